@@ -1,0 +1,49 @@
+# Everything runs in .venv, which `make setup` builds from pyproject.toml and constraints.txt.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+RUN := $(VENV)/bin/python
+# One thread for each worker: torch would start as many as there are cores, in every process.
+PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart lint test test-slow test-all mutants constraints clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed ## build .venv with everything that training and the tests need
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): some minutes the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -qq --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+quickstart: setup ## train the embedded lab model and write a report
+	$(VENV)/bin/mmrl train quickstart
+
+lint: setup ## check style, format and types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+test: lint ## lint, then the fast tests with their coverage
+	$(PYTEST) -q -n $(WORKERS) -m "not slow and not gpu" --cov
+
+test-slow: setup ## the slow tests
+	$(PYTEST) -q -m "slow and not gpu" --durations=10
+
+test-all: test test-slow ## everything
+
+mutants: setup ## plant faults one at a time and show that the tests catch each
+	$(RUN) scripts/mutants.py
+
+constraints: setup ## write what .venv holds into constraints.txt
+	$(RUN) -m pip freeze --all --exclude-editable --exclude pip \
+	| sed -E '/^(cuda|nvidia|triton)/ s/$$/; platform_system == "Linux"/' > constraints.txt
+	@touch $(VENV)/.installed
+
+clean: ## remove what builds and tests left behind
+	rm -rf build dist *.egg-info .coverage htmlcov .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Shipped run configs, one YAML file each, as package data."""

@@ -1,0 +1,166 @@
+"""The report's cards of curves: held-out score, rewards, diagnostics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from mmrl._report.charts import Line, line_chart
+from mmrl._report.record import Record, Series
+from mmrl._report.words import count, number
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A chart of the optimizer's health, and what a healthy one looks like."""
+
+    title: str
+    metrics: dict[str, str]  # metric -> its name in the legend
+    unit: str
+    hint: str
+
+
+DIAGNOSTICS = (
+    Diagnostic(
+        "Probability ratio",
+        {"loss/ratio": "ratio"},
+        "trained / old",
+        "Healthy: close to 1. Exactly 1 when each rollout serves one step. A steady drift: the steps are too large.",
+    ),
+    Diagnostic(
+        "Size of the log-ratio",
+        {"loss/log_ratio_abs": "mean of |log ratio|"},
+        "nats",
+        "Healthy: small and level. Growth means that the policy moves far from the one that drew the samples.",
+    ),
+    Diagnostic(
+        "KL to the reference",
+        {"loss/kl": "KL"},
+        "nats",
+        "Healthy: rises slowly from 0 and levels off. A jump means that the policy is leaving the reference behind.",
+    ),
+    Diagnostic(
+        "Clipped share",
+        {"loss/clip_fraction_low": "below the range", "loss/clip_fraction_high": "above the range"},
+        "share of decisions",
+        "Healthy: under about 0.3 on both sides. Beyond it few decisions still teach: lower the learning rate.",
+    ),
+    Diagnostic(
+        "Gradient norm",
+        {"optimizer/grad_norm": "norm"},
+        "before clipping",
+        "Healthy: level, with rare spikes. Steady growth comes before divergence; 0 means that nothing is learned.",
+    ),
+    Diagnostic(
+        "Loss",
+        {"loss/total": "loss"},
+        "loss",
+        "Healthy: finite and without runaway growth. It need not fall: each rollout poses a new problem.",
+    ),
+    Diagnostic(
+        "Degenerate groups",
+        {"groups/degenerate": "groups"},
+        "groups",
+        "Healthy: few. Samples that all score alike give no gradient: prompts may be too easy or too hard.",
+    ),
+    Diagnostic(
+        "Failed scores",
+        {"reward/failed": "samples"},
+        "samples",
+        "Healthy: 0. These samples could not be judged and were left out of their groups.",
+    ),
+    Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
+)
+
+
+def score_curves(record: Record) -> list[str]:
+    """The held-out score and the training reward."""
+    cards = []
+    held_out = record.finite("held_out/score")
+    if held_out:
+        hint = "Prompts that training never sees; iteration 0 is before training."
+        cards.append(_card(record, "Held-out score", [Line("held-out score", held_out)], "score", hint))
+    reward = _spread_line(record, "reward", "reward", colour=2)
+    if reward:
+        hint = "Mean over the samples of an iteration" + (
+            "; the band is one standard deviation around it." if reward.spread else "."
+        )
+        cards.append(_card(record, "Training reward", [reward], "reward", hint))
+    return cards
+
+
+def reward_breakdown(record: Record) -> list[str]:
+    """Each reward by itself: in training with its spread, and held-out where it was evaluated."""
+    names: dict[str, None] = {}
+    for metric in record.metrics:
+        group, *middle, last = metric.split("/")
+        if group in ("reward", "held_out") and middle and last == "mean":
+            names["/".join(middle)] = None
+    cards = []
+    for name in names:
+        lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
+        held_out = record.finite(f"held_out/{name}/mean")
+        if held_out:
+            lines.append(Line("held-out", held_out, colour=1))
+        if lines:
+            cards.append(_card(record, name, lines, "reward", ""))
+    return cards
+
+
+def diagnostics(record: Record) -> list[str]:
+    """The known charts that the run has metrics for, then every other metric of the loss, optimizer and groups."""
+    cards = []
+    known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
+    others = [
+        Diagnostic(metric, {metric: metric}, "", "")
+        for metric in record.metrics
+        if metric.startswith(("loss/", "optimizer/", "groups/")) and metric not in known
+    ]
+    for diagnostic in (*DIAGNOSTICS, *others):
+        present = {metric: name for metric, name in diagnostic.metrics.items() if metric in record.metrics}
+        if not present:
+            continue
+        lines = [
+            Line(name, series, colour=colour)
+            for colour, (metric, name) in zip((1, 3), present.items(), strict=False)
+            if (series := record.finite(metric))
+        ]
+        broken = sum(record.metrics[metric].num_not_finite for metric in present)
+        cards.append(_card(record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken))
+    return cards
+
+
+def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0) -> str:
+    now = ""
+    if len(lines) == 1:
+        values = lines[0].series.values
+        is_whole = all(value.is_integer() for value in values)
+        first, last = (count(value) if is_whole else number(value) for value in (values[0], values[-1]))
+        now = last if len(values) == 1 else f"{first} &rarr; {last}"
+    legend = "".join(
+        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)}</span>' for line in lines if len(lines) > 1
+    )
+    said = "; ".join(
+        f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
+    )
+    drawn = line_chart(lines, unit, record.span, f"{title}: {said}") if lines else ""
+    warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
+    return (
+        f'<figure class="card"><figcaption><h3>{escape(title)}</h3><span class="now">{now}</span></figcaption>'
+        + (f'<div class="legend">{legend}</div>' if legend else "")
+        + drawn
+        + warning
+        + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
+        + "</figure>"
+    )
+
+
+def _spread_line(record: Record, prefix: str, name: str, colour: int) -> Line | None:
+    """The line of `<prefix>/mean` with the band of `<prefix>/std`."""
+    mean, std = record.finite(f"{prefix}/mean"), record.finite(f"{prefix}/std")
+    if mean is None:
+        return None
+    if std is None:
+        return Line(name, mean, colour=colour)
+    at = dict(zip(std.iterations, std.values, strict=True))
+    half = type(std.values)("d", (at.get(iteration, 0.0) for iteration in mean.iterations))
+    return Line(name, mean, Series(mean.iterations, half), colour)

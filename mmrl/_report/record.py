@@ -1,0 +1,120 @@
+"""A run directory as the report reads it: metrics by name, the summary, the settings."""
+
+import json
+import math
+from array import array
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mmrl.contracts import ConfigError
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over the run; a value that was not finite stays in as NaN."""
+
+    iterations: "array[float]"  # in the order of the log
+    values: "array[float]"  # as many
+
+    def finite(self) -> "Series":
+        """The same without the values that are not finite."""
+        kept = [index for index, value in enumerate(self.values) if math.isfinite(value)]
+        if len(kept) == len(self.values):
+            return self
+        return Series(
+            array("d", (self.iterations[index] for index in kept)), array("d", (self.values[index] for index in kept))
+        )
+
+    @property
+    def num_not_finite(self) -> int:
+        return sum(not math.isfinite(value) for value in self.values)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything of a run but its samples."""
+
+    name: str
+    metrics: dict[str, Series]  # never empty
+    summary: dict[str, Any]  # empty when the run was stopped
+    config: str | None  # the text of config.yaml
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last iteration that any metric was logged at."""
+        ends = [(min(series.iterations), max(series.iterations)) for series in self.metrics.values()]
+        return int(min(first for first, _ in ends)), int(max(last for _, last in ends))
+
+    def finite(self, name: str) -> Series | None:
+        """A metric's finite values; None where it has none."""
+        series = self.metrics[name].finite() if name in self.metrics else None
+        return series if series is not None and series.values else None
+
+    def total(self, name: str) -> float | None:
+        """The sum of a metric over the run; None where it has no finite value."""
+        series = self.finite(name)
+        return None if series is None else math.fsum(series.values)
+
+
+def read_record(run: Path) -> Record:
+    """The run at `run`.
+
+    Raises ConfigError when there is no such directory, no metrics in it, or a file that is not what a run writes.
+    """
+    if not run.is_dir():
+        raise ConfigError(f"no run directory at {run}")
+    metrics = _read_metrics(run / "metrics.jsonl")
+    if not metrics:
+        raise ConfigError(
+            f"{run} holds no metrics yet: metrics.jsonl is missing or empty, so there is nothing to report"
+        )
+    config = run / "config.yaml"
+    return Record(
+        name=run.resolve().name,
+        metrics=metrics,
+        summary=_read_summary(run / "summary.json"),
+        config=config.read_text(encoding="utf-8") if config.exists() else None,
+    )
+
+
+def read_object(path: Path, text: str, place: str = "") -> dict[str, Any]:
+    """The JSON object in `text`; raises ConfigError that names the file."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}{place} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}{place} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    return read_object(path, path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _read_metrics(path: Path) -> dict[str, Series]:
+    metrics: dict[str, Series] = {}
+    if not path.exists():
+        return metrics
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            if not line.endswith("\n") and not line.rstrip().endswith("}"):
+                break  # the process was killed while it wrote its last line
+            _add_line(metrics, path, number, read_object(path, line, f" line {number}"))
+    return metrics
+
+
+def _add_line(metrics: dict[str, Series], path: Path, number: int, line: dict[str, Any]) -> None:
+    iteration = line.pop("iteration", None)
+    if not isinstance(iteration, int):
+        raise ConfigError(f"{path} line {number} needs a whole number 'iteration', got {iteration!r}")
+    for name, value in line.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            continue
+        series = metrics.setdefault(name, Series(array("d"), array("d")))
+        series.iterations.append(iteration)
+        series.values.append(math.nan if value is None else value)

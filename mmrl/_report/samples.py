@@ -1,0 +1,119 @@
+"""The samples that a run saved, and their pictures."""
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mmrl._report.record import read_object
+from mmrl.contracts import ConfigError
+
+LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
+TINY = 128  # pixels: up to here every pixel is meant to be seen
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One saved output: a picture's file, or a text."""
+
+    prompt: str
+    seed: int
+    file: Path | None
+    text: str | None
+    scores: Mapping[str, float | None]
+
+    def picture(self) -> Image.Image | None:
+        """The picture in RGB; None when the sample has none, or its file cannot be read any more."""
+        if self.file is None:
+            return None
+        try:
+            with Image.open(self.file) as opened:
+                return opened.convert("RGB")
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was sampled at one iteration."""
+
+    iteration: int
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The same prompts and seeds at the first and the last saved iteration."""
+
+    before: int  # iteration
+    after: int  # iteration
+    pairs: list[tuple[Sample, Sample]]
+
+
+def read_pairs(run: Path) -> Pairs | None:
+    """The pairs of `run`; None when fewer than two iterations saved samples, or they share no prompt and seed.
+
+    Raises ConfigError when a samples.json is not what a run writes.
+    """
+    saved = sorted((int(found.parent.name), found) for found in run.glob("samples/*/samples.json") if _is_saved(found))
+    if len(saved) < 2:
+        return None
+    before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
+    later = {(sample.prompt, sample.seed): sample for sample in after.samples}
+    pairs = [
+        (sample, later[sample.prompt, sample.seed])
+        for sample in before.samples
+        if (sample.prompt, sample.seed) in later
+    ]
+    return Pairs(before.iteration, after.iteration, pairs) if pairs else None
+
+
+def data_uri(picture: Image.Image) -> str:
+    """The picture as a data: URI: a tiny one exactly (PNG), a large one small enough to inline (JPEG)."""
+    buffer = BytesIO()
+    if is_tiny(picture):
+        picture.save(buffer, "PNG")
+        return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+    fitted = picture.copy()
+    fitted.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+    fitted.save(buffer, "JPEG", quality=88)
+    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+
+
+def is_tiny(picture: Image.Image) -> bool:
+    return max(picture.size) <= TINY
+
+
+def _is_saved(found: Path) -> bool:
+    return found.parent.name.isdigit()
+
+
+def _read_snapshot(iteration: int, path: Path) -> Snapshot:
+    entries = read_object(path, path.read_text(encoding="utf-8")).get("samples")
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path} needs a list 'samples', got {type(entries).__name__}")
+    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
+
+
+def _read_sample(path: Path, entry: Any) -> Sample:
+    if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str) or "seed" not in entry:
+        raise ConfigError(f"{path}: a sample needs 'prompt' and 'seed', got {entry!r:.200}")
+    file, text, scores = entry.get("file"), entry.get("text"), entry.get("scores") or {}
+    if file is not None and (not isinstance(file, str) or Path(file).name != file):
+        raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
+    return Sample(
+        prompt=entry["prompt"],
+        seed=int(entry["seed"]),
+        file=None if file is None else path.parent / file,
+        text=None if text is None else str(text),
+        scores={str(name): _finite(value) for name, value in scores.items()},
+    )
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

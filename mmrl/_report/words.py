@@ -1,0 +1,57 @@
+"""Numbers, durations and ticks as people read them."""
+
+import math
+from typing import Any
+
+MINUS = "\N{MINUS SIGN}"
+NOTHING = "\N{EN DASH}"
+
+
+def number(value: Any) -> str:
+    """Three decimals for what is near 1, fewer for large numbers, powers of ten for the rest; a dash for no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return NOTHING
+    size = abs(value)
+    if isinstance(value, int) and size < 1e6:
+        return _signed(f"{value:,}")
+    if size >= 1e6 or 0 < size < 1e-3:
+        return scientific(value, 2)
+    return _signed(f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}")
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands apart."""
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def tick_label(value: float, step: float) -> str:
+    """A tick's label with just the digits that tell it from its neighbours."""
+    exponent = math.floor(math.log10(step) + 1e-9)
+    if abs(value) < step / 2:
+        return "0"
+    if abs(value) < 1e5 and (exponent >= -4 or (abs(value) > 0.01 and exponent >= -8)):
+        return _signed(f"{value:,.{max(0, -exponent)}f}")
+    return scientific(value, max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent))
+
+
+def scientific(value: float, digits: int) -> str:
+    """`1.20e-5`: a mantissa with `digits` decimals, and no zeros in the exponent."""
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    return _signed(mantissa) + "e" + _signed(str(int(exponent)))
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", MINUS)

@@ -1,0 +1,67 @@
+"""Group-relative advantages: how much better than its group a sample is."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.numerics import group_mean, group_std, masked_mean
+
+Std = Literal["group", "batch", "centred_batch", "none"]
+
+
+@dataclass(frozen=True)
+class Grpo:
+    """A = (R - mean of the group) / (std + epsilon), clipped to +-clip.
+
+    Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.2; epsilon and clip of yifan123/flow_grpo. The std
+    is that of
+      group: the sample's group; population (flow_grpo), or divided by n - 1 (DanceGRPO) with `is_unbiased`;
+      batch: all rewards of the batch, population (flow_grpo's `global_std`); differences between groups count in it;
+      centred_batch: the same after each group's mean is taken off, i.e. the root mean square of R - mean;
+      none: nothing is divided (Liu et al. 2025, "Dr. GRPO", arXiv 2503.20783).
+    Invalid samples enter no statistic and get 0. So does everyone in a group whose own std is not above `min_std`: all
+    rewards equal, or a single valid member.
+
+    Raises ValueError for settings out of range.
+    """
+
+    std: Std = "group"
+    is_unbiased: bool = False
+    epsilon: float = 1e-4
+    min_std: float = 0.0
+    clip: float | None = 5.0
+
+    min_group_size: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if self.std not in get_args(Std):
+            raise ValueError(f"std must be one of {', '.join(get_args(Std))}, got {self.std!r}")
+        if self.is_unbiased and self.std != "group":
+            raise ValueError(f"is_unbiased is for std 'group' only, got std {self.std!r}")
+        for name in ("epsilon", "min_std"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip must be above 0, or null for none, got {self.clip}")
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B] float32."""
+        # float64: the mean of equal float32 rewards is then exactly that reward, and their spread exactly 0
+        total = scores.total.double()
+        centred = total - group_mean(total, scores.group, scores.valid)
+        spread = group_std(total, scores.group, scores.valid, unbiased=self.is_unbiased)
+        scaled = centred if self.std == "none" else centred / (self._std(total, centred, spread, scores) + self.epsilon)
+        if self.clip is not None:
+            scaled = scaled.clamp(-self.clip, self.clip)
+        return torch.where(scores.valid & (spread > self.min_std), scaled, torch.zeros_like(scaled)).float()
+
+    def _std(self, total: Tensor, centred: Tensor, spread: Tensor, scores: Scores) -> Tensor:
+        if self.std == "group":
+            return spread
+        valid = scores.valid.to(total.dtype)
+        if self.std == "batch":
+            centred = total - masked_mean(total, valid)
+        return masked_mean(centred.square(), valid).sqrt()

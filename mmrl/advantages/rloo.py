@@ -1,0 +1,31 @@
+"""Leave-one-out advantages: how much better than the others of its group a sample is."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.numerics import group_sum
+
+
+@dataclass(frozen=True)
+class Rloo:
+    """A_i = R_i - mean of the other rewards of its group; no division by a std.
+
+    Ahmadian et al. 2024, "Back to Basics", arXiv 2402.14740, section 2.3.1; for diffusion, Gupta et al. 2025, "LOOP",
+    arXiv 2503.00897. The baseline does not depend on the sample's own reward, so the gradient is unbiased; it is GRPO's
+    undivided advantage times n / (n - 1). Invalid samples are not counted among the others and get 0, and so does a
+    sample that is alone.
+    """
+
+    min_group_size: ClassVar[int] = 2
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B] float32."""
+        # float64: sums of equal float32 rewards are then exact, and the advantage exactly 0
+        kept = torch.where(scores.valid, scores.total.double(), 0.0)
+        others = group_sum(scores.valid.double(), scores.group) - 1  # [B]
+        advantage = kept - (group_sum(kept, scores.group) - kept) / others.clamp(min=1)
+        return torch.where(scores.valid & (others > 0), advantage, 0.0).float()

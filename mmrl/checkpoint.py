@@ -1,0 +1,263 @@
+"""Checkpoints that survive a kill at any moment: safetensors and JSON in a folder that appears whole or not at all.
+
+`<folder>/<iteration>/` holds one flat safetensors file per group of tensors and `state.json` for all the rest. It is
+written as `.tmp-<iteration>`, flushed to the disk and renamed. One process writes; any may read.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mmrl.contracts import ConfigError, RunError
+
+_FORMAT = 1
+_TEMPORARY = ".tmp-"  # being written or being deleted
+_REPLACED = ".replaced-"  # whole, moved aside while its successor of the same iteration is put in place
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had not stopped."""
+
+    iteration: int  # at least 0
+    tensors: Mapping[str, Mapping[str, Tensor]]  # file name without its ending -> name -> tensor
+    state: Mapping[str, Any]  # as JSON has it: str, int, finite float, bool, None, list, dict with keys of type str
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Writes the checkpoint to `folder/<iteration>`, in place of one of the same iteration; returns that path.
+
+    Killed at any moment, it leaves the earlier checkpoints and either the old or the new one of this iteration, whole.
+    Equal checkpoints give equal bytes. Tensors keep dtype and shape, not memory that they shared.
+
+    Raises:
+        RunError: the disk is full or cannot be written; nothing that was saved before is touched.
+        ValueError: the state is not plain JSON (NaN, a tuple, a key that is a number ...).
+    """
+    text = _state_text(checkpoint)
+    name = f"{checkpoint.iteration:06d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        recover(folder)
+        _write(folder / f"{_TEMPORARY}{name}", checkpoint.tensors, text)
+        _put_in_place(folder / f"{_TEMPORARY}{name}", folder / name)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        with suppress(OSError):
+            recover(folder)
+        kept = ", ".join(str(iteration) for iteration in sorted(saved(folder))) or "none"
+        raise RunError(
+            f"cannot save iteration {checkpoint.iteration} in {folder}: {error}. Saved iterations, untouched: {kept}. "
+            "Make room on the disk (or set a smaller checkpoint.keep), then resume the run"
+        ) from error
+    return folder / name
+
+
+def load(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
+    """Reads a checkpoint's folder, tensors onto `device`.
+
+    Raises ConfigError, with the name of the file, where one is missing, cut short or of another format.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"there is no checkpoint {path}")
+    file = path / "state.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ConfigError(f"{file} is not a checkpoint of format {_FORMAT}, the one that this version reads")
+        tensors = {}
+        for name in content["tensors"]:
+            file = path / f"{name}.safetensors"
+            tensors[name] = load_file(file, device=str(device))
+    except ConfigError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(
+            f"{file} is missing or damaged ({error}); delete the folder {path} to go on from the checkpoint before it"
+        ) from error
+    return Checkpoint(content["iteration"], tensors, content["state"])
+
+
+def saved(folder: Path) -> dict[int, Path]:
+    """The checkpoints in `folder` by iteration; without those that were never finished."""
+    if not folder.is_dir():
+        return {}
+    found = {}
+    for path in sorted(folder.iterdir()):  # ".replaced-..." comes before digits, so the successor wins
+        number = path.name.removeprefix(_REPLACED)
+        if number.isdecimal() and path.is_dir():
+            found[int(number)] = path
+    return found
+
+
+def latest(folder: Path) -> Path | None:
+    """The checkpoint of the highest iteration, None where there is none."""
+    found = saved(folder)
+    return found[max(found)] if found else None
+
+
+def prune(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
+    """Deletes all checkpoints but the newest `keep` (at least 1) and the iterations in `protect` (the best one)."""
+    if keep < 1:
+        raise ValueError(f"checkpoint.keep must be at least 1, got {keep}")
+    recover(folder)
+    found = saved(folder)
+    for iteration in sorted(found)[:-keep]:
+        if iteration not in protect:
+            _discard(found[iteration])
+
+
+def recover(folder: Path) -> None:
+    """Clears away what a killed process left; only for the process that writes (`save` and `prune` call it)."""
+    for replaced in folder.glob(f"{_REPLACED}*"):
+        successor = folder / replaced.name.removeprefix(_REPLACED)
+        if successor.exists():
+            _discard(replaced)
+        else:
+            os.rename(replaced, successor)
+    for left in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(left)
+
+
+def flatten_optimizer(
+    optimizer: torch.optim.Optimizer, names: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as flat tensors `<key>/<parameter name>` (the live ones, not copies) and as JSON.
+
+    Args:
+        names: one unique name per parameter, in the order of `optimizer.param_groups`.
+    Raises ValueError where the optimizer keeps something other than tensors, numbers, bools, text or None.
+    """
+    state = optimizer.state_dict()
+    _check_names(optimizer, names)
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{key}/{names[index]}"] = value
+            elif value is None or isinstance(value, int | float | str):
+                scalars[names[index]][key] = value
+            else:
+                raise ValueError(f"{type(optimizer).__name__} keeps {key!r} as {type(value)}, which cannot be saved")
+    groups = [
+        {key: _as_json(value) for key, value in group.items() if key != "params"} for group in state["param_groups"]
+    ]
+    return tensors, {"class": type(optimizer).__name__, "scalars": scalars, "groups": groups}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> None:
+    """Puts back what `flatten_optimizer` gave, bit for bit, into an optimizer of the same class over the same names.
+
+    Raises ConfigError where class, parameters or groups differ.
+    """
+    _check_names(optimizer, names)
+    present = {"class": type(optimizer).__name__, "names": sorted(names), "groups": len(optimizer.param_groups)}
+    stored = {"class": state["class"], "names": sorted(state["scalars"]), "groups": len(state["groups"])}
+    for what, value in present.items():
+        if value != stored[what]:
+            raise ConfigError(f"the optimizer's {what} in the checkpoint do not fit: saved {stored[what]}, now {value}")
+    entries: dict[str, dict[str, Any]] = {name: dict(state["scalars"][name]) for name in names}
+    for path, tensor in tensors.items():
+        key, _, name = path.partition("/")
+        entries[name][key] = tensor.clone()  # the optimizer changes its state in place; the checkpoint stays as it is
+    groups = []
+    for group, numbers in zip(optimizer.state_dict()["param_groups"], state["groups"], strict=True):
+        groups.append(group | {key: _like(value, group.get(key)) for key, value in numbers.items()})
+    by_index = {index: entries[name] for index, name in enumerate(names) if entries[name]}
+    optimizer.load_state_dict({"state": by_index, "param_groups": groups})
+    for parameter, name in zip(_parameters(optimizer), names, strict=True):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            # torch casts the state to the parameter's dtype, which loses bits of a float32 average of a bf16 weight
+            if isinstance(value, Tensor) and value.dtype != entries[name][key].dtype:
+                optimizer.state[parameter][key] = entries[name][key].to(value.device)
+
+
+def _state_text(checkpoint: Checkpoint) -> str:
+    for key, value in checkpoint.state.items():
+        try:
+            faithful = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"state {key!r} of a checkpoint cannot be written as JSON: {error}") from error
+        if not faithful:
+            raise ValueError(f"state {key!r} of a checkpoint may hold lists and dicts with str keys, got {value!r}")
+    content = {"format": _FORMAT, "iteration": checkpoint.iteration, "tensors": sorted(checkpoint.tensors)}
+    return json.dumps(content | {"state": dict(checkpoint.state)}, allow_nan=False, indent=1) + "\n"
+
+
+def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], text: str) -> None:
+    folder.mkdir()
+    for name, group in tensors.items():
+        save_file(_storable(group), folder / f"{name}.safetensors")
+    (folder / "state.json").write_text(text, encoding="utf-8")
+    for path in [*sorted(folder.iterdir()), folder]:
+        _fsync(path)
+
+
+def _storable(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, contiguous, each with memory of its own, as safetensors asks for."""
+    stored: dict[str, Tensor] = {}
+    used = set()
+    for name, tensor in group.items():
+        tensor = tensor.detach().cpu().contiguous()
+        memory = tensor.untyped_storage().data_ptr()
+        stored[name] = tensor.clone() if memory in used else tensor
+        used.add(memory)
+    return stored
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    replaced = target.with_name(f"{_REPLACED}{target.name}")
+    if target.exists():  # a folder cannot be renamed over another; whoever finds only the replaced one takes that
+        os.rename(target, replaced)
+    os.rename(temporary, target)
+    _fsync(target.parent)
+    if replaced.exists():
+        _discard(replaced)
+
+
+def _discard(path: Path) -> None:
+    """Deletes a checkpoint; renamed first, so that a half-deleted one is never taken for whole."""
+    doomed = path.with_name(f"{_TEMPORARY}delete-{path.name}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _check_names(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
+    assert len(names) == len(set(names)) == len(_parameters(optimizer)), "one unique name for each parameter"
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _like(value: Any, present: Any) -> Any:
+    """A group's setting as the optimizer holds it: tuples and tensors were saved as lists and numbers."""
+    if isinstance(present, Tensor):
+        return torch.full_like(present, value)
+    return tuple(value) if isinstance(present, tuple) else value

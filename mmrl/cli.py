@@ -1,0 +1,176 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from mmrl.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from mmrl.data import WeightsName
+
+app = typer.Typer(
+    help="Fine-tune generative and multimodal models by the rewards of their outputs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")]
+Source = Annotated[str, typer.Argument(metavar="RUN", help="A run directory (or a config: its untrained model).")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Settings to change.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
+Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
+At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
+_is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
+
+
+@app.command()
+def train(
+    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run directory; runs/<config>-<time> by default.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="A run directory to go on with.")] = None,
+) -> None:
+    """Train; stop it at any moment and go on with --resume RUN."""
+    from mmrl import start
+
+    changes = list(overrides or [])
+    if resume is not None:
+        if config is not None:
+            if "=" not in config:
+                raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
+            changes.insert(0, config)
+        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
+    elif config is None:
+        raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
+    else:
+        checked, folder = start.new_run(config, changes, out, is_main=_is_main)
+    from mmrl import run
+
+    outcome = run.train(checked, folder, resume=resume is not None)
+    if _is_main:
+        print(outcome)
+    if not outcome.is_complete:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    config: ConfigName,
+    overrides: Overrides = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run two iterations on small random twins of all parts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""
+    from mmrl import checks
+    from mmrl.config import load_config
+
+    checked = load_config(config, overrides or [])
+    found = checks.check_tiny(checked) if tiny else checks.plan_summary(checked)
+    _show(found, as_json)
+    if not found.get("is_good", True):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_plugins(
+    kind: Annotated[str, typer.Argument(help="configs, modalities, samplers, rewards, losses or advantages.")],
+    as_json: Json = False,
+) -> None:
+    """List what there is of a kind."""
+    from mmrl import catalogue
+
+    rows = catalogue.rows(kind)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['summary']}")
+
+
+@app.command()
+def sample(
+    source: Source,
+    prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw; may be given more than once.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    weights: Which = None,
+    out: Out = None,
+) -> None:
+    """Draw samples with a run's weights (or those of a config, untrained)."""
+    from mmrl import run
+
+    print(run.sample(source, prompt, count, seed, out or Path("samples"), _weights(weights)))
+
+
+@app.command()
+def evaluate(source: Source, weights: Which = None, at: At = "last", as_json: Json = False) -> None:
+    """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
+    from mmrl import run
+
+    result = run.evaluate(source, _weights(weights), _at(at))
+    if _is_main:
+        _show(result.metrics, as_json)
+
+
+@app.command()
+def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]) -> None:
+    """Write a run's report.html again."""
+    from mmrl.report import write_report
+
+    print(write_report(source))
+
+
+@app.command()
+def export(source: Source, out: Out = None, weights: Which = None, at: At = "last") -> None:
+    """Write a run's weights as a plain model folder or a LoRA that other tools load."""
+    from mmrl import run
+
+    print(run.export(source, out or Path(source) / "export", _weights(weights), _at(at)))
+
+
+def main() -> NoReturn:
+    """Runs the command; the one place where errors become messages and exit codes."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    # a user's own plug-ins are found beside the config, but never shadow an installed package
+    sys.path.append(os.getcwd())
+    try:
+        app(args=arguments, prog_name="mmrl", standalone_mode=True)
+    except (ConfigError, RunError) as error:
+        if debug:
+            raise
+        print(f"mmrl: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except KeyboardInterrupt:
+        print("mmrl: stopped", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    width = max(len(name) for name in found)
+    for name, value in found.items():
+        print(f"{name:{width}}  {value:.4g}" if isinstance(value, float) else f"{name:{width}}  {value}")
+
+
+def _weights(name: str | None) -> "WeightsName | None":
+    if name in (None, "trained", "averaged", "old", "reference"):
+        return name  # type: ignore[return-value]
+    raise ConfigError(f"--weights must be trained, averaged, old or reference, got {name!r}")
+
+
+def _at(name: str) -> Any:
+    if name in ("last", "best"):
+        return name
+    raise ConfigError(f"--checkpoint must be last or best, got {name!r}")

@@ -1,0 +1,129 @@
+"""One iteration's groups: drawn, scored while the next are drawn, filtered, refilled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmrl.config import GroupSettings
+from mmrl.contracts import Modality, Sampler
+from mmrl.data import Prompt, Rollout, Scores, WeightsName
+from mmrl.engine import Engine
+from mmrl.keys import GroupKey
+from mmrl.prompts import PromptStream
+from mmrl.scoring import Judgement, Scorer, ScoringQueue, degenerate_groups
+
+Draw = tuple[GroupKey, Prompt]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The groups of one iteration. Scores are those of all processes in draw order; the rollout is this process's part."""
+
+    rollout: Rollout | None  # None: this process drew nothing
+    scores: Scores
+    mine: Tensor  # [B] int64: where the samples of the rollout stand in the scores
+    kept: list[int]  # draw numbers of the groups to learn from, ascending
+    paths: Tensor | None  # [B_all, K] edge numbers of the samples of all processes, in the order of the scores
+    num_calls: int  # network evaluations of this process
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Draws groups until enough are worth learning from, or the refill rounds are used up."""
+
+    policy: Modality
+    sampler: Sampler
+    scorer: Scorer
+    prompts: PromptStream
+    engine: Engine
+    groups: GroupSettings
+    seed: int
+    group_size: int
+    wanted: int  # groups per iteration
+    chunk: int  # groups sampled at once on one process
+    overlap: bool
+
+    def __call__(self, iteration: int, weights: WeightsName) -> Collected:
+        """The groups of `iteration`, sampled under `weights`; every process must call it."""
+        rounds: list[tuple[Rollout | None, Scores, Tensor, Tensor | None]] = []
+        kept: list[int] = []
+        num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
+        for number in range(num_rounds):
+            draws = [
+                (GroupKey(self.seed, iteration, draw, number), prompt)
+                for draw, prompt in self.prompts.draw(self.wanted - len(kept))
+            ]
+            with self.policy.weights(weights):
+                rollout, judgement = self._draw(self.engine.share(draws), iteration)
+            scores, mine, paths = self._gather(rollout, judgement)
+            rounds.append((rollout, scores, mine, paths))
+            kept += self._worth_keeping(scores, draws)
+            if len(kept) == self.wanted:
+                break
+        return _join(rounds, sorted(kept))
+
+    def _draw(self, draws: Sequence[Draw], iteration: int) -> tuple[Rollout | None, Judgement | None]:
+        """This process's groups, in chunks; each chunk is scored while the next is sampled."""
+        chunks = [draws[start : start + self.chunk] for start in range(0, len(draws), self.chunk)]
+        rollouts, judgements = [], []
+        with ScoringQueue(self.scorer) as queue:
+            for chunk in chunks:
+                keys, prompts = zip(*chunk, strict=True)
+                plans = [self.sampler.plan(self.policy, key, self.group_size) for key in keys]
+                rollouts.append(self.policy.rollout(prompts, plans, keys))
+                if self.overlap and len(chunks) > 1:
+                    queue.submit(rollouts[-1], iteration)
+                else:
+                    judgements.append(self.scorer.judge(rollouts[-1], iteration))
+            if not rollouts:
+                return None, None
+            return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join()
+
+    def _gather(self, rollout: Rollout | None, judgement: Judgement | None) -> tuple[Scores, Tensor, Tensor | None]:
+        """Scores and paths of all processes in draw order, and where this process's samples stand in them."""
+        own = [] if rollout is None or judgement is None else [(judgement, _paths(rollout))]
+        count = 0 if rollout is None else rollout.num_samples
+        gathered = self.engine.gather(own)
+        first = self.engine.count_before(count)
+        everyone = Judgement.join([judgement for judgement, _ in gathered])
+        self.scorer.check(everyone.scores, everyone.first_failures)
+        order = everyone.scores.group.argsort(stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order))
+        paths = _pad_and_cat([paths for _, paths in gathered])
+        return everyone.scores.select(order), place[first : first + count], paths[order] if paths is not None else None
+
+    def _worth_keeping(self, scores: Scores, draws: Sequence[Draw]) -> list[int]:
+        everyone = [key.draw for key, _ in draws]
+        if self.groups.degenerate == "keep":
+            return everyone
+        dull = degenerate_groups(scores.total, scores.group, scores.valid, self.groups.min_spread)
+        return [draw for draw in everyone if not dull[scores.group == draw].all()]
+
+
+def _paths(rollout: Rollout) -> Tensor | None:
+    return rollout.blocks[0].edge if rollout.blocks else None
+
+
+def _pad_and_cat(paths: Sequence[Tensor | None]) -> Tensor | None:
+    present = [path for path in paths if path is not None]
+    if not present:
+        return None
+    width = max(path.shape[1] for path in present)
+    return torch.cat([torch.nn.functional.pad(path, (0, width - path.shape[1]), value=-1) for path in present])
+
+
+def _join(rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Tensor | None]], kept: list[int]) -> Collected:
+    """The rounds as one: later rounds hold later draws, so their order is already that of the draws."""
+    rollouts = [rollout for rollout, *_ in rounds if rollout is not None]
+    sizes = [len(scores.group) for _, scores, *_ in rounds]
+    return Collected(
+        rollout=Rollout.join(rollouts) if rollouts else None,
+        scores=Scores.join([scores for _, scores, *_ in rounds]),
+        mine=torch.cat([mine + sum(sizes[:n]) for n, (_, _, mine, _) in enumerate(rounds)]),
+        kept=kept,
+        paths=_pad_and_cat([paths for *_, paths in rounds]),
+        num_calls=sum(rollout.num_calls for rollout in rollouts),
+    )

@@ -1,0 +1,217 @@
+"""YAML and overrides to a RunConfig, every key and type checked before any weight is loaded."""
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mmrl.errors import ConfigError
+from mmrl.plugins import did_you_mean, explain
+
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Plugin = dict[str, Any]  # {"name": ..., the plug-in's own fields}; checked when it is built
+
+
+class Settings(BaseModel):
+    """Base of every section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MixedPrompts(Settings):
+    """One source of a weighted mixture."""
+
+    source: str
+    weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+class PromptSettings(Settings):
+    """Where prompts come from: `lab:NAME/SPLIT`, or a .txt (one a line) or .jsonl file (`prompt` and target fields).
+
+    A path is looked up in the working folder, then beside the shipped configs.
+    """
+
+    train: str | tuple[MixedPrompts, ...]
+    held_out: str | None = None
+
+
+class GroupSettings(Settings):
+    """Groups whose rewards all but agree (spread <= `min_spread`) teach nothing: keep them, drop them, or draw others."""
+
+    degenerate: Literal["keep", "drop", "refill"] = "keep"
+    min_spread: Annotated[float, Field(ge=0)] = 0.0
+    max_refills: NotNegative = 2
+
+
+class OptimizerSettings(Settings):
+    """AdamW, Adam or SGD of torch; `adamw8bit` of bitsandbytes. Schedules count iterations."""
+
+    name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    warmup: NotNegative = 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+
+
+class UpdateSettings(Settings):
+    """Optimizer steps of one rollout: `epochs` times over it, each in `minibatches` parts of whole groups.
+
+    `micro_batch`: network calls of one forward and backward pass; it changes memory, never the result. `old`: with more
+    than one step, log-probs as recorded at sampling, or recomputed in one pass before the first step.
+    """
+
+    epochs: Positive = 1
+    minibatches: Positive = 1
+    micro_batch: Positive = 512
+    old: Literal["recorded", "recomputed"] = "recorded"
+
+
+class AveragingSettings(Settings):
+    """An exponential moving average of the trained weights, taken after each optimizer step."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+
+class ScoringSettings(Settings):
+    """`overlap`: score a chunk of groups while the next is sampled. A larger share of failed samples fails the run."""
+
+    overlap: bool = True
+    max_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+
+class EvaluationSettings(Settings):
+    """Held-out evaluation every `every` iterations and at both ends, with fixed noise.
+
+    `rewards` default to the run's own, `weights` to the averaged ones where there are any.
+    """
+
+    every: NotNegative = 0  # 0: only before and after training
+    sampler: Plugin
+    rewards: tuple[Plugin, ...] | None = None
+    weights: Literal["trained", "averaged", "old"] | None = None
+    num_prompts: Positive | None = None  # of the held-out set, the first; None: all
+    samples_per_prompt: Positive = 4
+    saved_samples: NotNegative = 16
+    seed: int = 123
+
+
+class CheckpointSettings(Settings):
+    """A checkpoint every `every` iterations and at the end; the last `keep` and the best are kept."""
+
+    every: NotNegative = 10  # 0: only at the end
+    keep: Positive = 2
+
+
+class RunConfig(Settings):
+    """One run."""
+
+    seed: int = 0
+    iterations: Positive
+    max_seconds: Annotated[float, Field(gt=0)] | None = None  # of training; the run then ends as if done
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: Positive | None = None  # of torch on the CPU
+    group_size: Positive
+    prompts_per_iteration: Positive
+    rollout_groups: Positive | None = None  # groups sampled at once on one process; None: all
+    prompts: PromptSettings
+    modality: Plugin
+    sampler: Plugin
+    rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]
+    advantage: Plugin
+    loss: Plugin
+    groups: GroupSettings = GroupSettings()
+    updates: UpdateSettings = UpdateSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    averaging: AveragingSettings | None = None
+    scoring: ScoringSettings = ScoringSettings()
+    evaluation: EvaluationSettings | None = None
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    trackers: tuple[Plugin | str, ...] = ()
+    warm_start: str | None = None  # a run whose trained weights this one starts from
+
+
+SHIPPED = files("mmrl.configs")
+
+
+def shipped_names() -> list[str]:
+    """Names of the configs that come with mmrl."""
+    return sorted(item.name.removesuffix(".yaml") for item in SHIPPED.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The checked settings of a path or a shipped name, with `key.sub=value` overrides.
+
+    Raises ConfigError for a missing file, text that is not YAML, unknown keys, wrong types.
+    """
+    return check_config(read_yaml(config), overrides)
+
+
+def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """The same from a mapping."""
+    tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(explain(error, "config", RunConfig)) from None
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The resolved settings as text that `load_config` reads back to an equal config."""
+    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+
+
+def read_yaml(config: str | Path) -> dict[str, Any]:
+    path = Path(config)
+    if not path.is_file():
+        name = str(config)
+        if name not in shipped_names():
+            hint = did_you_mean(name, shipped_names())
+            raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{hint}")
+        text, path = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), Path(name)
+    else:
+        text = path.read_text(encoding="utf-8")
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, got {type(tree).__name__}")
+    return tree
+
+
+def _override(tree: Any, override: str) -> None:
+    """Sets `key.sub=value` in place; the value is YAML, a number in the path is an index."""
+    path, is_assignment, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not is_assignment or not all(keys):
+        raise ConfigError(f"an override looks like key.sub=value, got {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
+    for depth, key in enumerate(keys):
+        is_last = depth == len(keys) - 1
+        if isinstance(tree, list):
+            if not key.isdecimal() or int(key) >= len(tree):
+                raise ConfigError(f"{override!r}: {'.'.join(keys[:depth])} is a list of {len(tree)}, got index {key!r}")
+            if is_last:
+                tree[int(key)] = value
+            else:
+                tree = tree[int(key)]
+            continue
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{override!r}: {'.'.join(keys[:depth])} holds {tree!r}, which has no fields")
+        if is_last:
+            tree[key] = value
+        else:
+            tree[key] = {} if tree.get(key) is None else tree[key]
+            tree = tree[key]

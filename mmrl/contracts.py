@@ -1,0 +1,203 @@
+"""What a plug-in is: the protocols between the core and modalities, samplers, rewards, advantages and losses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
+from mmrl.errors import ConfigError, RunError
+from mmrl.evaluations import Evaluation
+from mmrl.keys import GroupKey
+from mmrl.views import View
+from mmrl.weights import Weights
+
+__all__ = ["ConfigError", "RunError"]  # part of the contract: what a plug-in raises
+
+Granularity = Literal["sample", "turn", "episode", "group"]
+Scope = Literal["decision", "path", "group"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a plug-in's weights live; made by the engine, handed to `prepare`."""
+
+    device: torch.device
+    dtype: torch.dtype  # of frozen weights and of autocast; trained weights are float32
+
+
+class Modality(Protocol):
+    """A policy: a modality adapter bound to a model. Construction checks settings; `prepare` loads weights."""
+
+    evaluates: frozenset[str]  # class attribute: kinds of evaluation, of "decisions", "denoising", "outputs"
+    num_calls: int  # network evaluations so far, in batch elements
+
+    def prepare(self, placement: Placement) -> None: ...
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same class on a random twin of small sizes, written to `folder`, every part present."""
+        ...
+
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Any], keys: Sequence[GroupKey]) -> Rollout:
+        """Draws one group per prompt by its plan, without a graph, with the weights now in place."""
+        ...
+
+    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        """A rollout of supplied outputs, one per prompt, without decisions: SFT, offline pairs, replay."""
+        ...
+
+    def evaluate(self, rollout: Rollout, view: View) -> Evaluation:
+        """What the weights now in place say of the view; with autograd unless it is switched off around."""
+        ...
+
+    def recorded(self, rollout: Rollout, view: View) -> Evaluation:
+        """The same of the weights that drew the rollout, from its trace, without a network call."""
+        ...
+
+    def recompute(self, rollout: Rollout, size: int) -> Rollout:
+        """The rollout with what `recorded` gives evaluated again, `size` network calls at a time."""
+        ...
+
+    @property
+    def weights(self) -> Weights:
+        """The trained tensors and their copies; `with policy.weights("old"): ...` puts a copy in place."""
+        ...
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules with trained weights."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Writes what other tools load: a plain model folder, or an adapter."""
+        ...
+
+
+class Sampler(Protocol):
+    """Says how a group is drawn; the plan is a value that only the modality of its kind understands."""
+
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RewardBatch:
+    """What a reward sees: B samples, whole groups, with their prompts."""
+
+    prompts: tuple[Prompt, ...]  # B, the prompt of each sample
+    outputs: Outputs  # B
+    group: Tensor  # [B] int64
+    episode: Tensor  # [B] int64
+    turn: Tensor  # [B] int64
+    seeds: tuple[int, ...]  # B, each sample's own seed
+    iteration: int
+    generator: torch.Generator  # seeded by the batch's keys
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """Judges samples. The class attributes tell users and the core what it is."""
+
+    source: str  # paper or repository
+    range: tuple[float, float]  # ends of the score, may be infinite
+    granularity: Granularity
+    differentiable: bool
+    needs: frozenset[str]  # of "images", "videos", "texts", and "target.<field>"
+    batch_size: int | None  # samples it wants at once; None: any number
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number."""
+        ...
+
+
+class Prepared(Protocol):
+    """Rewards, losses and advantages that load weights or open services have this too."""
+
+    def prepare(self, placement: Placement) -> None: ...
+
+
+class Stateful(Protocol):
+    """Plug-ins whose state must survive a resume; `update` is the only place where it changes."""
+
+    def update(self, scores: Scores) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Advantage(Protocol):
+    """Turns the scores of a batch into what each sample or decision is worth."""
+
+    min_group_size: int  # class attribute: the smallest group it can compare
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B], or [B, K] where `paths` [B, K] (edge numbers) makes a difference. 0 for invalid samples.
+
+        `paths` holds the edge numbers of each sample's decisions, unique within a group, -1 where there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """One view under the weights that the loss asked for."""
+
+    trained: Any  # Evaluation with a graph
+    old: Any = None  # Evaluation without
+    reference: Any = None  # Evaluation without
+    score: Callable[[Outputs, Tensor], Tensor] | None = None  # differentiable rewards: media, sample rows -> [N]
+
+
+@dataclass(frozen=True)
+class LossBatch:
+    """The samples behind the entries [B, K] of a loss."""
+
+    advantages: Tensor  # [B, K]
+    weight: Tensor  # [B, K]: what each entry counts; 0 for entries outside the view
+    group: Tensor  # [B] int64
+    scores: Tensor  # [B] weighted total of the rewards
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    terms: Tensor  # [B, K] unreduced, differentiable
+    metrics: Mapping[str, Tensor]  # [B, K] each, detached; the core takes their weighted mean
+
+
+class Loss(Protocol):
+    """A loss in two stages, so that work can be cut into micro-batches whatever its scope.
+
+    `measure` turns evaluations into a few small tensors [B, K] (the network is behind them); the call is a formula on
+    these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all micro-batches
+    without a graph, takes the formula's gradient with respect to the measures, and replays each with that gradient.
+    """
+
+    kind: Literal["decisions", "denoising", "outputs"]  # class attribute: the evaluation it reads
+    scope: Scope  # class attribute
+
+    @property
+    def needs(self) -> frozenset[WeightsName]:
+        """Weights to evaluate beside the trained ones: old, reference."""
+        ...
+
+    def old_decay(self, iteration: int) -> float | None:
+        """None: old are the weights that drew the rollout (log-probs recorded at sampling). A number: old is an average
+        kept across iterations, which draws the rollouts; old <- decay * old + (1 - decay) * trained after the updates of
+        `iteration` (counted from 0)."""
+        ...
+
+    def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[View]:
+        """What one optimizer step on the samples `rows` evaluates, one view for each block."""
+        ...
+
+    def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
+        """[B, K] what each term counts, and the denominator (see `numerics.normalised_weights`)."""
+        ...
+
+    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+        """Small tensors [B, K] (or [B, 1]), differentiable, 0 outside the view."""
+        ...
+
+    def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms: ...

@@ -1,0 +1,173 @@
+"""What flows through a run: prompts, rollouts, scores. All frozen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from mmrl.keys import GroupKey
+
+WeightsName = Literal["trained", "old", "reference", "averaged"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the policy is asked, and what rewards need to judge its answers."""
+
+    text: str
+    media: tuple[Any, ...] = ()  # images or video that belong to the question
+    target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The media of B samples; each kind is there or None."""
+
+    images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
+    videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
+    texts: tuple[str, ...] | None = None  # B answers
+
+    @classmethod
+    def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
+        def cat(tensors: list[Tensor | None]) -> Tensor | None:
+            present = [t for t in tensors if t is not None]
+            return torch.cat(present) if present else None
+
+        texts = [part.texts for part in parts if part.texts is not None]
+        joined = tuple(text for answers in texts for text in answers) if texts else None
+        return cls(cat([part.images for part in parts]), cat([part.videos for part in parts]), joined)
+
+    def select(self, rows: Tensor) -> "Outputs":
+        """The outputs of the samples `rows` [n]."""
+        texts = None if self.texts is None else tuple(self.texts[int(row)] for row in rows)
+        return Outputs(
+            None if self.images is None else self.images[rows.to(self.images.device)],
+            None if self.videos is None else self.videos[rows.to(self.videos.device)],
+            texts,
+        )
+
+
+@dataclass(frozen=True)
+class DecisionBlock:
+    """The decisions of B samples, K at most each: one block for denoising steps or tokens (two for a text, then an image).
+
+    A sample's decision is named by the edge of the tree that it takes; leaves that share an edge share its number.
+    """
+
+    call: Tensor  # [B, K] int64: number of the network call behind each decision; -1 where there is none
+    edge: Tensor  # [B, K] int64: number of the decision itself; -1 where there is none
+    weight: Tensor  # [B, K] float32: 1 / (leaves that share the edge); 0 where there is none
+
+    @classmethod
+    def none(cls, num_samples: int) -> "DecisionBlock":
+        """Samples without decisions: K = 0."""
+        empty = torch.zeros(num_samples, 0, dtype=torch.int64)
+        return cls(empty, empty, empty.float())
+
+
+class Trace(Protocol):
+    """What a policy needs to evaluate the decisions of a rollout again; only the policy looks inside."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self: ...
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """P prompts, B samples drawn for them, and the trace behind them. All index tensors are on the CPU."""
+
+    prompts: tuple[Prompt, ...]  # P
+    keys: tuple[GroupKey, ...]  # P
+    prompt: Tensor  # [B] int64: index into prompts
+    group: Tensor  # [B] int64: which samples are compared; the key's draw number for plain groups
+    episode: Tensor  # [B] int64: the sample's own number where there are no episodes
+    turn: Tensor  # [B] int64
+    outputs: Outputs  # B
+    blocks: tuple[DecisionBlock, ...]
+    trace: Any  # a Trace of the policy
+    num_calls: int  # network calls (batch elements) that drew it
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.group)
+
+    @classmethod
+    def join(cls, parts: "Sequence[Rollout]") -> "Rollout":
+        """One rollout of all samples of the parts, in order; call, edge, episode and prompt numbers are shifted."""
+        if len(parts) == 1:
+            return parts[0]
+        blocks = tuple(_join_blocks([part.blocks[n] for part in parts]) for n in range(len(parts[0].blocks)))
+        return cls(
+            prompts=tuple(prompt for part in parts for prompt in part.prompts),
+            keys=tuple(key for part in parts for key in part.keys),
+            prompt=_cat_shifted([part.prompt for part in parts], [len(part.prompts) for part in parts]),
+            group=torch.cat([part.group for part in parts]),
+            episode=_cat_shifted([part.episode for part in parts], [part.num_samples for part in parts]),
+            turn=torch.cat([part.turn for part in parts]),
+            outputs=Outputs.join([part.outputs for part in parts]),
+            blocks=blocks,
+            trace=type(parts[0].trace).join([part.trace for part in parts]),
+            num_calls=sum(part.num_calls for part in parts),
+        )
+
+
+def _cat_shifted(parts: list[Tensor], sizes: list[int]) -> Tensor:
+    """Concatenates index tensors, each shifted by the sizes before it; -1 stays -1."""
+    offsets = [sum(sizes[:n]) for n in range(len(sizes))]
+    return torch.cat([torch.where(p >= 0, p + offset, p) for p, offset in zip(parts, offsets, strict=True)])
+
+
+def _join_blocks(blocks: list[DecisionBlock]) -> DecisionBlock:
+    width = max(block.call.shape[1] for block in blocks)
+
+    def pad(values: Tensor, fill: int) -> Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=fill)
+
+    calls, edges = [pad(b.call, -1) for b in blocks], [pad(b.edge, -1) for b in blocks]
+    return DecisionBlock(
+        call=_cat_shifted(calls, [count_calls(b) for b in blocks]),
+        edge=_cat_shifted(edges, [int(b.edge.max()) + 1 if b.edge.numel() else 0 for b in blocks]),
+        weight=torch.cat([pad(b.weight, 0) for b in blocks]),
+    )
+
+
+def count_calls(block: DecisionBlock) -> int:
+    """Network calls that one pass over the block's decisions takes."""
+    return int(block.call.max()) + 1 if block.call.numel() else 0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the rewards say of B samples. On every process after the gather, in draw order."""
+
+    values: Tensor  # [B, R] float32
+    names: tuple[str, ...]  # R
+    weights: tuple[float, ...]  # R
+    valid: Tensor  # [B] bool: False for a sample that some reward could not judge
+    group: Tensor  # [B] int64
+    episode: Tensor  # [B] int64
+    turn: Tensor  # [B] int64
+
+    @property
+    def total(self) -> Tensor:
+        """[B] weighted sum of the rewards; a reward of weight 0 is only watched."""
+        weights = self.values.new_tensor(self.weights)
+        return torch.where(weights != 0, self.values * weights, torch.zeros_like(self.values)).sum(1)
+
+    def select(self, rows: Tensor) -> "Scores":
+        """The scores of the samples `rows` [n] (indices or a bool mask)."""
+        return replace(
+            self,
+            values=self.values[rows],
+            valid=self.valid[rows],
+            group=self.group[rows],
+            episode=self.episode[rows],
+            turn=self.turn[rows],
+        )
+
+    @classmethod
+    def join(cls, parts: "Sequence[Scores]") -> "Scores":
+        names = ("values", "valid", "group", "episode", "turn")
+        return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})

@@ -1,0 +1,99 @@
+"""Devices, precision and processes; the only file that knows the rank."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from mmrl.contracts import Placement
+
+Item = TypeVar("Item")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Engine:
+    """One process of a run: its share of the groups, and the sums over all processes.
+
+    Weights are replicated. There is no wrapper around the model: gradients are summed once per optimizer step, after the
+    last micro-batch, already divided by the global denominator, so a process without work just adds zeros.
+    """
+
+    def __init__(self, precision: Literal["float32", "bfloat16", "float16"] = "float32") -> None:
+        self._accelerator = Accelerator()
+        self.placement = Placement(self._accelerator.device, DTYPES[precision])
+        # float16 gradients underflow without a scale; the other dtypes have the range of float32
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+
+    @property
+    def device(self) -> torch.device:
+        return self.placement.device
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self._accelerator.is_main_process)
+
+    @property
+    def num_processes(self) -> int:
+        return int(self._accelerator.num_processes)
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """This process's part of a list that all processes hold; parts differ by one item at most."""
+        return list(items[self._accelerator.process_index :: self.num_processes])
+
+    def gather(self, items: Sequence[Item]) -> list[Item]:
+        """The items of all processes, in the order of the processes; every process must call it."""
+        return list(items) if self.num_processes == 1 else list(gather_object(list(items)))
+
+    def count_before(self, count: int) -> int:
+        """How many items the processes before this one hold, when each gives its own `count`."""
+        return sum(self.gather([count])[: self._accelerator.process_index])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The elementwise sum over processes."""
+        if self.num_processes == 1:
+            return values
+        reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
+        return reduced.to(values.device)  # type: ignore[no-any-return]
+
+    def wait(self) -> None:
+        """Returns when all processes are here."""
+        self._accelerator.wait_for_everyone()
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sums the gradients over processes, in one message; a missing gradient counts as zero."""
+        if self.num_processes == 1:
+            return
+        trained = list(parameters)
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        total = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, part in zip(gradients, total.split(sizes), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None
+    ) -> Tensor:
+        """One optimizer step on the summed gradients; returns their norm before clipping."""
+        self.sum_gradients(parameters)
+        self.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.scaler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.scaler.load_state_dict(state)

@@ -1,0 +1,30 @@
+"""How slowly the old weights follow the trained ones."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OldDecay:
+    """After n iterations: 0 before `delay`, then min(start + slope (n - delay), maximum).
+
+    The defaults are type 1 of NVlabs/DiffusionNFT, min(0.001 n, 0.5); its type 2 is delay 75, slope 0.0075, maximum
+    0.999. A constant is start = maximum. 0 makes old a copy of the trained weights.
+
+    Raises ValueError unless 0 <= start <= maximum < 1, slope >= 0 and delay >= 0.
+    """
+
+    start: float = 0.0
+    slope: float = 0.001  # per iteration
+    maximum: float = 0.5
+    delay: int = 0  # iterations
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.maximum < 1:
+            raise ValueError(f"needs 0 <= start <= maximum < 1, got start {self.start} and maximum {self.maximum}")
+        if self.slope < 0 or self.delay < 0:
+            raise ValueError(f"slope and delay must be at least 0, got slope {self.slope} and delay {self.delay}")
+
+    def __call__(self, iterations_done: int) -> float:
+        if iterations_done < self.delay:
+            return 0.0
+        return min(self.start + self.slope * (iterations_done - self.delay), self.maximum)

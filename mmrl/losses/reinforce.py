@@ -1,0 +1,27 @@
+"""REINFORCE: the plain policy gradient, for tokens and for denoising steps."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.losses._decisions import DecisionLoss
+
+
+@dataclass(frozen=True)
+class Reinforce(DecisionLoss):
+    """-A log_prob of each decision (Williams 1992, "Simple statistical gradient-following algorithms", eq. 4).
+
+    It is right for one optimizer step per rollout; nothing corrects for older samples. Where GRPO's ratio is 1 the two
+    have the same gradient.
+
+    Raises ValueError for settings out of range.
+    """
+
+    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+        """The log-prob, and the KL if there is a penalty: [B, K] each."""
+        return (evaluations.trained.log_prob(), *self.divergence(evaluations))
+
+    def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
+        log_prob, *divergence = measures
+        return self.penalised(-batch.advantages * log_prob, tuple(divergence), {"log_prob": log_prob})

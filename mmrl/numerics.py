@@ -1,0 +1,131 @@
+"""Pure maths that every part shares: masked and grouped statistics, Gaussian densities, KL estimators."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "rms"]
+Normalisation = Literal["decision", "sample", "group", "constant"]
+KLEstimator = Literal["k1", "k2", "k3"]
+
+
+def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean of `values` over all elements; 0 where the weights sum to 0.
+
+    Args:
+        values: [...] any shape.
+        weight: [...] the same shape, at least 0; entries of weight 0 may hold anything, NaN included.
+    """
+    kept = torch.where(weight > 0, values * weight, torch.zeros_like(values))
+    total = weight.sum()
+    return kept.sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def reduce_elements(values: Tensor, reduction: Reduction) -> Tensor:
+    """Reduces the d elements of each row to one number: values [N, ...] -> [N].
+
+    `sum` is the true density of a latent, `mean` is what the papers' clip ranges are made for, `rms` is sum / sqrt(d),
+    whose spread does not depend on d. It is only a unit: with the clip scaled alike all three train the same.
+    """
+    flat = values.flatten(1)
+    total = flat.sum(1)
+    if reduction == "sum":
+        return total
+    return total / (flat.shape[1] if reduction == "mean" else math.sqrt(flat.shape[1]))
+
+
+def gaussian_log_prob(sample: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Elementwise log-density -(x - mean)^2 / (2 std^2) - log std - log(2 pi) / 2, constants included; std > 0."""
+    return -(sample - mean).square() / (2 * std.square()) - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+def gaussian_log_ratio(sample: Tensor, mean: Tensor, old_mean: Tensor, std: Tensor) -> Tensor:
+    """Elementwise log N(x; mean, std) - log N(x; old_mean, std) without cancellation.
+
+    (x - old)^2 - (x - mean)^2 = (mean - old)(2x - mean - old); the two large squares are never subtracted.
+    """
+    return (mean - old_mean) * (2 * sample - mean - old_mean) / (2 * std.square())
+
+
+def gaussian_kl(mean: Tensor, reference_mean: Tensor, std: Tensor) -> Tensor:
+    """Elementwise KL(N(mean, std) || N(reference_mean, std)) = (mean - reference_mean)^2 / (2 std^2)."""
+    return (mean - reference_mean).square() / (2 * std.square())
+
+
+def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
+    """Estimates KL(p || q) at a sample of p from log_ratio = log p - log q (Schulman 2020, "Approximating KL").
+
+    k1 = log_ratio (unbiased), k2 = log_ratio^2 / 2 (low variance), k3 = exp(-log_ratio) - 1 + log_ratio (both, >= 0).
+    """
+    if estimator == "k1":
+        return log_ratio
+    if estimator == "k2":
+        return 0.5 * log_ratio.square()
+    return torch.expm1(-log_ratio) + log_ratio
+
+
+def group_index(group: Tensor) -> tuple[Tensor, int]:
+    """Renumbers arbitrary group ids [B] to 0 .. n-1 [B], in ascending order of the ids; and n."""
+    unique, index = torch.unique(group, return_inverse=True)
+    return index, len(unique)
+
+
+def group_sum(values: Tensor, group: Tensor) -> Tensor:
+    """Sum of `values` [B] over the members of each sample's group, given back to each member: [B]."""
+    index, count = group_index(group)
+    return values.new_zeros(count).index_add(0, index, values)[index]
+
+
+def group_mean(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid members of each sample's group [B]; 0 for a group without a valid member.
+
+    Args:
+        values: [B]; those of invalid samples may be NaN.
+        group: [B] integer ids. valid: [B] bool.
+    """
+    # float64: the mean of equal float32 values is then exactly that value, and their spread exactly 0
+    kept = torch.where(valid, values, torch.zeros_like(values)).double()
+    return (group_sum(kept, group) / group_sum(valid.double(), group).clamp(min=1)).to(values.dtype)
+
+
+def group_std(values: Tensor, group: Tensor, valid: Tensor, *, unbiased: bool = False) -> Tensor:
+    """Standard deviation over the valid members of each sample's group [B]; 0 for fewer than two of them."""
+    centred = torch.where(valid, values - group_mean(values, group, valid), torch.zeros_like(values))
+    count = group_sum(valid.to(values.dtype), group)
+    divisor = (count - 1 if unbiased else count).clamp(min=1)
+    return (group_sum(centred.square(), group) / divisor).sqrt()
+
+
+def normalised_weights(
+    weight: Tensor, group: Tensor, by: Normalisation, constant: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """What each term of a loss counts, and what their sum is divided by.
+
+    The loss is sum(coefficient * term) / denominator, both summed over micro-batches and processes.
+    `decision`: every decision counts alike (DAPO's token mean). `sample`: mean over a sample's decisions, then over
+    samples (GRPO). `group`: mean over a group's decisions, then over groups. `constant`: the sum over a sample's
+    decisions divided by a constant, then the mean over samples (Dr. GRPO, arXiv 2503.20783).
+
+    Args:
+        weight: [B, K], at least 0; a row of zeros is a sample that takes no part.
+        group: [B]. constant: > 0, used by `constant` only.
+    Returns:
+        coefficients [B, K] and the denominator, a scalar (0 where nothing takes part).
+    """
+    takes_part = (weight.sum(1) > 0).to(weight.dtype)  # [B]
+    if by == "decision":
+        return weight, weight.sum()
+    if by == "constant":
+        return weight / constant, takes_part.sum()
+    per_sample = weight.sum(1)  # [B]
+    if by == "sample":
+        return weight / _one_for_zero(per_sample)[:, None], takes_part.sum()
+    per_group = group_sum(per_sample, group)
+    share = per_sample / _one_for_zero(per_group)  # sums to 1 in a group that takes part
+    return weight / _one_for_zero(per_group)[:, None], share.sum()
+
+
+def _one_for_zero(values: Tensor) -> Tensor:
+    return torch.where(values > 0, values, torch.ones_like(values))

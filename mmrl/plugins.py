@@ -1,0 +1,194 @@
+"""Plug-ins by name: one public dataclass in one file; the file's name is the entry, the fields are the settings."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from mmrl.errors import ConfigError
+
+Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def names(kind: Kind) -> list[str]:
+    """The shipped plug-ins of a kind, by walking its folder."""
+    package = importlib.import_module(f"mmrl.{kind}")
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
+
+
+def find(kind: Kind, name: str) -> type:
+    """The plug-in's class: a shipped name, or `module:Class` of the user's own.
+
+    Raises ConfigError when there is no such plug-in.
+    """
+    if ":" in name:
+        return _own(kind, name)
+    if name not in names(kind):
+        raise ConfigError(f"unknown {_singular(kind)} {name!r}{did_you_mean(name, names(kind))}")
+    module = importlib.import_module(f"mmrl.{kind}.{name}")
+    found = [
+        value
+        for key, value in vars(module).items()
+        if isinstance(value, type)
+        and is_dataclass(value)
+        and value.__module__ == module.__name__
+        and not key.startswith("_")
+    ]
+    assert len(found) == 1, f"{module.__name__} must hold one public dataclass, has {[c.__name__ for c in found]}"
+    return found[0]
+
+
+def build(kind: Kind, settings: Mapping[str, Any]) -> Any:
+    """The plug-in that `settings` name, its fields checked; `settings` are `{"name": ..., field: value ...}`.
+
+    Raises ConfigError for an unknown name, an unknown field, a wrong type, or what the plug-in itself refuses.
+    """
+    name = settings.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
+    cls, place = find(kind, name), f"{kind}.{name}"
+    given = {key: value for key, value in settings.items() if key != "name"}
+    try:
+        model = _model(cls).model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, place, cls)) from None
+    checked = {key: getattr(model, _model_name(key)) for key in given}
+    refuse_bools_as_numbers(given, checked, place)
+    try:
+        return cls(**checked)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def explain(error: ValidationError, place: str, owner: type) -> str:
+    """One line per problem: what was wrong, what was got, what is allowed.
+
+    Args:
+        error: what pydantic found. place: how the user calls the whole that was checked.
+        owner: the dataclass or pydantic model that was checked.
+    """
+    lines = []
+    for problem in error.errors(include_url=False):
+        location = problem["loc"]
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            path, classes = _locate(location[:-1], owner)
+            wrong, known = str(location[-1]), list(_settings(classes[0]))
+            lines.append(
+                f"{'.'.join([place, *path])} has no field {wrong!r}{near(wrong, known)}; "
+                f"its fields are {', '.join(known) or 'none'}"
+            )
+            continue
+        where = ".".join([place, *_locate(location, owner)[0]])
+        if problem["type"] == "missing":
+            lines.append(f"{where} is needed")
+        else:
+            message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should", 1)
+            lines.append(f"{where}: {message}, got {problem['input']!r}")
+    return "\n".join(lines)
+
+
+def near(wrong: str, known: Iterable[str]) -> str:
+    """' (did you mean ...?)' with the nearest name; empty where none is near."""
+    matches = get_close_matches(wrong, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """' (did you mean ...?)' with the nearest name, or the list of known names when none is near."""
+    known = list(known)
+    return near(wrong, known) or (f"; known are {', '.join(known)}" if known else "")
+
+
+def refuse_bools_as_numbers(given: Any, checked: Any, place: str) -> None:
+    """Raises ConfigError where the check made a number of true or false: pydantic reads them as 1 and 0."""
+    if isinstance(given, bool) and not isinstance(checked, bool):
+        raise ConfigError(f"{place}: should be a number, got {given}")
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            part = checked.get(key, value) if isinstance(checked, Mapping) else getattr(checked, key, value)
+            refuse_bools_as_numbers(value, part, f"{place}.{key}")
+    elif isinstance(given, list) and isinstance(checked, Sequence):
+        for index, (value, part) in enumerate(zip(given, checked, strict=False)):
+            refuse_bools_as_numbers(value, part, f"{place}.{index}")
+
+
+def _singular(kind: Kind) -> str:
+    return {"modalities": "modality", "losses": "loss"}.get(kind, kind[:-1])
+
+
+def _own(kind: Kind, name: str) -> type:
+    module_name, _, class_name = name.partition(":")
+    what = f"{_singular(kind)} {name!r}"
+    if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
+        raise ConfigError(f"{what}: a user's plug-in is named module:Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{what}: cannot import {error.name!r}; "
+            "a user's plug-in is looked up in the working folder and in installed packages"
+        ) from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}")
+    return found
+
+
+@cache
+def _model(cls: type) -> type[BaseModel]:
+    """A pydantic model with the dataclass's fields, so that types are checked and `1e-4` as text becomes a number."""
+    defaults = {item.name: item for item in fields(cls) if item.init}
+    model_fields: dict[str, Any] = {}
+    for name, hint in _settings(cls).items():
+        is_needed = defaults[name].default is MISSING and defaults[name].default_factory is MISSING
+        # What is not given stays away from the constructor, so the model's own default is never read.
+        model_fields[_model_name(name)] = (hint, Field(... if is_needed else None, alias=name))
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    return create_model(cls.__name__, __config__=config, **model_fields)
+
+
+def _model_name(field: str) -> str:
+    """A name that no attribute of pydantic's has; users see the alias."""
+    return f"setting_{field}"
+
+
+def _settings(owner: type) -> dict[str, Any]:
+    """Names and types of what can be set in a dataclass or a pydantic model."""
+    hints = get_type_hints(owner, include_extras=True)
+    if issubclass(owner, BaseModel):
+        return {name: hints[name] for name in owner.model_fields}
+    assert is_dataclass(owner), owner
+    return {item.name: hints[item.name] for item in fields(owner) if item.init}
+
+
+def _locate(location: tuple[int | str, ...], owner: type) -> tuple[list[str], list[type]]:
+    """The path that the user wrote, and the classes whose fields may stand at its end.
+
+    Pydantic's location also holds the branches of unions that it tried, such as `list[float]`; these are left out.
+    """
+    path: list[str] = []
+    classes = [owner]
+    for part in location:
+        holder = next((cls for cls in classes if part in _settings(cls)), None)
+        if holder is not None:
+            classes = _classes_in(_settings(holder)[str(part)])
+        if holder is not None or isinstance(part, int):
+            path.append(str(part))
+        else:
+            classes = [cls for cls in classes if cls.__name__ == part] or classes
+    return path, classes
+
+
+def _classes_in(hint: Any) -> list[type]:
+    """The dataclasses and pydantic models inside a type."""
+    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, BaseModel)):
+        return [hint]
+    return [cls for part in get_args(hint) for cls in _classes_in(part)]

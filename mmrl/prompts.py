@@ -1,0 +1,108 @@
+"""Prompt sets: where prompts come from, and in which order a run draws them."""
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.contracts import ConfigError
+from mmrl.data import Prompt
+from mmrl.keys import generator
+
+
+def load_prompts(source: str) -> tuple[Prompt, ...]:
+    """The prompts of `lab:NAME/SPLIT`, or of a .txt or .jsonl file (in the working folder, else shipped with mmrl).
+
+    A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`.
+    Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
+    """
+    if source.startswith("lab:"):
+        return _lab_prompts(source)
+    path = Path(source).expanduser()
+    if not path.is_file():
+        shipped = files("mmrl.configs").joinpath(source)
+        if not shipped.is_file():
+            raise ConfigError(
+                f"prompts: there is no file {source!r}, neither in the working folder nor shipped with mmrl"
+            )
+        text = shipped.read_text(encoding="utf-8")
+    else:
+        text = path.read_text(encoding="utf-8")
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise ConfigError(f"prompts: {source!r} holds no prompt")
+    if path.suffix == ".jsonl":
+        return tuple(_row(source, number, line) for number, line in lines)
+    return tuple(Prompt(line) for _, line in lines)
+
+
+@dataclass
+class PromptStream:
+    """Endless draws from weighted prompt sets; each set is shuffled anew in every pass.
+
+    The order is a function of the seed alone; `counts` (how many were drawn from each set) is all its state.
+    """
+
+    sets: Sequence[tuple[Prompt, ...]]
+    weights: Sequence[float]
+    seed: int
+    counts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * len(self.sets)
+
+    @property
+    def drawn(self) -> int:
+        """Prompts drawn so far: the number of the next draw."""
+        return sum(self.counts)
+
+    def draw(self, count: int) -> list[tuple[int, Prompt]]:
+        """The next `count` draws: their numbers and prompts."""
+        return [self._draw_one() for _ in range(count)]
+
+    def _draw_one(self) -> tuple[int, Prompt]:
+        number = self.drawn
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        chosen = 0
+        if len(self.sets) > 1:
+            chosen = int(torch.multinomial(weights, 1, generator=generator(self.seed, "set", number)))
+        prompts, position = self.sets[chosen], self.counts[chosen]
+        turn, place = divmod(position, len(prompts))
+        order = torch.randperm(len(prompts), generator=generator(self.seed, "order", chosen, turn))
+        self.counts[chosen] += 1
+        return number, prompts[int(order[place])]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": list(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts = list(state["counts"])
+
+
+def _lab_prompts(source: str) -> tuple[Prompt, ...]:
+    from mmrl import labs
+
+    lab, _, split = source.removeprefix("lab:").partition("/")
+    try:
+        labs.checkpoint(lab)
+        texts = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"prompts: {source!r}: {error}") from error
+    return tuple(Prompt(text) for text in texts)
+
+
+def _row(source: str, number: int, line: str) -> Prompt:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"prompts: {source}, line {number} is not JSON: {error}") from error
+    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
+        raise ConfigError(
+            f"prompts: {source}, line {number} needs an object with the text field 'prompt', got {line[:80]!r}"
+        )
+    return Prompt(row["prompt"], target={key: value for key, value in row.items() if key != "prompt"})

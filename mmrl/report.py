@@ -1,0 +1,43 @@
+"""What a run did, for people: report.html in the run directory, and a picture of before and after."""
+
+import os
+from pathlib import Path
+
+from mmrl._report.page import page
+from mmrl._report.record import read_record
+from mmrl._report.samples import read_pairs
+from mmrl._report.sheet import contact_sheet
+from mmrl.contracts import ConfigError
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into the run directory: one file that loads nothing from anywhere.
+
+    A missing summary, configuration, sample or metric only leaves its part out. Returns the file's path.
+    Raises ConfigError when `run` is no directory, holds no metrics, or holds a file that is not what a run writes.
+    """
+    text = page(read_record(run), read_pairs(run))
+    target = run / "report.html"
+    _replace(target, text.encode())
+    return target
+
+
+def picture(run: Path, out: Path) -> Path:
+    """Draw a contact sheet (PNG) of the first and the last saved pictures of the same prompts and seeds.
+
+    Returns `out`. Raises ConfigError when `run` saved no pictures at two iterations.
+    """
+    pairs = read_pairs(run)
+    sheet = None if pairs is None else contact_sheet(pairs)
+    if sheet is None:
+        raise ConfigError(f"{run} holds no pictures of the same prompts at two iterations in samples/")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(out, "PNG")
+    return out
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """A reader never sees half a file."""
+    temporary = target.with_name(target.name + ".partial")
+    temporary.write_bytes(content)
+    os.replace(temporary, target)

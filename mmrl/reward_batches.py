@@ -1,0 +1,91 @@
+"""What a reward sees: the samples of a rollout as batches, cut where the reward allows."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import ConfigError, Reward, RewardBatch
+from mmrl.data import Rollout
+from mmrl.keys import generator
+
+MEDIA = ("images", "videos", "texts")  # kinds that a policy can make; a reward may also need target.<field>
+
+
+def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
+    """All samples of a rollout as a reward sees them; a sample's seed depends on its prompt's key and place alone."""
+    places: defaultdict[int, int] = defaultdict(int)
+    seeds = []
+    for prompt in rollout.prompt.tolist():
+        seeds.append(rollout.keys[prompt].seed_for("reward", places[prompt]))
+        places[prompt] += 1
+    return RewardBatch(
+        prompts=tuple(rollout.prompts[prompt] for prompt in rollout.prompt.tolist()),
+        outputs=rollout.outputs,
+        group=rollout.group,
+        episode=rollout.episode,
+        turn=rollout.turn,
+        seeds=tuple(seeds),
+        iteration=iteration,
+        generator=generator(*seeds),
+    )
+
+
+def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
+    """The samples `rows` [n] of a batch, with a generator of their own."""
+    chosen = rows.tolist()
+    is_everyone = chosen == list(range(len(batch)))  # then nobody copies the images
+    seeds = tuple(batch.seeds[row] for row in chosen)
+    return replace(
+        batch,
+        prompts=tuple(batch.prompts[row] for row in chosen),
+        outputs=batch.outputs if is_everyone else batch.outputs.select(rows),
+        group=batch.group[rows],
+        episode=batch.episode[rows],
+        turn=batch.turn[rows],
+        seeds=seeds,
+        generator=generator(*seeds),
+    )
+
+
+def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
+    """Raises ConfigError where the samples lack what the reward `name` needs."""
+    for need in sorted(reward.needs):
+        kind, _, entry = need.partition(".")
+        if kind == "target" and entry:
+            lacking = [prompt.text for prompt in batch.prompts if entry not in prompt.target]
+            if lacking:
+                raise ConfigError(
+                    f"reward {name!r} needs {entry!r} in the target of every prompt, got none for {lacking[0]!r}"
+                )
+        elif need not in MEDIA:
+            raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(MEDIA)} and target.<field>")
+        elif getattr(batch.outputs, need) is None:
+            there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
+            raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:
+    """The rows [n] of what the reward judges as one: samples (a turn is one), episodes or groups; in order."""
+    if reward.granularity in ("sample", "turn"):
+        return [torch.tensor([row]) for row in range(len(batch))]
+    names = batch.group if reward.granularity == "group" else batch.episode
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for row, name in enumerate(names.tolist()):
+        rows[name].append(row)
+    return [torch.tensor(members) for members in rows.values()]
+
+
+def pack(units: list[Tensor], size: int | None) -> list[list[Tensor]]:
+    """Units in batches of at most `size` samples; a unit larger than that is a batch of its own."""
+    packs: list[list[Tensor]] = []
+    room = 0.0
+    for unit in units:
+        if not packs or len(unit) > room:
+            packs.append([])
+            room = math.inf if size is None else size
+        packs[-1].append(unit)
+        room -= len(unit)
+    return packs

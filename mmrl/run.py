@@ -1,0 +1,195 @@
+"""What the commands do: train, resume, evaluate, sample, export."""
+
+import json
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from mmrl import checkpoint, trackers
+from mmrl.config import RunConfig, load_config
+from mmrl.contracts import ConfigError
+from mmrl.data import Prompt, WeightsName
+from mmrl.evaluation import Result, SavedSample, save_samples
+from mmrl.keys import GroupKey
+from mmrl.parts import build, final_weights, make_trainer
+from mmrl.report import write_report
+from mmrl.tracking import MetricsLog, Tracking
+from mmrl.tracking import Progress as ProgressBar
+from mmrl.trainer import Trainer
+
+REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training run ended."""
+
+    folder: Path
+    summary: dict[str, Any]
+    is_complete: bool  # False: stopped by a signal, to be resumed
+
+    def __str__(self) -> str:
+        """What improved and where to look, in one line."""
+        held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
+        where = f"report: {self.folder / 'report.html'}"
+        if not self.is_complete:
+            return f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
+        if held_out["before"] is None:
+            return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
+        change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
+        return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
+
+
+def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
+    """Trains into the run directory `folder`, whose config.yaml is there already.
+
+    With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
+    stopped: the same metrics and the same weights, bit for bit on a CPU.
+
+    Raises ConfigError for input that cannot work, RunError where the run fails.
+    """
+    trainer = make_trainer(config, build(config), folder)
+    saved = checkpoint.latest(folder / "checkpoints") if resume else None
+    if saved is not None:
+        trainer.restore(checkpoint.load(saved))
+    if trainer.engine.is_main:
+        trainer.tracking = _tracking(config, folder, trainer.progress.iteration)
+    kept = trainer.progress.iteration if saved is not None else -1
+    with trainer.tracking.open(folder, config.model_dump(mode="json"), kept), _stop_on_signal(trainer):
+        progress = trainer.train()
+    is_complete = not trainer.stop_requested or progress.iteration == config.iterations
+    summary = _summary(trainer, is_complete)
+    if trainer.engine.is_main:
+        text = json.dumps(summary, indent=2)
+        (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+        write_report(folder)
+    trainer.engine.wait()
+    return Outcome(folder, summary, is_complete)
+
+
+def restored(source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> tuple[Trainer, WeightsName]:
+    """A run directory's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
+
+    Raises ConfigError where there is no such run, checkpoint or copy of the weights.
+    """
+    folder = Path(source)
+    is_run = (folder / "config.yaml").is_file()
+    config = load_config(folder / "config.yaml" if is_run else source)
+    trainer = make_trainer(config, build(config), folder)
+    if is_run:
+        trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
+    weights = which or (final_weights(config) if is_run else "trained")
+    if not trainer.policy.weights.has(weights):
+        raise ConfigError(f"{source} keeps no {weights!r} weights; it has trained, {', '.join(trainer.policy.weights.kept)}")
+    return trainer, weights
+
+
+def evaluate(source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Result:
+    """Held-out evaluation of a run's weights, or of an untrained config."""
+    trainer, weights = restored(source, which, at)
+    if trainer.evaluator is None:
+        raise ConfigError(f"{source} has no evaluation section")
+    return replace(trainer.evaluator, weights=weights)()
+
+
+def sample(source: str, prompts: list[str], count: int, seed: int, out: Path, which: WeightsName | None = None) -> Path:
+    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it."""
+    trainer, weights = restored(source, which)
+    evaluator = trainer.evaluator
+    sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
+    keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
+    plans = [sampler.plan(trainer.policy, key, count) for key in keys]
+    with trainer.policy.weights(weights):
+        rollout = trainer.policy.rollout([Prompt(text) for text in prompts], plans, keys)
+    images = rollout.outputs.images
+    samples = [
+        SavedSample(prompts[int(prompt)], seed, {}, None if images is None else images[row].cpu())
+        for row, prompt in enumerate(rollout.prompt)
+    ]
+    save_samples(samples, out)
+    return out
+
+
+def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
+    """Writes a run's weights as other tools load them: a plain diffusers folder, or a LoRA."""
+    if not (Path(source) / "config.yaml").is_file():
+        raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} exists and is not empty; give another folder with --out")
+    trainer, weights = restored(source, which, at)
+    with trainer.policy.weights(weights):
+        trainer.policy.export(out)
+    return out
+
+
+def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
+    last = checkpoint.latest(folder / "checkpoints")
+    if last is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet")
+    if at == "last":
+        return last
+    best = checkpoint.load(last).state["progress"]["best_iteration"]
+    found = checkpoint.saved(folder / "checkpoints")
+    if best not in found:
+        raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
+    return found[best]
+
+
+def _tracking(config: RunConfig, folder: Path, done: int) -> Tracking:
+    bar = ProgressBar(config.iterations, done=done, every=5, shown=("reward/mean", "held_out/score"))
+    return Tracking(MetricsLog(folder / "metrics.jsonl"), [trackers.build(one) for one in config.trackers], bar)
+
+
+def _summary(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
+    progress, evaluator = trainer.progress, trainer.evaluator
+    name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None
+    after = progress.latest if progress.iteration > 0 else None
+    return {
+        "held_out": {
+            "name": name,
+            "before": progress.before,
+            "after": after,
+            "best": progress.best,
+            "best_iteration": progress.best_iteration,
+        },
+        "iterations": progress.iteration,
+        "is_complete": is_complete,
+        "train_seconds": round(progress.train_seconds, 3),
+        "network_calls": progress.network_calls,
+        "processes": trainer.engine.num_processes,
+        "device": str(trainer.engine.device),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in REPORTED},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return None
+
+
+@contextmanager
+def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if trainer.stop_requested:
+            raise KeyboardInterrupt
+        trainer.stop_requested = True
+        if trainer.engine.is_main:
+            print("\nfinishing this iteration and saving; once more to stop at once", flush=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+

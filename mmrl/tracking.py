@@ -1,0 +1,214 @@
+"""The numbers of a run: `metrics.jsonl` always, trackers by name, and a line of progress."""
+
+import errno
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from mmrl.contracts import ConfigError, RunError
+from mmrl.trackers import Tracker
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class MetricsLog:
+    """One strict JSON object per line: `{"iteration": n, name: number ...}`.
+
+    Iterations count from 1; 0 is before training. Timings have names under `time/`, since they alone differ between
+    equal runs. JSON has no NaN and no infinity: such a value is written as null.
+    """
+
+    path: Path
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Appends one whole line. Raises RunError where the disk is full; the log then ends with the line before."""
+        assert "iteration" not in metrics
+        numbers: dict[str, float | None] = {"iteration": iteration}
+        for name, value in metrics.items():
+            numbers[name] = float(value) if math.isfinite(value) else None
+        line = json.dumps(numbers, allow_nan=False).encode() + b"\n"
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            try:
+                if os.write(handle, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                os.ftruncate(handle, size)
+                raise RunError(f"cannot write {self.path}: {error}; make room on the disk, then resume") from error
+        finally:
+            os.close(handle)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All lines, oldest first; a last line that a kill cut short is left out. [] where there is no file.
+
+        Raises ConfigError, with the line's number, for any other damage.
+        """
+        return [numbers for _, numbers in self._lines()]
+
+    def cut_back(self, iteration: int) -> None:
+        """Keeps the lines up to `iteration` (-1: none) as they are and drops the rest, in one step."""
+        if not self.path.exists():
+            return
+        kept = [line for line, numbers in self._lines() if numbers["iteration"] <= iteration]
+        temporary = self.path.with_name(f".tmp-{self.path.name}")
+        temporary.write_bytes(b"".join(line + b"\n" for line in kept))
+        _flush(temporary)
+        os.replace(temporary, self.path)
+        _flush(self.path.parent)
+
+    def sync(self) -> None:
+        """Flushes to the disk, so that a checkpoint never outlives the lines before it in a power cut."""
+        if self.path.exists():
+            _flush(self.path)
+
+    def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        content = self.path.read_bytes() if self.path.exists() else b""
+        *whole, _torn = content.split(b"\n")  # every whole line ends with a newline
+        lines = []
+        for number, line in enumerate(whole, start=1):
+            try:
+                numbers = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{self.path}, line {number} is not JSON: {error}") from error
+            if not isinstance(numbers, dict) or not isinstance(numbers.get("iteration"), int):
+                raise ConfigError(f"{self.path}, line {number} has no iteration")
+            lines.append((line, numbers))
+        return lines
+
+
+class Progress:
+    """A bar with rate, time left and the latest of a few metrics; plain lines where stdout is no terminal."""
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        done: int = 0,
+        every: int = 10,
+        shown: Sequence[str] = ("reward/mean", "held_out/score"),
+        console: "Console | None" = None,
+    ) -> None:
+        """Of `total` iterations, `done` were made before; without a terminal, one line per `every` iterations.
+
+        `shown`: metrics whose latest value is shown, each called by the first part of its name.
+        """
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._total, self._done, self._every = total, done, every
+        self._shown = shown
+        self._latest: dict[str, float] = {}
+        self._times = deque([(time.monotonic(), done)], maxlen=21)  # the rate is that of the last 20 iterations
+        self._console = console or Console()
+        columns = BarColumn(), TextColumn("{task.description}", markup=False)
+        self._bar = Bar(*columns, console=self._console, refresh_per_second=2)
+        self._task = self._bar.add_task("", total=total, completed=done)
+
+    def update(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Takes in the numbers of an iteration; may be called more than once for the same one."""
+        is_new = iteration > self._done
+        if is_new:
+            self._done = iteration
+            self._times.append((time.monotonic(), iteration))
+        self._latest |= {name: metrics[name] for name in self._shown if name in metrics}
+        if self._console.is_terminal:
+            self._bar.start()  # the first time; afterwards it does nothing
+            self._bar.update(self._task, completed=self._done, description=self.line())
+        elif is_new and (iteration % self._every == 0 or iteration == self._total):
+            self._console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+
+    def line(self) -> str:
+        """Where the run stands, in one line."""
+        parts = [f"{self._done}/{self._total}"]
+        for name in self._shown:
+            if name in self._latest:
+                parts.append(f"{name.partition('/')[0].replace('_', '-')} {self._latest[name]:.4g}")
+        (first_time, first), (last_time, last) = self._times[0], self._times[-1]
+        if last > first and last_time > first_time:
+            rate = (last - first) / (last_time - first_time)
+            parts.append(f"{rate:.2f} iterations/s" if rate >= 1 else f"{1 / rate:.2f} s/iteration")
+            parts.append(f"{timedelta(seconds=round((self._total - self._done) / rate))} left")
+        return "  ".join(parts)
+
+    def close(self) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """All that watches a run. Without parts it does nothing: so it is on every process but the main one."""
+
+    metrics: MetricsLog | None = None
+    trackers: Sequence[Tracker] = ()
+    progress: Progress | None = None
+    _opened: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+
+    def open(self, folder: Path, config: Mapping[str, Any], kept: int = -1) -> Self:
+        """Starts all parts for the run directory `folder`; numbers after iteration `kept` (-1: all) are dropped.
+
+        Raises ConfigError where a tracker's package is missing or refuses the run; then nothing stays open.
+        """
+        with ExitStack() as opened:
+            if self.metrics is not None:
+                self.metrics.cut_back(kept)
+            for tracker in self.trackers:
+                tracker.open(folder, config, kept)
+                opened.callback(tracker.close)
+            if self.progress is not None:
+                opened.callback(self.progress.close)
+            self._opened.push(opened.pop_all())
+        return self
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Hands on the numbers of an iteration; trackers get the finite ones."""
+        if self.metrics is not None:
+            self.metrics.write(iteration, metrics)
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for tracker in self.trackers:
+            tracker.log(iteration, finite)
+        if self.progress is not None:
+            self.progress.update(iteration, metrics)
+
+    def images(self, iteration: int, name: str, paths: Sequence[Path]) -> None:
+        """Shows image files in the trackers."""
+        for tracker in self.trackers:
+            tracker.images(iteration, name, paths)
+
+    def sync(self) -> None:
+        """To be called before a checkpoint is saved."""
+        if self.metrics is not None:
+            self.metrics.sync()
+
+    def close(self) -> None:
+        """Closes every part, also where one fails; a second call does nothing."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

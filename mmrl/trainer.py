@@ -1,0 +1,265 @@
+"""The loop: collect groups, score, learn, evaluate, save. It knows no modality and no algorithm by name."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl import checkpoint
+from mmrl.checkpoint import Checkpoint
+from mmrl.collect import Collected, Collector
+from mmrl.config import OptimizerSettings, RunConfig
+from mmrl.contracts import Advantage, Loss, LossBatch, Modality
+from mmrl.data import WeightsName
+from mmrl.engine import Engine
+from mmrl.evaluation import Evaluator, Result, save_samples
+from mmrl.keys import GroupKey, generator, seed_from
+from mmrl.scoring import score_metrics
+from mmrl.tracking import Tracking
+from mmrl.update import OldSource, StepMetrics, Updater
+
+
+@dataclass
+class Progress:
+    """How far a run is; with the tensors, all that a checkpoint holds."""
+
+    iteration: int = 0  # done
+    train_seconds: float = 0.0  # of iterations with scoring and saving, without evaluation
+    network_calls: int = 0  # network evaluations for training, all processes, in batch elements
+    before: float | None = None  # held-out score before training
+    latest: float | None = None
+    best: float | None = None
+    best_iteration: int | None = None
+
+
+@dataclass
+class Trainer:
+    """All parts of one run, put together by `run.py`."""
+
+    config: RunConfig
+    folder: Path
+    engine: Engine
+    policy: Modality
+    collector: Collector
+    advantage: Advantage
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    stateful: Mapping[str, Any]  # plug-ins with a state of their own
+    evaluator: Evaluator | None
+    tracking: Tracking
+    progress: Progress = field(default_factory=Progress)
+    stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.policy.weights.parameters)
+
+    @property
+    def sampling_weights(self) -> WeightsName:
+        """Who draws the rollouts: the trained weights, or the old ones where the loss keeps an average of them."""
+        return "trained" if self.loss.old_decay(0) is None else "old"
+
+    def train(self) -> Progress:
+        """Runs to the last iteration, or until time is up or a stop is requested; saves before it returns."""
+        if self.progress.iteration == 0:
+            self._evaluate()
+        while self.progress.iteration < self.config.iterations and not self._should_stop():
+            started = time.perf_counter()
+            metrics = self._iterate(self.progress.iteration)
+            self.progress.iteration += 1
+            metrics["time/iteration"] = time.perf_counter() - started
+            self.tracking.log(self.progress.iteration, metrics)
+            self.progress.train_seconds += time.perf_counter() - started
+            is_last = self.progress.iteration == self.config.iterations or self._should_stop()
+            every = self.config.evaluation.every if self.config.evaluation is not None else 0
+            if is_last or (every and self.progress.iteration % every == 0):
+                self._evaluate()
+            if is_last or (
+                self.config.checkpoint.every and self.progress.iteration % self.config.checkpoint.every == 0
+            ):
+                started = time.perf_counter()
+                self.save()
+                self.progress.train_seconds += time.perf_counter() - started
+        return self.progress
+
+    def save(self) -> None:
+        """Writes a checkpoint; every process must call it."""
+        if self.engine.is_main:
+            weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
+            names: list[WeightsName] = ["trained", *(which for which in weights.kept if which != "reference")]
+            tensors = {which: weights.tensors(which) for which in names}
+            state = {
+                "progress": asdict(self.progress),
+                "prompts": self.collector.prompts.state_dict(),
+                "plugins": {name: plugin.state_dict() for name, plugin in self.stateful.items()},
+                "engine": self.engine.state_dict(),
+                "optimizer": optimizer_state,
+            }
+            self.tracking.sync()
+            folder = self.folder / "checkpoints"
+            checkpoint.save(folder, Checkpoint(self.progress.iteration, {**tensors, "optimizer": optimizer}, state))
+            best = {self.progress.best_iteration} if self.progress.best_iteration is not None else set()
+            checkpoint.prune(folder, self.config.checkpoint.keep, best)
+        self.engine.wait()
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Puts a checkpoint back; the run then goes on as if it had not stopped."""
+        for which in ("trained", "old", "averaged"):
+            if which in saved.tensors:
+                self.policy.weights.load(which, saved.tensors[which])
+        state = saved.state
+        checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
+        self.collector.prompts.load_state_dict(state["prompts"])
+        for name, plugin in self.stateful.items():
+            plugin.load_state_dict(state["plugins"][name])
+        self.engine.load_state_dict(state["engine"])
+        self.progress = Progress(**state["progress"])
+
+    def _iterate(self, iteration: int) -> dict[str, float]:
+        torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
+        started = time.perf_counter()
+        collected = self.collector(iteration, self.sampling_weights)
+        drawn = time.perf_counter()
+        metrics = score_metrics(collected.scores, self.config.groups.min_spread)
+        for plugin in self.stateful.values():
+            plugin.update(collected.scores)
+        calls = self.policy.num_calls
+        metrics |= self._learn(collected, iteration)
+        metrics |= self._counts(collected, self.policy.num_calls - calls)
+        return metrics | {"time/rollout": drawn - started, "time/update": time.perf_counter() - drawn}
+
+    def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
+        """The optimizer steps of one iteration: minibatches of whole groups, one after the other."""
+        rate = learning_rate(self.config.optimizer, iteration, self.config.iterations)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch, decay = self._batch(collected), self.loss.old_decay(iteration)
+        updates, rollout = self.config.updates, collected.rollout
+        is_single = updates.epochs * updates.minibatches == 1
+        old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
+        if old == "recorded" and updates.old == "recomputed" and rollout is not None:
+            rollout = self.policy.recompute(rollout, updates.micro_batch)
+        updater = Updater(self.policy, self.loss, self.engine, updates.micro_batch)
+        steps: list[StepMetrics] = []
+        norms: list[Tensor] = []
+        for number, draws in enumerate(self._minibatches(collected.kept, iteration)):
+            key = GroupKey(self.config.seed, iteration, number)
+            rows, part = select_groups(batch, draws)
+            views = self.loss.views(rollout, rows, key) if rollout is not None and len(rows) else []
+            seen = updater.accumulate(rollout, views, part, old)
+            if seen is not None:
+                steps.append(seen)
+                norms.append(self.engine.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm))
+                if self.config.averaging is not None:
+                    self.policy.weights.average("averaged", self.config.averaging.decay)
+        if decay is not None:
+            self.policy.weights.average("old", decay)
+        metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
+        if norms:
+            metrics["optimizer/grad_norm"] = float(torch.stack(norms).mean())
+        return metrics | self._mean_metrics(steps)
+
+    def _batch(self, collected: Collected) -> LossBatch | None:
+        """This process's samples with their advantages, which are made from the scores of all."""
+        if collected.rollout is None:
+            return None
+        scores, device = collected.scores, self.engine.device
+        advantages = self.advantage(scores, collected.paths)
+        advantages = (advantages if advantages.dim() == 2 else advantages[:, None])[collected.mine]
+        own = scores.select(collected.mine)
+        return LossBatch(
+            advantages=advantages.to(device),
+            weight=own.valid.to(device, torch.float32)[:, None],
+            group=own.group.to(device),
+            scores=torch.where(own.valid, own.total, torch.zeros(())).to(device),
+        )
+
+    def _minibatches(self, kept: list[int], iteration: int) -> list[list[int]]:
+        """The groups of each optimizer step, the same on all processes."""
+        steps = []
+        for epoch in range(self.config.updates.epochs):
+            order = torch.randperm(len(kept), generator=generator(self.config.seed, "minibatch", iteration, epoch))
+            steps += [
+                [kept[int(n)] for n in part] for part in order.chunk(self.config.updates.minibatches) if len(part)
+            ]
+        return steps
+
+    def _mean_metrics(self, steps: list[StepMetrics]) -> dict[str, float]:
+        """Weighted means over steps, micro-batches and processes."""
+        names = sorted({name for seen in steps for name in seen.totals})
+        if names:
+            totals = (
+                torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
+            )
+            columns = [name for seen in steps for name in seen.totals]
+            own = {name: totals[[n for n, c in enumerate(columns) if c == name]].sum(0).tolist() for name in names}
+        else:
+            own = {}
+        gathered = self.engine.gather([own])
+        everywhere = sorted({name for seen in gathered for name in seen})
+        sums = {n: [math.fsum(s[n][part] for s in gathered if n in s) for part in (0, 1)] for n in everywhere}
+        return {name: total / weight for name, (total, weight) in sums.items() if weight > 0}
+
+    def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
+        counts = self.engine.gather([(collected.num_calls, update_calls)])
+        rollout, update = (sum(column) for column in zip(*counts, strict=True))
+        self.progress.network_calls += rollout + update
+        return {
+            "groups/kept": float(len(collected.kept)),
+            "groups/missing": float(self.config.prompts_per_iteration - len(collected.kept)),
+            "calls/rollout": float(rollout),
+            "calls/update": float(update),
+        }
+
+    def _evaluate(self) -> None:
+        if self.evaluator is None:
+            return
+        started = time.perf_counter()
+        result: Result = self.evaluator()
+        now = self.progress
+        now.latest = result.score
+        if now.iteration == 0:
+            now.before = result.score
+        if now.iteration > 0 and (now.best is None or result.score > now.best):
+            now.best, now.best_iteration = result.score, now.iteration
+        self.tracking.log(now.iteration, result.metrics | {"time/evaluation": time.perf_counter() - started})
+        if self.engine.is_main and result.samples:
+            folder = self.folder / "samples" / f"{now.iteration:06d}"
+            save_samples(result.samples, folder)
+            self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+
+    def _should_stop(self) -> bool:
+        limit = self.config.max_seconds
+        wants = self.stop_requested or (limit is not None and self.progress.train_seconds >= limit)
+        return float(self.engine.sum(torch.tensor(float(wants)))) > 0
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return list(self.policy.weights.parameters.values())
+
+    def _flat_optimizer(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return checkpoint.flatten_optimizer(self.optimizer, self.names)
+
+
+def select_groups(batch: LossBatch | None, draws: list[int]) -> tuple[Tensor, LossBatch | None]:
+    """Rows of the samples of the groups `draws`, and the batch with weight 0 for all others."""
+    if batch is None:
+        return torch.zeros(0, dtype=torch.int64), None
+    chosen = torch.isin(batch.group.cpu(), torch.tensor(draws)) & (batch.weight[:, 0] > 0).cpu()
+    weight = batch.weight * chosen.to(batch.weight.device)[:, None]
+    return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)
+
+
+def learning_rate(settings: OptimizerSettings, iteration: int, total: int) -> float:
+    """The rate of `iteration` (from 0): linear warm-up, then constant, or linear or cosine down to 0 at the end."""
+    if iteration < settings.warmup:
+        return settings.learning_rate * (iteration + 1) / settings.warmup
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    done = (iteration - settings.warmup) / max(1, total - settings.warmup)
+    share = 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return settings.learning_rate * share

@@ -1,0 +1,143 @@
+"""One optimizer step: views, micro-batches of network calls, the loss, the gradient."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Evaluations, Loss, LossBatch, LossTerms, Modality
+from mmrl.data import Rollout
+from mmrl.engine import Engine
+from mmrl.views import View
+
+OldSource = str  # "itself": exactly on-policy; "recorded": as the rollout stored it; "kept": an average of weights
+
+
+@dataclass
+class StepMetrics:
+    """Sums of what one step saw: each metric times its weight, summed over micro-batches."""
+
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    weight: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, values: Tensor, weight: Tensor) -> None:
+        kept = torch.where(weight > 0, values.detach() * weight, torch.zeros_like(weight)).sum()
+        self.totals[name] = self.totals.get(name, 0) + kept
+        self.weight[name] = self.weight.get(name, 0) + weight.sum()
+
+
+class Updater:
+    """Accumulates the gradient of a loss over micro-batches, and over processes when the engine steps.
+
+    The result does not depend on the size of a micro-batch, the number of processes, or how groups fall on them.
+    """
+
+    def __init__(self, policy: Modality, loss: Loss, engine: Engine, micro_batch: int) -> None:
+        self.policy, self.loss, self.engine, self.micro_batch = policy, loss, engine, micro_batch
+
+    def accumulate(
+        self, rollout: Rollout | None, views: Sequence[View], batch: LossBatch | None, old: OldSource
+    ) -> StepMetrics | None:
+        """Adds the gradient of one optimizer step. Every process must call it, with no rollout where it has no work.
+
+        Args:
+            views: what the step evaluates. batch: advantages [B, 1] or [B, K]; its weight [B, 1] is 0 for samples that
+                take no part. old: where old log-probs come from.
+        Returns:
+            sums of the metrics, or None when no process has anything to learn from (no gradient is added).
+        """
+        batches = (
+            [self._weighed(rollout, view, batch) for view in views] if rollout is not None and batch is not None else []
+        )
+        counted = [self.loss.coefficients(weighed) for weighed in batches]
+        local = sum((denominator for _, denominator in counted), torch.zeros((), device=self.engine.device))
+        denominator = self.engine.sum(local)
+        if float(denominator) <= 0:
+            return None
+        metrics = StepMetrics()
+        for view, weighed, (coefficients, _) in zip(views, batches, counted, strict=False):
+            assert rollout is not None
+            self._accumulate_view(rollout, view, weighed, coefficients / denominator, old, metrics)
+        return metrics
+
+    def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
+        weight = view.weight(rollout).to(self.engine.device) * batch.weight
+        advantages = batch.advantages.expand_as(weight)
+        return replace(batch, advantages=advantages, weight=weight)
+
+    def _accumulate_view(
+        self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
+    ) -> None:
+        parts = view.split(self.micro_batch)
+        if len(parts) == 1 or self.loss.scope == "decision":
+            for part in parts:
+                self._learn(rollout, part, batch, coefficients, old, metrics, is_whole=len(parts) == 1)
+        elif parts:
+            self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics)
+
+    def _learn(
+        self,
+        rollout: Rollout,
+        part: View,
+        batch: LossBatch,
+        coefficients: Tensor,
+        old: OldSource,
+        metrics: StepMetrics,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Forward and backward of one micro-batch under a loss that looks at single decisions."""
+        if not is_whole:
+            inside = part.weight(rollout).to(self.engine.device) > 0
+            batch = replace(batch, weight=batch.weight * inside)
+            coefficients = coefficients * inside
+        measures = self.loss.measure(self._evaluate(rollout, part, old))
+        self.engine.backward(self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics))
+
+    def _learn_in_two_passes(
+        self,
+        rollout: Rollout,
+        parts: Sequence[View],
+        batch: LossBatch,
+        coefficients: Tensor,
+        old: OldSource,
+        metrics: StepMetrics,
+    ) -> None:
+        """The chain rule by hand: d loss / d measures on all of them, then d measures / d weights part by part."""
+        with torch.no_grad():
+            per_part = [self.loss.measure(self._evaluate(rollout, part, old)) for part in parts]
+        # a part's measures are 0 outside of it, so the sum puts the parts together
+        measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
+        total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
+        gradients = torch.autograd.grad(total, measures, allow_unused=True)
+        for part in parts:
+            inside = part.weight(rollout).to(self.engine.device) > 0
+            again = self.loss.measure(self._evaluate(rollout, part, old))
+            used = [(m, g) for m, g in zip(again, gradients, strict=True) if g is not None and m.requires_grad]
+            self.engine.backward(sum((m * g * inside).sum() for m, g in used))  # type: ignore[arg-type]
+
+    def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
+        kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
+        metrics.add("loss/total", result.terms, coefficients)
+        for name, values in result.metrics.items():
+            metrics.add(f"loss/{name}", values, batch.weight)
+        return kept.sum()
+
+    def _evaluate(self, rollout: Rollout, view: View, old: OldSource) -> Evaluations:
+        """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
+        policy, needs = self.policy, self.loss.needs
+        others = {}
+        with torch.no_grad():
+            if "old" in needs and old == "kept":
+                with policy.weights("old"):
+                    others["old"] = policy.evaluate(rollout, view)
+            if "old" in needs and old == "recorded":
+                others["old"] = policy.recorded(rollout, view)
+            if "reference" in needs:
+                with policy.weights("reference"):
+                    others["reference"] = policy.evaluate(rollout, view)
+        trained = policy.evaluate(rollout, view)
+        if "old" in needs and old == "itself":
+            others["old"] = trained.detach()  # type: ignore[union-attr]
+        return Evaluations(trained=trained, **others)

@@ -1,0 +1,101 @@
+"""Views: what is evaluated, made once per optimizer step and handed to every evaluation of that step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Rollout
+
+
+class View(Protocol):
+    """A value that says what to evaluate; it can be cut into micro-batches of network calls."""
+
+    @property
+    def num_calls(self) -> int: ...
+    def split(self, size: int) -> "Sequence[View]":
+        """Parts of at most `size` network calls each."""
+        ...
+
+    def weight(self, rollout: Rollout) -> Tensor:
+        """[B, K] what each entry counts in the loss; 0 for entries that are not part of this view."""
+        ...
+
+
+@dataclass(frozen=True)
+class DecisionView:
+    """The log-probabilities of the choices made after the given network calls."""
+
+    calls: Tensor  # [n] int64, unique
+    block: int = 0
+
+    @property
+    def num_calls(self) -> int:
+        return len(self.calls)
+
+    def split(self, size: int) -> "list[DecisionView]":
+        return [replace(self, calls=part) for part in self.calls.split(size)] if len(self.calls) else []
+
+    def weight(self, rollout: Rollout) -> Tensor:
+        block = rollout.blocks[self.block]
+        return block.weight * torch.isin(block.call, self.calls)
+
+
+@dataclass(frozen=True)
+class DenoisingView:
+    """The network's prediction on the samples' own outputs, noised again: `sigma` and noise for each of N entries."""
+
+    sample: Tensor  # [N] int64: which sample
+    draw: Tensor  # [N] int64 in [0, num_draws): which draw of that sample; the column in [B, K]
+    sigma: Tensor  # [N] float32 noise level in (0, 1)
+    noise_seed: tuple[int, ...]  # N seeds; samples that share a seed share the noise
+    num_draws: int  # K
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.sample), len(self.draw), len(self.sigma), len(self.noise_seed)}
+        if len(sizes) != 1:
+            raise ValueError(f"the fields of a DenoisingView must be equally long, got lengths {sorted(sizes)}")
+
+    @property
+    def num_calls(self) -> int:
+        return len(self.sample)
+
+    def split(self, size: int) -> "list[DenoisingView]":
+        return [
+            replace(
+                self,
+                sample=self.sample[start : start + size],
+                draw=self.draw[start : start + size],
+                sigma=self.sigma[start : start + size],
+                noise_seed=self.noise_seed[start : start + size],
+            )
+            for start in range(0, len(self.sample), size)
+        ]
+
+    def weight(self, rollout: Rollout) -> Tensor:
+        weight = torch.zeros(rollout.num_samples, self.num_draws)
+        weight[self.sample, self.draw] = 1.0
+        return weight
+
+
+@dataclass(frozen=True)
+class OutputsView:
+    """The media of the given samples with a gradient through the last `num_steps` steps of their sampling."""
+
+    sample: Tensor  # [N] int64
+    num_steps: int
+
+    @property
+    def num_calls(self) -> int:
+        return len(self.sample) * self.num_steps
+
+    def split(self, size: int) -> "list[OutputsView]":
+        per_part = max(1, size // self.num_steps)
+        return [replace(self, sample=part) for part in self.sample.split(per_part)] if len(self.sample) else []
+
+    def weight(self, rollout: Rollout) -> Tensor:
+        weight = torch.zeros(rollout.num_samples, 1)
+        weight[self.sample] = 1.0
+        return weight

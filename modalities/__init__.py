@@ -1,0 +1,1 @@
+"""Modality adapters: one file each; the file name is the name in a config."""

@@ -1,0 +1,238 @@
+"""What all flow families share: sampling by plan, evaluation of decisions and of denoising, decoding in chunks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.contracts import ConfigError
+from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
+from mmrl.evaluations import Denoising, Evaluation
+from mmrl.keys import GroupKey, normal
+from mmrl.modalities._tree import Conditioning, Decided, Tree, grow, linear_mean
+from mmrl.numerics import Reduction
+from mmrl.plans import Plan
+from mmrl.views import DecisionView, DenoisingView, View
+from mmrl.weights import Weights
+
+LATENT_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class FlowTrace:
+    """What a flow policy needs to evaluate a rollout again."""
+
+    conditioning: Conditioning  # of the P prompts
+    guidance_scale: float
+    decided: Decided
+    clean: Tensor  # [B, ...] final latents
+
+    @classmethod
+    def join(cls, parts: "Sequence[FlowTrace]") -> "FlowTrace":
+        """One trace of all, in order."""
+        return cls(
+            Conditioning.join([part.conditioning for part in parts]),
+            parts[0].guidance_scale,
+            Decided.join([part.decided for part in parts], [len(part.conditioning) for part in parts]),
+            torch.cat([part.clean for part in parts]),
+        )
+
+
+@dataclass(kw_only=True)
+class FlowPolicy(ABC):
+    """A flow-matching generator of images as a policy; a family supplies encoding, velocity and decoding.
+
+    Latents live as x = (1 - sigma) * clean + sigma * noise; the network predicts the velocity noise - clean.
+
+    Fields: `reduction` is the unit of log-probabilities (the papers' clip ranges are for `mean`); `network_batch` and
+    `decode_batch` bound the samples of one network call and of one decoding during rollout; `latent_dtype` is how latents
+    are stored between steps; `prompt_cache` is how many encoded prompts are kept.
+    """
+
+    evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising"})
+
+    negative_prompt: str = ""
+    reduction: Reduction = "mean"
+    network_batch: int = 256
+    decode_batch: int = 64
+    latent_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    prompt_cache: int = 4096
+    num_calls: int = field(default=0, init=False, repr=False)  # network evaluations so far, in batch elements
+    _encoded: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("network_batch", "decode_batch", "prompt_cache"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    # What a family supplies.
+
+    @property
+    @abstractmethod
+    def latent_shape(self) -> tuple[int, ...]:
+        """Shape of the latent of one sample."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @property
+    @abstractmethod
+    def weights(self) -> Weights: ...
+
+    @abstractmethod
+    def modules(self) -> Mapping[str, nn.Module]: ...
+
+    @abstractmethod
+    def sigmas(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        """The num_steps + 1 noise levels of the stock pipeline, or of the uniform grid under the family's shift."""
+
+    @abstractmethod
+    def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
+        """The network: latents [n, ...], sigma [n], conditioning of n -> velocity [n, ...] in float32."""
+
+    @abstractmethod
+    def encode_prompts(self, texts: list[str]) -> Conditioning:
+        """Text encoders, one row per text."""
+
+    @abstractmethod
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Clean latents [n, ...] -> images [n, 3, H, W] in [0, 1], float32."""
+
+    @abstractmethod
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Images [n, 3, H, W] in [0, 1] -> clean latents [n, ...] (the mean of the posterior)."""
+
+    # What every family has from here.
+
+    def conditioning(self, texts: Sequence[str]) -> Conditioning:
+        """One row per text; each distinct text is encoded once and kept while the cache has room."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self._encoded]
+        if missing:
+            with torch.no_grad():
+                encoded = self.encode_prompts(missing)
+            fresh = {text: encoded[torch.tensor([n])] for n, text in enumerate(missing)}
+            kept = {text: self._encoded[text] for text in texts if text in self._encoded}
+            if len(self._encoded) + len(fresh) > self.prompt_cache:
+                self._encoded.clear()
+            self._encoded.update(kept | fresh)
+        return Conditioning.join([self._encoded[text] for text in texts])
+
+    @torch.no_grad()
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
+        """Draws one group of images per prompt by its plan (see `_tree.grow`)."""
+        scales = {plan.guidance_scale for plan in plans}
+        assert len(scales) == 1, f"the plans of one rollout must share one guidance scale, got {sorted(scales)}"
+        scale, before = scales.pop(), self.num_calls
+        conditioning = self.conditioning([prompt.text for prompt in prompts])
+        like = torch.empty(0, dtype=LATENT_DTYPES[self.latent_dtype], device=self.device)
+
+        def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
+            parts = torch.arange(len(latents), device=self.device).split(self.network_batch)
+            return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
+
+        tree = grow(plans, keys, velocity, self.latent_shape, like)
+        images = torch.cat([self.decode_latents(part) for part in tree.clean.split(self.decode_batch)])
+        trace = FlowTrace(conditioning, scale, tree.decided, tree.clean)
+        return self._rollout(prompts, keys, images, tree, trace, self.num_calls - before)
+
+    @torch.no_grad()
+    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        """Supplied images [P, 3, H, W], one per prompt, as a rollout without decisions."""
+        if outputs.images is None or len(outputs.images) != len(prompts):
+            got = "none" if outputs.images is None else str(len(outputs.images))
+            raise ValueError(f"{len(prompts)} prompts need as many images, got {got}")
+        clean = torch.cat([self.encode_images(part) for part in outputs.images.split(self.decode_batch)])
+        clean = clean.to(LATENT_DTYPES[self.latent_dtype])
+        tree = Tree(Decided.none(clean), clean, torch.arange(len(prompts)), DecisionBlock.none(len(prompts)))
+        trace = FlowTrace(self.conditioning([prompt.text for prompt in prompts]), 1.0, tree.decided, clean)
+        return self._rollout(prompts, keys, outputs.images, tree, trace, 0)
+
+    def evaluate(self, rollout: Rollout, view: View) -> Evaluation:
+        """Decisions or denoising under the weights now in place."""
+        if isinstance(view, DenoisingView):
+            return self._denoise(rollout, view)
+        if not isinstance(view, DecisionView):
+            raise ConfigError(
+                f"a flow policy evaluates {', '.join(sorted(self.evaluates))}, not a {type(view).__name__}"
+            )
+        trace: FlowTrace = rollout.trace
+        calls = view.calls.to(self.device)
+        mean = self._mean(trace, calls)
+        return trace.decided.evaluation(rollout.blocks[view.block], calls, mean, self.reduction)
+
+    def recorded(self, rollout: Rollout, view: View) -> Evaluation:
+        """The decisions as the weights that drew them saw them."""
+        assert isinstance(view, DecisionView), "only decisions are recorded"
+        decided: Decided = rollout.trace.decided
+        calls = view.calls.to(self.device)
+        return decided.evaluation(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
+
+    @torch.no_grad()
+    def recompute(self, rollout: Rollout, size: int) -> Rollout:
+        """The rollout with the means of its decisions computed again by the weights now in place."""
+        trace: FlowTrace = rollout.trace
+        calls = torch.arange(len(trace.decided.state), device=self.device)
+        means = [self._mean(trace, part) for part in calls.split(size)]
+        decided = replace(trace.decided, mean=torch.cat(means)) if means else trace.decided
+        return replace(rollout, trace=replace(trace, decided=decided))
+
+    def _mean(self, trace: FlowTrace, calls: Tensor) -> Tensor:
+        """Mean of the next latents [n, ...] at the recorded states `calls` [n]."""
+        decided = trace.decided
+        state, conditioning = decided.state[calls], trace.conditioning[decided.prompt[calls]]
+        velocity = self._guided(state, decided.sigma[calls], conditioning, trace.guidance_scale)
+        return linear_mean(decided.transition[calls], state, velocity)
+
+    def _guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
+        """Velocity under classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598, eq. 6), in one batched call."""
+        if scale == 1:
+            self.num_calls += len(latents)
+            return self.velocity(latents, sigma, conditioning)
+        negative = self.conditioning([self.negative_prompt])[torch.zeros(len(latents), dtype=torch.int64)]
+        self.num_calls += 2 * len(latents)
+        both = self.velocity(latents.repeat(2, *[1] * (latents.dim() - 1)), sigma.repeat(2),
+                             Conditioning.join([negative, conditioning]))  # fmt: skip
+        without, told = both.chunk(2)
+        return without + scale * (told - without)
+
+    def _denoise(self, rollout: Rollout, view: DenoisingView) -> Denoising:
+        trace: FlowTrace = rollout.trace
+        clean = trace.clean[view.sample.to(self.device)].float()
+        drawn = {seed: normal(seed, self.latent_shape) for seed in dict.fromkeys(view.noise_seed)}
+        noise = torch.stack([drawn[seed] for seed in view.noise_seed]).to(self.device)
+        sigma = view.sigma.to(self.device)
+        level = sigma.view(-1, *[1] * (clean.dim() - 1))
+        noisy = (1 - level) * clean + level * noise
+        rows = rollout.prompt[view.sample].to(self.device)
+        self.num_calls += len(noisy)
+        prediction = self.velocity(noisy, sigma, trace.conditioning[rows])
+        entry = torch.full((rollout.num_samples, view.num_draws), -1)
+        entry[view.sample, view.draw] = torch.arange(view.num_calls)
+        return Denoising(prediction, noise - clean, noisy, sigma, entry.to(self.device))
+
+    def _rollout(
+        self,
+        prompts: Sequence[Prompt],
+        keys: Sequence[GroupKey],
+        images: Tensor,
+        tree: Tree,
+        trace: FlowTrace,
+        num_calls: int,
+    ) -> Rollout:
+        draws = torch.tensor([key.draw for key in keys])
+        return Rollout(
+            prompts=tuple(prompts),
+            keys=tuple(keys),
+            prompt=tree.group,
+            group=draws[tree.group],
+            episode=torch.arange(len(tree.group)),
+            turn=torch.zeros(len(tree.group), dtype=torch.int64),
+            outputs=Outputs(images=images),
+            blocks=(tree.block,),
+            trace=trace,
+            num_calls=num_calls,
+        )

@@ -1,0 +1,1 @@
+"""Flow samplers: one file each; the file name is the name in a config."""

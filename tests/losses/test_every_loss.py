@@ -1,0 +1,126 @@
+"""What holds for every loss in the folder, with its default settings."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from mmrl.contracts import Evaluations, LossBatch
+from mmrl.evaluations import Denoising, GaussianDecisions, TokenDecisions
+from mmrl.plugins import build, names
+
+B, K = 4, 3
+ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, 0.0])[:, None].expand(B, K)
+WEIGHT = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+GROUP = torch.tensor([6, 2, 6, 2])
+
+
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _gaussian(seed: int, entry: Tensor) -> GaussianDecisions:
+    """Weights of one seed, seen through a view that holds the given entries."""
+    sample, std, calls = _normal(99, B * K, 2, 2), torch.linspace(0.2, 0.8, B * K), torch.arange(B * K)
+    return GaussianDecisions(_normal(seed, B * K, 2, 2).requires_grad_(), std, sample, calls, entry, "mean")
+
+
+def _tokens(seed: int, entry: Tensor) -> TokenDecisions:
+    values = _normal(seed, B * K, 5).requires_grad_().log_softmax(-1)[:, 0]
+    return TokenDecisions(torch.cat([values, torch.zeros(1)])[entry])
+
+
+def _denoising(seed: int, entry: Tensor) -> Denoising:
+    fixed = (_normal(97, B * K, 2, 2), _normal(98, B * K, 2, 2), torch.linspace(0.1, 0.9, B * K))
+    return Denoising(_normal(seed, B * K, 2, 2).requires_grad_(), *fixed, entry)
+
+
+CASES = {"decisions": (_gaussian, _tokens), "denoising": (_denoising,)}
+
+
+def _cases() -> list[Any]:
+    losses = [(name, build("losses", {"name": name})) for name in names("losses")]
+    return [
+        pytest.param(loss, evaluation, id=f"{name}{evaluation.__name__}")
+        for name, loss in losses
+        for evaluation in CASES.get(loss.kind, ())
+    ]
+
+
+def _entry(keep: Tensor | None = None) -> Tensor:
+    everything = torch.where(WEIGHT > 0, torch.arange(B * K).view(B, K), -1)
+    return everything if keep is None else torch.where(keep, everything, -1)
+
+
+def _evaluations(evaluation: Any, entry: Tensor) -> Evaluations:
+    return Evaluations(*[evaluation(seed, entry) for seed in (1, 2, 3)])
+
+
+def _batch(order: Tensor | None = None, weight: Tensor = WEIGHT) -> LossBatch:
+    rows = torch.arange(B) if order is None else order
+    return LossBatch(ADVANTAGES[rows], weight[rows], GROUP[rows], ADVANTAGES[rows, 0])
+
+
+def test_every_loss_is_tried() -> None:
+    assert {"grpo", "reinforce", "nft"} <= set(names("losses"))
+    for name in names("losses"):
+        loss = build("losses", {"name": name})
+        assert loss.scope in ("decision", "path", "group")
+        assert loss.kind in ("decisions", "denoising", "outputs")
+        assert loss.needs <= {"old", "reference"}
+
+
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
+def test_terms_and_metrics_are_finite_and_have_the_batchs_shape(loss: Any, evaluation: Any) -> None:
+    result = loss(loss.measure(_evaluations(evaluation, _entry())), _batch())
+    assert result.terms.shape == (B, K) and result.terms.dtype == torch.float32 and result.terms.isfinite().all()
+    for values in result.metrics.values():
+        assert values.shape == (B, K) and not values.requires_grad and values.isfinite().all()
+
+
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
+def test_measures_are_zero_outside_the_view_and_reach_the_trained_weights_inside(loss: Any, evaluation: Any) -> None:
+    for measure in loss.measure(_evaluations(evaluation, _entry())):
+        assert (measure[WEIGHT == 0] == 0).all()
+        assert measure.requires_grad
+
+
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
+def test_the_order_of_the_samples_does_not_matter(loss: Any, evaluation: Any) -> None:
+    order = torch.tensor([2, 0, 3, 1])
+    plain = loss(loss.measure(_evaluations(evaluation, _entry())), _batch())
+    moved = loss(loss.measure(_evaluations(evaluation, _entry()[order])), _batch(order))
+    assert_close(moved.terms, plain.terms[order])
+    for name, values in plain.metrics.items():
+        assert_close(moved.metrics[name], values[order])
+    (weights, total), (moved_weights, moved_total) = loss.coefficients(_batch()), loss.coefficients(_batch(order))
+    assert_close(moved_weights, weights[order])
+    assert_close(moved_total, total)
+
+
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
+def test_parts_of_a_view_add_up_to_the_whole(loss: Any, evaluation: Any) -> None:
+    """As micro-batches: coefficients of the whole step, terms of one part at a time."""
+    if loss.scope != "decision":
+        pytest.skip("the core replays losses of larger scope")
+    coefficients, _ = loss.coefficients(_batch())
+    whole = (coefficients * loss(loss.measure(_evaluations(evaluation, _entry())), _batch()).terms).sum()
+    total = torch.zeros(())
+    for part in range(3):
+        keep = torch.arange(B * K).view(B, K) % 3 == part
+        batch = _batch(weight=WEIGHT * keep)
+        terms = loss(loss.measure(_evaluations(evaluation, _entry(keep))), batch).terms
+        total = total + (coefficients * keep * terms).sum()
+    assert_close(total, whole)
+
+
+@pytest.mark.parametrize("name", names("losses"))
+def test_samples_without_decisions_count_nothing(name: str) -> None:
+    loss = build("losses", {"name": name})
+    weight = WEIGHT * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None]
+    coefficients, denominator = loss.coefficients(_batch(weight=weight))
+    assert (coefficients[1] == 0).all() and denominator > 0
+    nothing, denominator = loss.coefficients(_batch(weight=WEIGHT * 0))
+    assert (nothing == 0).all() and denominator == 0

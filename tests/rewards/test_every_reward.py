@@ -1,0 +1,114 @@
+"""Properties of every shipped reward, found by walking the folder."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.data import Outputs
+from mmrl.plugins import build, find, names
+
+TEXTS = ["red circle top left", "blue cross middle right", "red circle top left", "white square bottom centre"] * 2
+NEEDS = {"images", "videos", "texts"}
+
+
+@pytest.fixture(scope="module", params=names("rewards"))
+def reward(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reward:
+    """Each reward with its default settings, on its tiny twin where it needs weights."""
+    plugin = build("rewards", {"name": request.param})
+    if hasattr(plugin, "tiny"):
+        plugin = plugin.tiny(0, tmp_path_factory.mktemp(request.param))
+        plugin.prepare(Placement(torch.device("cpu"), torch.float32))
+    return plugin  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def batch(reward: Reward, make_batch: Callable[..., RewardBatch]) -> RewardBatch:
+    """Random outputs of the kinds that the reward needs."""
+    generator = torch.Generator().manual_seed(1)
+    outputs = Outputs(
+        images=torch.rand(len(TEXTS), 3, 32, 32, generator=generator) if "images" in reward.needs else None,
+        videos=torch.rand(len(TEXTS), 4, 3, 32, 32, generator=generator) if "videos" in reward.needs else None,
+        texts=tuple(f"answer {number}" for number in range(len(TEXTS))) if "texts" in reward.needs else None,
+    )
+    return make_batch(outputs, TEXTS)
+
+
+def chosen(batch: RewardBatch, rows: Tensor) -> RewardBatch:
+    return replace(
+        batch,
+        prompts=tuple(batch.prompts[int(row)] for row in rows),
+        outputs=batch.outputs.select(rows),
+        group=batch.group[rows],
+        episode=batch.episode[rows],
+        turn=batch.turn[rows],
+        seeds=tuple(batch.seeds[int(row)] for row in rows),
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+@pytest.mark.parametrize("name", names("rewards"))
+def test_the_class_says_what_the_reward_is(name: str) -> None:
+    cls: Any = find("rewards", name)
+    low, high = cls.range
+    assert isinstance(cls.source, str) and cls.source
+    assert isinstance(low, float) and isinstance(high, float) and low < high
+    assert cls.granularity in get_args(Granularity)
+    assert isinstance(cls.differentiable, bool)
+    assert isinstance(cls.needs, frozenset) and all(n in NEEDS or n.startswith("target.") for n in cls.needs)
+    assert cls.batch_size is None or (isinstance(cls.batch_size, int) and cls.batch_size > 0)
+    assert hasattr(cls, "tiny") == hasattr(cls, "prepare"), "what loads weights has a tiny twin"
+    assert isinstance(build("rewards", {"name": name}), Reward)
+
+
+def test_scores_are_finite_and_within_the_declared_range(reward: Reward, batch: RewardBatch) -> None:
+    scores = reward.score(batch)
+    assert scores.shape == (len(TEXTS),) and scores.dtype == torch.float32
+    assert scores.isfinite().all()
+    assert (scores >= reward.range[0]).all() and (scores <= reward.range[1]).all()
+
+
+def test_the_same_batch_has_the_same_scores_and_is_left_as_it_was(reward: Reward, batch: RewardBatch) -> None:
+    before = chosen(batch, torch.arange(len(TEXTS)))
+    first = reward.score(batch)
+    assert torch.equal(first, reward.score(before))
+    if batch.outputs.images is not None:
+        assert torch.equal(batch.outputs.images, before.outputs.images)
+
+
+def test_order_does_not_matter(reward: Reward, batch: RewardBatch) -> None:
+    order = torch.randperm(len(TEXTS), generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(reward.score(chosen(batch, order)), reward.score(batch)[order], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_scores_as_its_parts_do(reward: Reward, batch: RewardBatch) -> None:
+    parts = torch.arange(len(TEXTS)).split(2 if reward.granularity == "group" else 1)
+    alone = torch.cat([reward.score(chosen(batch, rows)) for rows in parts])
+    torch.testing.assert_close(reward.score(batch), alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "reward", [n for n in names("rewards") if getattr(find("rewards", n), "differentiable")], indirect=True
+)
+def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(reward: Reward, batch: RewardBatch) -> None:
+    assert batch.outputs.images is not None
+    images = (0.3 + 0.4 * batch.outputs.images).requires_grad_()  # away from the ends, where clamps have corners
+
+    def total(values: Tensor) -> Tensor:
+        return reward.score(replace(batch, outputs=replace(batch.outputs, images=values))).sum()
+
+    (gradient,) = torch.autograd.grad(total(images), images)
+    norm = gradient.norm()
+    assert norm > 0
+    step = 0.05 * gradient / norm
+    with torch.no_grad():
+        slope = (total(images + step) - total(images - step)) / 0.1
+    torch.testing.assert_close(slope, norm, rtol=0.01, atol=0)
+
+
+def test_a_reward_scores_without_a_graph_where_no_gradient_is_asked_for(reward: Reward, batch: RewardBatch) -> None:
+    assert not reward.score(batch).requires_grad

@@ -1,0 +1,50 @@
+"""JPEG size against files on disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from mmrl.contracts import RewardBatch
+from mmrl.data import Outputs
+from mmrl.rewards.jpeg_size import JpegSize
+
+
+@pytest.mark.parametrize("quality", [95, 50])
+def test_it_is_the_size_of_the_file_in_kilobytes(
+    quality: int, tmp_path: Path, make_batch: Callable[..., RewardBatch]
+) -> None:
+    levels = torch.randint(256, (3, 40, 24, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    levels[1] //= 16
+    levels[2] = 200
+    sizes = []
+    for number, level in enumerate(levels):
+        file = tmp_path / f"{number}.jpg"
+        Image.fromarray(level.numpy(), "RGB").save(file, quality=quality)
+        sizes.append(file.stat().st_size / 1000)
+    batch = make_batch(Outputs(images=levels.permute(0, 3, 1, 2) / 255), ["", "", ""])
+    assert len(set(sizes)) == 3
+    assert torch.equal(JpegSize(quality=quality).score(batch), -torch.tensor(sizes))
+    assert torch.equal(JpegSize(compressible=False, quality=quality).score(batch), torch.tensor(sizes))
+
+
+def test_values_outside_the_range_are_cut_and_levels_rounded(make_batch: Callable[..., RewardBatch]) -> None:
+    noise = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)).round()
+    batch = make_batch(Outputs(images=noise), [""])
+    beyond = make_batch(Outputs(images=noise * 1.5 - 0.1 + 0.4 / 255), [""])
+    assert torch.equal(JpegSize().score(beyond), JpegSize().score(batch))
+
+
+def test_an_image_with_nan_cannot_be_judged(make_batch: Callable[..., RewardBatch]) -> None:
+    images = torch.rand(2, 3, 8, 8)
+    images[1, 0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        JpegSize().score(make_batch(Outputs(images=images), ["", ""]))
+
+
+@pytest.mark.parametrize("quality", [0, 101])
+def test_settings_are_checked(quality: int) -> None:
+    with pytest.raises(ValueError, match=rf"quality must be in \[1, 100\], got {quality}"):
+        JpegSize(quality=quality)

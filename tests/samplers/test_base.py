@@ -1,0 +1,156 @@
+"""Properties of every sampler, found by walking the folder, and what they share."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from mmrl.contracts import ConfigError
+from mmrl.keys import GroupKey
+from mmrl.plans import Plan
+from mmrl.plugins import build, names
+
+NAMES = names("samplers")
+STOCHASTIC = [name for name in NAMES if name != "ode"]
+KEY = GroupKey(seed=3, iteration=5, draw=7)
+WINDOWS: list[dict[str, Any]] = [
+    {},
+    {"mode": "range", "first": 2, "last": 5},
+    {"mode": "random", "last": 6, "size": 2},
+    {"mode": "subset", "size": 3},
+    {"mode": "sliding", "size": 4, "every": 2},
+]
+
+
+def make(name: str, num_steps: int = 10, **settings: Any) -> Any:
+    return build("samplers", {"name": name, "num_steps": num_steps, **settings})
+
+
+def random_steps(plan: Plan) -> list[int]:
+    return [index for index, step in enumerate(plan.steps) if step.is_random]
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 7])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_draws_the_group_along_the_grid_and_ends_without_noise(
+    name: str, group_size: int, grid_policy: Any
+) -> None:
+    policy = grid_policy()
+    plan = make(name).plan(policy, KEY, group_size)
+    assert plan.num_samples == group_size
+    grid = policy.sigmas("pipeline", 10)
+    assert [(step.sigma, step.sigma_next) for step in plan.steps] == list(pairwise(grid))
+    assert plan.steps[-1].sigma_next == 0
+    assert not plan.steps[-1].is_random
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_key_gives_the_same_plan(name: str, grid_policy: Any) -> None:
+    plans = [make(name).plan(grid_policy(), GroupKey(3, 5, 7), 4) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("share_noise", [False, True])
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_steps_outside_the_window_are_euler_steps(
+    name: str, share_noise: bool, window: dict[str, Any], grid_policy: Any
+) -> None:
+    sampler = make(name, window=window, share_noise=share_noise)
+    for draw in range(20):
+        key = GroupKey(0, draw, draw)
+        plan = sampler.plan(grid_policy(), key, 3)
+        assert plan.num_samples == 3
+        assert random_steps(plan) == list(sampler.window.steps(10, key)) != []
+        for step in plan.steps:
+            if not step.is_random:
+                assert (step.transition.state, step.transition.velocity) == (1.0, step.sigma_next - step.sigma)
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_shared_noise_computes_the_prefix_once(name: str, grid_policy: Any) -> None:
+    """k + 1 + G (T - k - 1) calls to draw a group, one call to update it."""
+    for k in range(9):
+        window = {"mode": "range", "first": k, "last": k + 1}
+        plan = make(name, share_noise=True, window=window).plan(grid_policy(), KEY, 24)
+        assert (plan.roots, plan.num_rollout_calls, plan.num_update_calls) == (1, k + 1 + 24 * (10 - k - 1), 1)
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_own_noise_computes_every_sample_from_its_own_latent(name: str, grid_policy: Any) -> None:
+    window = {"mode": "range", "first": 2, "last": 4}
+    plan = make(name, share_noise=False, train_fraction=1.0, window=window).plan(grid_policy(), KEY, 24)
+    assert (plan.roots, plan.num_rollout_calls, plan.num_update_calls) == (24, 240, 48)
+    assert {step.branch for step in plan.steps} == {1}
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 9), (0.6, 5), (0.99, 8), (0.01, 1)])
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_a_fraction_of_the_random_steps_is_trained(name: str, fraction: float, count: int, grid_policy: Any) -> None:
+    sampler = make(name, train_fraction=fraction)
+    plans = [sampler.plan(grid_policy(), GroupKey(0, 0, draw), 2) for draw in range(40)]
+    assert all(random_steps(plan) == list(range(9)) for plan in plans)
+    trained = [[n for n, step in enumerate(plan.steps) if step.is_decision] for plan in plans]
+    assert {len(steps) for steps in trained} == {count}
+    assert {step for steps in trained for step in steps} == set(range(9))  # in the long run, all are
+
+
+def test_a_fraction_does_not_lose_a_step_to_rounding(grid_policy: Any) -> None:
+    plan = make("cps", 101, train_fraction=0.29).plan(grid_policy(), KEY, 1)
+    assert sum(step.is_decision for step in plan.steps) == 29
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grid_is_the_pipelines_the_uniform_one_or_the_users(name: str, grid_policy: Any) -> None:
+    policy = grid_policy()
+
+    def levels(sigmas: Any) -> list[float]:
+        return [step.sigma for step in make(name, 3, sigmas=sigmas).plan(policy, KEY, 1).steps]
+
+    assert levels("pipeline") == policy.sigmas("pipeline", 3)[:3]
+    assert levels("uniform") == policy.sigmas("uniform", 3)[:3] != levels("pipeline")
+    assert levels([0.9, "5e-1", 0.25, 0]) == [0.9, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sigmas": [1, 0.5, 0]}, "3 steps need 4 sigmas, got 3"),
+        ({"sigmas": [1, 0.5, 0.5, 0]}, "must fall strictly from at most 1 to 0"),
+        ({"sigmas": [1.1, 0.5, 0.2, 0]}, "must fall strictly from at most 1 to 0"),
+        ({"sigmas": [1, 0.5, 0.2, 0.1]}, "must fall strictly from at most 1 to 0"),
+        ({"sigmas": "karras"}, "sigmas"),
+        ({"num_steps": 0}, "num_steps must be at least 1, got 0|num_steps must be at least 2, got 0"),
+        ({"noise": 1}, "has no field 'noise'"),
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sampler_refuses_a_wrong_grid(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(name, **{"num_steps": 3, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_steps": 1}, "num_steps must be at least 2, got 1: the last step is never random"),
+        ({"train_fraction": 0}, "train_fraction must be greater than 0 and at most 1, got 0"),
+        ({"train_fraction": 1.1}, "train_fraction must be greater than 0 and at most 1, got 1.1"),
+        ({"window": {"mode": "range", "last": 3}}, "last step is never random"),
+        ({"window": {"mode": "random"}}, "needs a size"),
+        ({"window": {"mode": "random", "size": 1, "start": 2}}, "window has no field 'start'"),
+    ],
+)
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_every_random_sampler_refuses_impossible_settings(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(name, **{"num_steps": 3, **settings})
+
+
+def test_a_policy_whose_grid_does_not_end_at_zero_is_refused() -> None:
+    class Unfinished:
+        def sigmas(self, kind: str, num_steps: int) -> list[float]:
+            return [1 - 0.1 * n for n in range(num_steps + 1)]
+
+    with pytest.raises(ValueError, match="must fall strictly from at most 1 to 0"):
+        make("ode", 3).plan(Unfinished(), KEY, 1)

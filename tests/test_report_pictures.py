@@ -1,0 +1,121 @@
+"""The pictures of the report and the contact sheet: the right pairs, every pixel where it belongs."""
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from mmrl.contracts import ConfigError
+from mmrl.report import picture, write_report
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = run / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"iteration": 1, "reward/mean": 0.5}\n')
+    return folder
+
+
+def _save(run: Path, iteration: int, samples: list[dict[str, Any]], pictures: Mapping[str, Image.Image]) -> None:
+    folder = run / "samples" / f"{iteration:06d}"
+    folder.mkdir(parents=True)
+    (folder / "samples.json").write_text(json.dumps({"kind": "image", "samples": samples}))
+    for file, shown in pictures.items():
+        shown.save(folder / file)
+
+
+def _sample(prompt: str, seed: int, **output: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "seed": seed, "scores": {"shape": 0.5}, **output}
+
+
+def test_pairs_are_joined_by_prompt_and_seed_and_capped(run: Path) -> None:
+    before = [_sample("a disc", seed, text=f"old {seed}") for seed in range(30)]
+    after = [_sample("a disc", seed, text=f"new {seed}") for seed in reversed(range(31))]
+    _save(run, 0, before, {})
+    _save(run, 2, [], {})
+    _save(run, 10, after, {})
+    text = write_report(run).read_text()
+    assert "at iterations 0 and 10. 24 of 30 are shown." in text
+    assert re.findall(r"old (\d+)</pre>.*?new (\d+)</pre>", text) == [(str(seed), str(seed)) for seed in range(24)]
+
+
+def test_tiny_pictures_are_inlined_exactly_and_large_ones_made_small(run: Path) -> None:
+    tiny = Image.new("RGB", (32, 32), "red")
+    tiny.putpixel((3, 4), (1, 2, 3))
+    samples = [_sample("tiny", 1, file="0.png"), _sample("large", 1, file="1.png"), _sample("lost", 1, file="2.png")]
+    for iteration in (0, 3):
+        _save(run, iteration, samples, {"0.png": tiny, "1.png": Image.new("RGB", (1024, 512), "green")})
+    text = write_report(run).read_text()
+    crisp = re.findall(r'<img class="crisp" [^>]*base64,([^"]*)"', text)
+    smooth = re.findall(r'<img alt=[^>]*base64,([^"]*)"', text)
+    assert [Image.open(BytesIO(b64decode(content))).tobytes() for content in crisp] == [tiny.tobytes()] * 2
+    assert [Image.open(BytesIO(b64decode(content))).size for content in smooth] == [(512, 256)] * 2
+    assert text.count("no picture") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"samples": [{"prompt": "a", "seed": 1, "file": "../../secret.png"}]}', "must name a file beside"),
+        ('{"samples": [{"seed": 1}]}', "a sample needs 'prompt' and 'seed'"),
+        ('{"samples": 3}', "needs a list 'samples', got int"),
+        ("[]", "must hold a JSON object, got list"),
+    ],
+)
+def test_samples_that_no_run_writes_are_named(run: Path, content: str, message: str) -> None:
+    _save(run, 0, [], {})
+    _save(run, 3, [], {})
+    (run / "samples" / "000003" / "samples.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        write_report(run)
+
+
+def test_the_contact_sheet_has_before_above_after_enlarged_by_whole_pixels(run: Path) -> None:
+    for iteration, colour in ((0, (200, 0, 0)), (3, (0, 200, 0))):
+        tiny = Image.new("RGB", (32, 32), colour)
+        tiny.putpixel((0, 0), (0, 0, 250))
+        samples = [_sample("a disc", seed, file="0.png") for seed in range(8)]
+        _save(run, iteration, samples, {"0.png": tiny})
+    sheet = Image.open(picture(run, run / "docs" / "before_after.png"))
+    # 6 columns of 192 + 12 after 72 for the names; 2 rows of 18 (prompt) + 2 * (192 + 12) + 12, after 12
+    assert sheet.format == "PNG"
+    assert sheet.size == (72 + 6 * 204, 12 + 2 * 438)
+    blue, red, green, white = (0, 0, 250), (200, 0, 0), (0, 200, 0), (255, 255, 255)
+    for left, top in ((72, 30), (72 + 5 * 204, 30), (72, 468)):
+        assert [sheet.getpixel((left + x, top)) for x in (-1, 0, 5, 6, 191, 192)] == [
+            white,
+            blue,
+            blue,
+            red,
+            red,
+            white,
+        ]
+        assert [sheet.getpixel((left, top + 204 + y)) for y in (-1, 0, 5, 6, 191)] == [white, blue, blue, green, green]
+    assert sheet.getpixel((72 + 2 * 204 + 50, 468 + 50)) == white  # 8 pairs leave the rest of the second row empty
+    assert min(sheet.crop((0, 30, 60, 222)).convert("L").tobytes()) < 128, "the name of the row is written"
+
+
+def test_the_contact_sheet_fits_large_pictures_and_cuts_long_prompts(run: Path) -> None:
+    for iteration in (0, 3):
+        shown = {"0.png": Image.new("RGB", (1024, 512), "navy")}
+        _save(run, iteration, [_sample("word " * 99 + "x" * 999, 1, file="0.png")], shown)
+    sheet = Image.open(picture(run, run / "sheet.png"))
+    top = 12 + 3 * 18
+    assert sheet.size == (72 + 204, top + 2 * 204 + 12)
+    column = [sheet.getpixel((72 + 96, top + y)) for y in (47, 48, 143, 144)]  # 96 high, in the middle of 192
+    assert column == [(255, 255, 255), (0, 0, 128), (0, 0, 128), (255, 255, 255)]
+    assert min(sheet.crop((264, 0, 276, top)).convert("L").tobytes()) == 255, "the prompt stays inside its column"
+
+
+def test_a_run_without_two_pictures_has_no_contact_sheet(run: Path) -> None:
+    for iteration in (0, 3):
+        _save(run, iteration, [_sample("a", 1, text="an answer")], {})
+    with pytest.raises(ConfigError, match="no pictures of the same prompts"):
+        picture(run, run / "sheet.png")

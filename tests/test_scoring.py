@@ -1,0 +1,451 @@
+"""Scoring: order, batches, failures, metrics, and the thread that overlaps with sampling."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.contracts import ConfigError, Granularity, Placement, RewardBatch, RunError
+from mmrl.data import Outputs, Prompt, Rollout, Scores
+from mmrl.keys import GroupKey
+from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue, degenerate_groups, score_metrics
+
+Judge = Callable[[RewardBatch], Any]
+
+
+@dataclass
+class Asked:
+    """A reward that a test writes down; it remembers the samples of each call by their images' value."""
+
+    source: ClassVar[str] = "this test"
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    differentiable: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"images"})
+
+    judge: Judge
+    granularity: Granularity = "sample"
+    batch_size: int | None = None
+    calls: list[list[float]] = field(default_factory=list)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        self.calls.append(number(batch).tolist())
+        return self.judge(batch)  # type: ignore[no-any-return]
+
+
+def number(batch: RewardBatch) -> Tensor:
+    """[B] the value that fills each sample's image."""
+    assert batch.outputs.images is not None
+    return batch.outputs.images[:, 0, 0, 0]
+
+
+def refuse(*bad: float) -> Judge:
+    """Ten times the sample's number; raises if one of `bad` is in the batch."""
+
+    def judge(batch: RewardBatch) -> Tensor:
+        for value in number(batch).tolist():
+            if value in bad:
+                raise ValueError(f"cannot see {value:g}")
+        return number(batch) * 10
+
+    return judge
+
+
+def rollout(num_groups: int = 2, size: int = 2, first: int = 0) -> Rollout:
+    """Groups of equal size, numbered from `first`; each image is filled with its sample's number."""
+    count = num_groups * size
+    images = torch.arange(float(count)) + first * size
+    return Rollout(
+        prompts=tuple(Prompt(f"prompt {first + n}") for n in range(num_groups)),
+        keys=tuple(GroupKey(seed=0, iteration=0, draw=first + n) for n in range(num_groups)),
+        prompt=torch.arange(num_groups).repeat_interleave(size),
+        group=torch.arange(first, first + num_groups).repeat_interleave(size),
+        episode=torch.arange(count),
+        turn=torch.arange(count),
+        outputs=Outputs(images=images.view(-1, 1, 1, 1).expand(-1, 3, 2, 2)),
+        blocks=(),
+        trace=None,
+        num_calls=0,
+    )
+
+
+def scorer(*judges: Judge | Asked, weights: tuple[float, ...] = (), max_failed_share: float = 1.0) -> Scorer:
+    rewards = [judge if isinstance(judge, Asked) else Asked(judge) for judge in judges]
+    weights = weights or (1.0,) * len(rewards)
+    terms = (RewardTerm(f"r{n}", reward, weights[n]) for n, reward in enumerate(rewards))
+    return Scorer(tuple(terms), max_failed_share)
+
+
+def test_scores_have_a_row_for_each_sample_and_a_column_for_each_reward() -> None:
+    scores = scorer(number, lambda batch: -number(batch), weights=(1.0, 0.25)).score(rollout(), 0)
+    assert scores.values.tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
+    assert scores.names == ("r0", "r1") and scores.weights == (1.0, 0.25)
+    assert scores.total.tolist() == [0, 0.75, 1.5, 2.25]
+    assert scores.valid.all() and scores.group.tolist() == [0, 0, 1, 1]
+
+
+def test_a_reward_without_a_batch_size_is_asked_once() -> None:
+    reward = Asked(number)
+    scorer(reward).score(rollout(), 0)
+    assert reward.calls == [[0, 1, 2, 3]]
+
+
+def test_batches_for_samples_may_cut_a_group_and_those_for_groups_never_do() -> None:
+    samples, groups = Asked(number, batch_size=4), Asked(number, "group", batch_size=4)
+    scores = scorer(samples, groups).score(rollout(num_groups=3, size=3), 0)
+    assert samples.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert groups.calls == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert scores.values[:, 0].tolist() == scores.values[:, 1].tolist() == list(range(9))
+
+
+def test_scores_are_in_the_order_of_the_samples_where_groups_are_interleaved() -> None:
+    mixed = replace(rollout(), group=torch.tensor([7, 3, 7, 3]))
+    reward = Asked(number, "group", batch_size=2)
+    scores = scorer(reward).score(mixed, 0)
+    assert reward.calls == [[0, 2], [1, 3]]
+    assert scores.values[:, 0].tolist() == [0, 1, 2, 3] and scores.group.tolist() == [7, 3, 7, 3]
+
+
+def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
+    reward = Asked(refuse(1, 4), batch_size=3)
+    judgement = scorer(reward).judge(rollout(num_groups=3), 0)
+    assert reward.calls == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3], [4], [5]]
+    assert judgement.scores.valid.tolist() == [True, False, True, True, False, True]
+    assert judgement.scores.values[judgement.scores.valid, 0].tolist() == [0, 20, 30, 50]
+    assert judgement.scores.values[~judgement.scores.valid].isnan().all()
+    assert judgement.first_failures == ("r0: ValueError: cannot see 1",)
+
+
+def test_a_reward_that_compares_a_group_fails_for_the_whole_group() -> None:
+    reward = Asked(refuse(1), "group")
+    scores = scorer(reward).score(rollout(), 0)
+    assert reward.calls == [[0, 1, 2, 3], [0, 1], [2, 3]]
+    assert scores.valid.tolist() == [False, False, True, True]
+
+
+def test_what_fails_together_and_succeeds_alone_is_no_failure() -> None:
+    def small_memory(batch: RewardBatch) -> Tensor:
+        if len(batch) > 1:
+            raise RuntimeError("out of memory")
+        return number(batch)
+
+    judgement = scorer(small_memory).judge(rollout(), 0)
+    assert judgement.scores.values[:, 0].tolist() == [0, 1, 2, 3] and judgement.scores.valid.all()
+    assert judgement.first_failures == (None,)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_masks_its_sample(value: float) -> None:
+    reward = Asked(lambda batch: torch.where(number(batch) == 2, value, number(batch)))
+    judgement = scorer(reward).judge(rollout(), 0)
+    assert len(reward.calls) == 1
+    assert judgement.scores.valid.tolist() == [True, True, False, True]
+    assert judgement.scores.values[2].isnan().all()
+    assert judgement.first_failures == (f"r0: returned {value}",)
+
+
+def test_failures_of_a_watched_reward_leave_the_samples_valid() -> None:
+    whole = scorer(number, refuse(0, 1, 2, 3), weights=(1.0, 0.0), max_failed_share=0.0)
+    scores = whole.score(rollout(), 0)
+    assert scores.valid.all() and scores.values[:, 1].isnan().all()
+    assert scores.total.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("share", "is_fine"), [(0.25, True), (0.24, False), (0.0, False)])
+def test_too_many_failures_end_the_run_with_the_first_message(share: float, is_fine: bool) -> None:
+    whole = scorer(number, refuse(3), weights=(1.0, -1.0), max_failed_share=share)
+    if is_fine:
+        assert whole.score(rollout(), 0).valid.tolist() == [True, True, True, False]
+    else:
+        with pytest.raises(RunError, match="1 of 4 samples could not be judged.*r1: ValueError: cannot see 3"):
+            whole.score(rollout(), 0)
+
+
+def test_the_message_is_not_that_of_a_watched_reward() -> None:
+    whole = scorer(refuse(0), refuse(1), weights=(0.0, 1.0), max_failed_share=0.0)
+    with pytest.raises(RunError, match="first failure: r1: ValueError: cannot see 1"):
+        whole.score(rollout(), 0)
+
+
+def test_the_share_is_that_of_all_chunks_together() -> None:
+    whole = scorer(refuse(0), max_failed_share=0.2)
+    chunks = [whole.judge(rollout(1, first=0), 0), whole.judge(rollout(2, first=1), 0)]
+    everyone = Judgement.join(chunks)
+    whole.check(everyone.scores, everyone.first_failures)
+    with pytest.raises(RunError, match="1 of 2"):
+        whole.check(chunks[0].scores)
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [
+        (lambda batch: number(batch)[:, None], r"got torch\.float32 \[4, 1\]"),
+        (lambda batch: number(batch)[:3], r"got torch\.float32 \[3\]"),
+        (lambda batch: number(batch).mean(), r"got torch\.float32 \[\]"),
+        (lambda batch: number(batch).double(), r"got torch\.float64 \[4\]"),
+        (lambda batch: number(batch) > 1, r"got torch\.bool \[4\]"),
+        (lambda batch: number(batch).tolist(), "got list"),
+    ],
+)
+def test_a_wrong_shape_or_type_is_an_error_that_says_so(answer: Judge, got: str) -> None:
+    with pytest.raises(ConfigError, match=rf"reward 'r0' must return a torch\.float32 tensor \[4\], {got}"):
+        scorer(answer).score(rollout(), 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ConfigError, RunError])
+def test_what_is_not_a_failure_to_judge_passes_unchanged(error: type[BaseException]) -> None:
+    def judge(batch: RewardBatch) -> Tensor:
+        raise error("stop")
+
+    reward = Asked(judge)
+    with pytest.raises(error, match="stop"):
+        scorer(reward).score(rollout(), 0)
+    assert len(reward.calls) == 1
+
+
+def test_a_reward_that_needs_what_is_not_there_is_not_asked() -> None:
+    reward = Asked(number)
+    with pytest.raises(ConfigError, match="needs images, but the policy makes texts"):
+        scorer(reward).score(replace(rollout(), outputs=Outputs(texts=("a", "b", "c", "d"))), 0)
+    assert not reward.calls
+
+
+def test_a_reward_sees_the_iteration_its_groups_and_no_graph() -> None:
+    seen: list[RewardBatch] = []
+
+    def judge(batch: RewardBatch) -> Tensor:
+        assert not torch.is_grad_enabled()
+        seen.append(batch)
+        return torch.rand(len(batch), generator=batch.generator)
+
+    one = scorer(judge, judge).score(rollout(), 11)
+    assert [batch.iteration for batch in seen] == [11, 11] and seen[0].group.tolist() == [0, 0, 1, 1]
+    assert torch.equal(one.values, scorer(judge, judge).score(rollout(), 11).values), "randomness comes from the keys"
+
+
+def test_prepare_reaches_the_rewards_that_have_it() -> None:
+    class Heavy(Asked):
+        def prepare(self, placement: Placement) -> None:
+            self.calls.append([float(placement.dtype == torch.bfloat16)])
+
+    heavy = Heavy(number)
+    scorer(heavy, number).prepare(Placement(torch.device("cpu"), torch.bfloat16))
+    assert heavy.calls == [[1.0]]
+
+
+def test_a_graph_runs_through_the_rewards_that_count() -> None:
+    whole = scorer(lambda b: number(b).square(), lambda b: 3 * number(b), refuse(0, 2, 3), weights=(2.0, -1.0, 0.0))
+    images = torch.tensor([5.0, 7.0]).view(2, 1, 1, 1).repeat(1, 3, 2, 2).requires_grad_()
+    total = whole.score_in_graph(rollout(), 0, Outputs(images=images), torch.tensor([3, 0]))
+    assert total.tolist() == [2 * 25 - 15, 2 * 49 - 21]
+    total.sum().backward()
+    assert images.grad is not None and images.grad[:, 0, 0, 0].tolist() == [4 * 5 - 3, 4 * 7 - 3]
+
+
+def test_a_graph_shows_each_sample_its_own_prompt() -> None:
+    texts: list[str] = []
+
+    def judge(batch: RewardBatch) -> Tensor:
+        texts.extend(prompt.text for prompt in batch.prompts)
+        return number(batch)
+
+    images = Outputs(images=torch.zeros(2, 3, 2, 2))
+    scorer(judge).score_in_graph(rollout(), 0, images, torch.tensor([3, 0]))
+    assert texts == ["prompt 1", "prompt 0"]
+
+
+def test_a_graph_refuses_what_has_no_gradient() -> None:
+    class Black(Asked):
+        differentiable: ClassVar[bool] = False
+
+    outputs, rows = Outputs(images=torch.zeros(1, 3, 2, 2)), torch.tensor([0])
+    with pytest.raises(ConfigError, match="'r0' is not differentiable"):
+        scorer(Black(number)).score_in_graph(rollout(), 0, outputs, rows)
+    with pytest.raises(RunError, match="cannot judge: r0: ValueError: cannot see 0"):
+        scorer(refuse(0)).score_in_graph(rollout(), 0, outputs, rows)
+    with pytest.raises(RunError, match="cannot judge: r0: returned nan"):
+        scorer(lambda batch: number(batch) / 0).score_in_graph(rollout(), 0, outputs, rows)
+    with pytest.raises(ConfigError, match="all rewards have weight 0"):
+        scorer(number, weights=(0.0,)).score_in_graph(rollout(), 0, outputs, rows)
+
+
+@pytest.mark.parametrize(
+    ("terms", "share", "message"),
+    [
+        ((), 0.1, "at least one reward"),
+        ((RewardTerm("a", Asked(number)), RewardTerm("a", Asked(number))), 0.1, "a name of its own"),
+        ((RewardTerm("a", Asked(number), math.nan),), 0.1, "the weight of reward 'a' must be a finite number, got nan"),
+        ((RewardTerm("a", Asked(number)),), 1.1, r"max_failed_share must be in \[0, 1\], got 1.1"),
+    ],
+)
+def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scorer(terms, share)
+
+
+def some_scores() -> Scores:
+    """Three groups of two; the second reward is watched; the last sample could not be judged by the first."""
+    values = torch.tensor([[1.0, 5.0], [3.0, 5.0], [4.0, math.nan], [4.0, 1.0], [6.0, 2.0], [math.nan, 8.0]])
+    group = torch.tensor([4, 4, 2, 2, 9, 9])
+    none = torch.arange(6)
+    return Scores(values, ("fit", "look"), (2.0, 0.0), ~values[:, 0].isnan(), group, episode=none, turn=none)
+
+
+def test_metrics_by_hand() -> None:
+    metrics = score_metrics(some_scores())
+    assert metrics == {
+        "reward/mean": pytest.approx(7.2),  # of 2, 6, 8, 8, 12
+        "reward/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5)),
+        "reward/failed": 1.0,
+        "groups/degenerate": pytest.approx(2 / 3),  # 2: equal; 9: one valid member
+        "reward/fit/mean": pytest.approx(3.6),
+        "reward/fit/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5) / 2),
+        "reward/fit/failed": 1.0,
+        "reward/fit/constant_groups": pytest.approx(2 / 3),
+        "reward/look/mean": pytest.approx(4.2),  # of 5, 5, 1, 2, 8
+        "reward/look/std": pytest.approx(math.sqrt((2 * 0.8**2 + 3.2**2 + 2.2**2 + 3.8**2) / 5)),
+        "reward/look/failed": 1.0,
+        "reward/look/constant_groups": pytest.approx(2 / 3),  # 4: equal; 2: one judged member
+    }
+
+
+def test_metrics_of_nothing_have_no_means() -> None:
+    metrics = score_metrics(scorer(number).empty().scores)
+    assert metrics == {
+        "reward/failed": 0.0,
+        "groups/degenerate": 0.0,
+        "reward/r0/failed": 0.0,
+        "reward/r0/constant_groups": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "valid", "min_spread", "expected"),
+    [
+        ([0.1, 0.1, 0.1], [True, True, True], 0.0, True),
+        ([0.1, 0.1, 0.1000001], [True, True, True], 0.0, False),
+        ([0.0, 0.2, math.nan], [True, True, False], 0.1, True),  # standard deviation 0.1
+        ([0.0, 0.2, math.nan], [True, True, False], 0.09, False),
+        ([0.0, math.nan, math.nan], [True, False, False], 0.0, True),
+        ([math.nan, math.nan, math.nan], [False, False, False], 0.0, True),
+    ],
+)
+def test_degenerate_groups(values: list[float], valid: list[bool], min_spread: float, expected: bool) -> None:
+    both = torch.tensor([*values, 1.0, 2.0])
+    group = torch.tensor([8, 8, 8, 3, 3])
+    found = degenerate_groups(both, group, torch.tensor([*valid, True, True]), min_spread)
+    assert found.tolist() == [expected] * 3 + [False] * 2
+
+
+def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:
+    def random_and_uneven(batch: RewardBatch) -> Tensor:
+        time.sleep(0.02 if batch.group[0] == 0 else 0.0)  # the first chunk is the slowest
+        return torch.rand(len(batch), generator=batch.generator) + number(batch)
+
+    whole = scorer(random_and_uneven, refuse(3, 6))
+    chunks = [rollout(2, first=0), rollout(1, first=2), rollout(3, first=3)]
+    expected = Judgement.join([whole.judge(chunk, 4) for chunk in chunks])
+    with ScoringQueue(whole) as queue:
+        for chunk in chunks:
+            queue.submit(chunk, 4)
+        found = queue.join()
+        queue.submit(chunks[1], 4)
+        again = queue.join()
+    torch.testing.assert_close(found.scores.values, expected.scores.values, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.scores.valid, expected.scores.valid)
+    assert found.scores.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert found.first_failures == expected.first_failures == (None, "r1: ValueError: cannot see 3")
+    assert again.scores.group.tolist() == [2, 2], "what was joined once is not joined again"
+
+
+def test_a_chunk_is_scored_while_the_next_is_drawn() -> None:
+    events: list[str] = []
+    drawn = threading.Event()
+
+    def judge(batch: RewardBatch) -> Tensor:
+        events.append("scoring starts")
+        assert drawn.wait(timeout=10), "sampling goes on while this reward thinks"
+        events.append("scoring ends")
+        return number(batch)
+
+    with ScoringQueue(scorer(judge)) as queue:
+        queue.submit(rollout(1), 0)
+        while not events:
+            time.sleep(0.001)
+        events.append("next chunk drawn")
+        drawn.set()
+        scores = queue.join().scores
+    assert events == ["scoring starts", "next chunk drawn", "scoring ends"]
+    assert scores.values[:, 0].tolist() == [0, 1]
+
+
+def test_slow_rewards_and_slow_sampling_take_turns_side_by_side() -> None:
+    events: list[str] = []
+
+    def judge(batch: RewardBatch) -> Tensor:
+        events.append(f"scoring {int(batch.group[0])}")
+        time.sleep(0.05)
+        events.append(f"scored {int(batch.group[0])}")
+        return number(batch)
+
+    with ScoringQueue(scorer(judge)) as queue:
+        for chunk in range(3):
+            time.sleep(0.05)
+            events.append(f"drawn {chunk}")
+            queue.submit(rollout(1, first=chunk), 0)
+        queue.join()
+    assert events.index("scoring 0") < events.index("drawn 1") and events.index("scoring 1") < events.index("drawn 2")
+    assert [event for event in events if event.startswith("scored")] == ["scored 0", "scored 1", "scored 2"]
+
+
+@pytest.mark.parametrize("error", [ConfigError, KeyboardInterrupt, RunError])
+def test_what_the_thread_raised_is_raised_at_the_join_with_its_own_type(error: type[BaseException]) -> None:
+    def judge(batch: RewardBatch) -> Tensor:
+        if batch.group[0] == 0:
+            raise error("from the thread")
+        return number(batch)
+
+    with ScoringQueue(scorer(judge)) as queue:
+        for first in range(2):
+            queue.submit(rollout(1, first=first), 0)
+        with pytest.raises(error, match="from the thread"):
+            queue.join()
+        queue.submit(rollout(1, first=5), 0)
+        assert queue.join().scores.group.tolist() == [5, 5], "the queue is clean again"
+
+
+def test_no_thread_is_left_behind_even_when_sampling_fails() -> None:
+    def alive() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("scoring")]
+
+    started, go_on = threading.Event(), threading.Event()
+    reward = Asked(lambda batch: (started.set(), go_on.wait(10), number(batch))[-1])
+    with pytest.raises(RuntimeError, match="sampling failed"), ScoringQueue(scorer(reward)) as queue:
+        for first in range(3):
+            queue.submit(rollout(1, first=first), 0)
+        assert started.wait(10) and len(alive()) == 1
+        threading.Timer(0.02, go_on.set).start()
+        raise RuntimeError("sampling failed")
+    assert not alive()
+    assert len(reward.calls) == 1, "the waiting chunks are dropped"
+
+
+def test_joining_nothing_is_the_judgement_of_no_sample() -> None:
+    with ScoringQueue(scorer(number, number)) as queue:
+        nothing = queue.join()
+    assert nothing.scores.values.shape == (0, 2) and len(nothing.scores.valid) == 0
+    some = scorer(number, number).judge(rollout(), 0)
+    joined = Judgement.join([nothing, some]).scores
+    assert torch.equal(joined.values, some.scores.values) and joined.group.dtype == torch.int64
+    assert scorer(number).judge(replace(rollout(), **no_samples()), 0).scores.values.shape == (0, 1)
+
+
+def no_samples() -> dict[str, Any]:
+    none = torch.zeros(0, dtype=torch.int64)
+    outputs = Outputs(images=torch.zeros(0, 3, 2, 2))
+    return {"prompt": none, "group": none, "episode": none, "turn": none, "outputs": outputs}
