@@ -187,7 +187,7 @@ class ScoringQueue:
 
 
 def degenerate_groups(values: Tensor, group: Tensor, valid: Tensor, min_spread: float = 0.0) -> Tensor:
-    """[B] bool: samples of groups that teach nothing: the standard deviation is at most `min_spread` (0: all are equal).
+    """[B] bool: samples of groups that teach nothing, with a standard deviation of at most `min_spread` (0: all equal).
 
     A group with fewer than two valid members is one of them.
 

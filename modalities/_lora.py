@@ -33,7 +33,12 @@ class Lora:
         targets = list(self.targets or default_targets)
         try:
             if self.path is not None:
-                network.load_lora_adapter(self.path, prefix="transformer", adapter_name="default")
+                network.load_lora_adapter(
+                    self.path,
+                    prefix="transformer",
+                    adapter_name="default",
+                    weight_name="pytorch_lora_weights.safetensors",
+                )
             else:
                 network.add_adapter(
                     LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=targets, init_lora_weights="gaussian")

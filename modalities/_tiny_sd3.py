@@ -64,7 +64,7 @@ def _clip_tokenizer(pad_token: str) -> CLIPTokenizer:
     # ByteLevel.alphabet() comes in no fixed order; sorted, "!" has token 0 as in CLIP, which pads with it.
     letters = sorted(ByteLevel.alphabet())
     tokens = letters + [letter + "</w>" for letter in letters]
-    merges: dict[tuple[str, str], None] = {}  # a dict keeps the order and drops the second "re" of "red green"
+    merges: dict[tuple[str, str], None] = {}  # a dict keeps the order and drops the second "bl" of "blue black"
     for word in _WORDS.split():
         left, *rest = (*word[:-1], word[-1] + "</w>")
         for right in rest:

@@ -44,22 +44,16 @@ class StableDiffusion3(FlowPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.height % 8 or self.width % 8 or min(self.height, self.width) < 8:
-            raise ValueError(f"height and width must be multiples of 8 pixels, got {self.height} x {self.width}")
+        if self.height % 16 or self.width % 16 or min(self.height, self.width) < 16:  # VAE 8, patch 2
+            raise ValueError(f"height and width must be multiples of 16 pixels, got {self.height} x {self.width}")
         if self.max_sequence_length < 1:
             raise ValueError(f"max_sequence_length must be at least 1, got {self.max_sequence_length}")
 
     def prepare(self, placement: Placement) -> None:
-        """Loads the pipeline. Raises ConfigError when the model cannot be found or the size does not fit it."""
+        """Loads the pipeline. Raises ConfigError when the model cannot be found or is of another kind."""
         self._placement = placement
         trained_dtype = torch.float32 if self.lora is None else placement.dtype
         self._pipeline = _load(self.model, placement, trained_dtype)
-        multiple = self._pipeline.vae_scale_factor * self._pipeline.patch_size
-        if self.height % multiple or self.width % multiple:
-            raise ConfigError(
-                f"modalities.sd3: height and width must be multiples of {multiple} pixels for {self.model!r}, "
-                f"got {self.height} x {self.width}"
-            )
         transformer = self._pipeline.transformer.requires_grad_(False).eval()
         if self.lora is None:
             transformer.requires_grad_(True)
@@ -71,6 +65,7 @@ class StableDiffusion3(FlowPolicy):
             transformer.set_attention_backend(self.attention)
         if self.compile:
             transformer.compile()
+        _freeze_unused(transformer)
         trained = {f"transformer.{n}": p for n, p in transformer.named_parameters() if p.requires_grad}
         off = None if self.lora is None or self.lora.path is not None else self._without_adapter
         self._weights = Weights(trained, adapter_off=off)
@@ -227,6 +222,14 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
     # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
     pipeline.vae.to(placement.device, memory_format=torch.channels_last)
     return pipeline
+
+
+def _freeze_unused(transformer: nn.Module) -> None:
+    """The last block throws its text output away, so its text queries reach nothing and never get a gradient."""
+    last = f"transformer_blocks.{transformer.config.num_layers - 1}.attn."
+    for name, parameter in transformer.named_parameters():
+        if name.startswith((f"{last}add_q_proj", f"{last}norm_added_q")):
+            parameter.requires_grad_(False)
 
 
 def _absent(folder: Path) -> dict[str, None]:

@@ -26,11 +26,12 @@ class FlowSampler(ABC):
     """A sampler of flow models on a grid of noise levels.
 
     `sigmas`: `pipeline` is the grid of the model's stock pipeline, `uniform` its shift of linspace(1, 1/T, T), then 0;
-    a list of num_steps + 1 numbers is used as it is.
+    a list of num_steps + 1 numbers is used as it is. `guidance_scale`: of classifier-free guidance; 1 is without.
     """
 
     num_steps: int
     sigmas: Literal["pipeline", "uniform"] | tuple[float, ...] = "pipeline"
+    guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.num_steps < 1:
@@ -89,7 +90,7 @@ class StochasticSampler(FlowSampler):
             return Step(sigma, sigma_next, transition, group_size if fans_out else 1, index in is_trained)
 
         steps = tuple(step(index, *levels) for index, levels in enumerate(pairwise(sigmas)))
-        return Plan(roots=1 if self.share_noise else group_size, steps=steps)
+        return Plan(1 if self.share_noise else group_size, steps, self.guidance_scale)
 
     def _trained(self, random_steps: tuple[int, ...], key: GroupKey) -> tuple[int, ...]:
         # 0.29 * 100 is 28.999...: rounding down must not lose a whole step to the last bit

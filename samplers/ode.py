@@ -15,4 +15,4 @@ class ODE(FlowSampler):
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         steps = tuple(Step(*levels, ode(*levels)) for levels in pairwise(self.grid(policy)))
-        return Plan(roots=group_size, steps=steps)
+        return Plan(group_size, steps, self.guidance_scale)

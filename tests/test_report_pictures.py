@@ -17,7 +17,7 @@ from mmrl.report import picture, write_report
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    folder = run / "run"
+    folder = tmp_path / "run"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"iteration": 1, "reward/mean": 0.5}\n')
     return folder

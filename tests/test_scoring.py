@@ -74,10 +74,14 @@ def rollout(num_groups: int = 2, size: int = 2, first: int = 0) -> Rollout:
     )
 
 
+def term(name: str, reward: Any, weight: float = 1.0) -> RewardTerm:
+    return RewardTerm(name, reward, weight)
+
+
 def scorer(*judges: Judge | Asked, weights: tuple[float, ...] = (), max_failed_share: float = 1.0) -> Scorer:
     rewards = [judge if isinstance(judge, Asked) else Asked(judge) for judge in judges]
     weights = weights or (1.0,) * len(rewards)
-    terms = (RewardTerm(f"r{n}", reward, weights[n]) for n, reward in enumerate(rewards))
+    terms = (term(f"r{n}", reward, weights[n]) for n, reward in enumerate(rewards))
     return Scorer(tuple(terms), max_failed_share)
 
 
@@ -162,7 +166,7 @@ def test_too_many_failures_end_the_run_with_the_first_message(share: float, is_f
     if is_fine:
         assert whole.score(rollout(), 0).valid.tolist() == [True, True, True, False]
     else:
-        with pytest.raises(RunError, match="1 of 4 samples could not be judged.*r1: ValueError: cannot see 3"):
+        with pytest.raises(RunError, match=r"1 of 4 samples could not be judged.*r1: ValueError: cannot see 3"):
             whole.score(rollout(), 0)
 
 
@@ -278,9 +282,9 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
     ("terms", "share", "message"),
     [
         ((), 0.1, "at least one reward"),
-        ((RewardTerm("a", Asked(number)), RewardTerm("a", Asked(number))), 0.1, "a name of its own"),
-        ((RewardTerm("a", Asked(number), math.nan),), 0.1, "the weight of reward 'a' must be a finite number, got nan"),
-        ((RewardTerm("a", Asked(number)),), 1.1, r"max_failed_share must be in \[0, 1\], got 1.1"),
+        ((term("a", Asked(number)), term("a", Asked(number))), 0.1, "a name of its own"),
+        ((term("a", Asked(number), math.nan),), 0.1, "the weight of reward 'a' must be a finite number, got nan"),
+        ((term("a", Asked(number)),), 1.1, r"max_failed_share must be in \[0, 1\], got 1.1"),
     ],
 )
 def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, message: str) -> None:
@@ -424,7 +428,13 @@ def test_no_thread_is_left_behind_even_when_sampling_fails() -> None:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("scoring")]
 
     started, go_on = threading.Event(), threading.Event()
-    reward = Asked(lambda batch: (started.set(), go_on.wait(10), number(batch))[-1])
+
+    def judge(batch: RewardBatch) -> Tensor:
+        started.set()
+        assert go_on.wait(10)
+        return number(batch)
+
+    reward = Asked(judge)
     with pytest.raises(RuntimeError, match="sampling failed"), ScoringQueue(scorer(reward)) as queue:
         for first in range(3):
             queue.submit(rollout(1, first=first), 0)

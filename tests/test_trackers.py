@@ -220,6 +220,8 @@ def test_a_missing_package_names_the_extra(run: Path, monkeypatch: pytest.Monkey
         ("tensorbord", r"unknown tracker 'tensorbord' \(did you mean 'tensorboard'\?\)"),
         ({"project": "x"}, "unknown tracker ''; known are tensorboard, wandb, trackio"),
         ({"name": "wandb", "projekt": "x"}, r"trackers.wandb has no field 'projekt' \(did you mean 'project'\?\)"),
+        ({"name": "trackio", "spce_id": "x"}, r"trackers.trackio has no field 'spce_id' \(did you mean 'space_id'\?\)"),
+        ({"name": "tensorboard", "a": 1}, "trackers.tensorboard has no field 'a'; its fields are flush_seconds"),
         ({"name": "wandb", "mode": "sometimes"}, r"trackers.wandb.mode.*'online', 'offline'.* got 'sometimes'"),
         ({"name": "tensorboard", "flush_seconds": "soon"}, r"trackers.tensorboard.flush_seconds.* got 'soon'"),
         ({"name": "trackio", "project": 3}, r"trackers.trackio.project.* got 3"),

@@ -166,6 +166,9 @@ def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock: Clock) 
         clock.now += 4
         progress.update(iteration, {"reward/mean": iteration / 8, "other": 1.0})
         progress.update(iteration, {})  # a second call for an iteration prints nothing
+    clock.now += 100
+    progress.update(5, {})  # an evaluation afterwards does not change the rate
+    assert progress.line() == "5/5  reward 0.625  held-out 0.25  4.00 s/iteration  0:00:00 left"
     progress.close()
     assert text(console).splitlines() == [
         "2/5  reward 0.25  held-out 0.25  4.00 s/iteration  0:00:12 left",
@@ -182,6 +185,8 @@ def test_the_rate_is_that_of_the_last_twenty_iterations_of_this_process(clock: C
         progress.update(iteration, {})
         if iteration == 1001:
             assert progress.line() == "1001/1100  10.00 s/iteration  0:16:30 left"
+        if iteration == 1039:  # 20 iterations in 10 + 19 / 4 seconds
+            assert progress.line() == "1039/1100  1.36 iterations/s  0:00:45 left"
     assert progress.line() == "1040/1100  4.00 iterations/s  0:00:15 left"
 
 
@@ -273,7 +278,6 @@ def test_a_tracker_that_cannot_open_closes_those_before_it(tmp_path: Path, log: 
     tracking = Tracking(log, [Recorder(opened), Recorder(failed, fails="open")])
     with pytest.raises(ConfigError, match="open failed"):
         tracking.open(tmp_path, {})
-    tracking.close()
     assert [call[0] for call in opened] == ["open", "close"] and [call[0] for call in failed] == ["open"]
 
 

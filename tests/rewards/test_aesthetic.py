@@ -89,7 +89,7 @@ def test_a_head_that_carries_code_is_not_run(twin: Aesthetic, tmp_path: Path) ->
 
 
 def test_a_head_that_is_not_there_is_the_users_error(twin: Aesthetic) -> None:
-    with pytest.raises(ConfigError, match="no aesthetic head '/no/such/head.pth'"):
+    with pytest.raises(ConfigError, match="no aesthetic head '/no/such/head"):
         Aesthetic(model=twin.model, head="/no/such/head.pth").prepare(CPU)
 
 

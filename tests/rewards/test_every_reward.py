@@ -13,6 +13,7 @@ from mmrl.data import Outputs
 from mmrl.plugins import build, find, names
 
 TEXTS = ["red circle top left", "blue cross middle right", "red circle top left", "white square bottom centre"] * 2
+DIFFERENTIABLE = [name for name in names("rewards") if vars(find("rewards", name))["differentiable"]]
 NEEDS = {"images", "videos", "texts"}
 
 
@@ -76,8 +77,8 @@ def test_the_same_batch_has_the_same_scores_and_is_left_as_it_was(reward: Reward
     before = chosen(batch, torch.arange(len(TEXTS)))
     first = reward.score(batch)
     assert torch.equal(first, reward.score(before))
-    if batch.outputs.images is not None:
-        assert torch.equal(batch.outputs.images, before.outputs.images)
+    for left, right in ((batch.outputs.images, before.outputs.images), (batch.outputs.videos, before.outputs.videos)):
+        assert left is right is None or (left is not None and right is not None and torch.equal(left, right))
 
 
 def test_order_does_not_matter(reward: Reward, batch: RewardBatch) -> None:
@@ -91,9 +92,7 @@ def test_a_batch_scores_as_its_parts_do(reward: Reward, batch: RewardBatch) -> N
     torch.testing.assert_close(reward.score(batch), alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "reward", [n for n in names("rewards") if getattr(find("rewards", n), "differentiable")], indirect=True
-)
+@pytest.mark.parametrize("reward", DIFFERENTIABLE, indirect=True)
 def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(reward: Reward, batch: RewardBatch) -> None:
     assert batch.outputs.images is not None
     images = (0.3 + 0.4 * batch.outputs.images).requires_grad_()  # away from the ends, where clamps have corners

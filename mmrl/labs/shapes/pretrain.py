@@ -131,26 +131,29 @@ def train_flow(
         shown = torch.randint(0, len(clean_latents), (BATCH_SIZE,), generator=generator)
         embeds, pooled = networks.encode_tokens(tokens, *text_encoders)  # [217, 7, 96], [217, 80]
         captions = noisy_captions(shown % world.NUM_PROMPTS, generator)
-        sigma = torch.sigmoid(1.2 * torch.randn(BATCH_SIZE, generator=generator))
-        clean = clean_latents[shown]
-        noise = torch.randn(clean.shape, generator=generator)
-        mixed = clean + sigma[:, None, None, None] * (noise - clean)
-        velocity = transformer(mixed, embeds[captions], pooled[captions], 1000 * sigma).sample
-        loss = F.mse_loss(velocity, noise - clean)
+        loss = _flow_loss(transformer, clean_latents[shown], embeds[captions], pooled[captions], generator)
         step_optimizer(loss, step)
         _move_average(averaged, learned, min(0.995, (step + 1) / (step + 10)))
         losses.append(loss.item())
         if step % 250 == 249:
             held_out = _summary(evaluate(pipeline, world.prompts("held_out"), 4))
-            mean_loss = sum(losses[-250:]) / 250
-            seconds = time.monotonic() - start
+            mean_loss, seconds = sum(losses[-250:]) / 250, time.monotonic() - start
             print(f"flow {step + 1} {seconds:.0f}s loss {mean_loss:.4f} held-out {held_out}", flush=True)
     return pipeline
 
 
+def _flow_loss(transformer: Any, clean: Tensor, embeds: Tensor, pooled: Tensor, generator: torch.Generator) -> Tensor:
+    """Squared error of the velocity `noise - clean` [B, 4, 4, 4], for logit-normal sigmas of deviation 1.2."""
+    sigma = torch.sigmoid(1.2 * torch.randn(len(clean), generator=generator))
+    noise = torch.randn(clean.shape, generator=generator)
+    mixed = clean + sigma[:, None, None, None] * (noise - clean)
+    return F.mse_loss(transformer(mixed, embeds, pooled, 1000 * sigma).sample, noise - clean)
+
+
 def noisy_captions(prompts: Tensor, generator: torch.Generator) -> Tensor:
     """Captions [B] that may lie about drawings of `prompts` [B]: places in `all_prompts()`, or 216 for no caption."""
-    true = torch.stack([prompts // 36, prompts // 9 % 4, prompts % 9])  # [3, B]: colour, shape, cell
+    shown = world.attributes_at(prompts)
+    true = torch.stack([shown.colour, shown.shape, shown.cell])  # [3, B]
     redrawn = torch.stack([torch.randint(0, count, prompts.shape, generator=generator) for count in (6, 4, 9)])
     is_redrawn = torch.rand(true.shape, generator=generator) < CAPTION_NOISE
     colour, shape, cell = torch.where(is_redrawn, redrawn, true)

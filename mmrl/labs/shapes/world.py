@@ -92,8 +92,12 @@ def attributes(prompts: Sequence[str]) -> Attributes:
             f" colour one of {', '.join(COLOURS)}; shape one of {', '.join(SHAPES)}; row one of {', '.join(ROWS)};"
             f" column one of {', '.join(COLUMNS)}"
         )
-    index = torch.tensor([known[prompt] for prompt in prompts], dtype=torch.long)
-    return Attributes(colour=index // 36, shape=index // 9 % 4, cell=index % 9)
+    return attributes_at(torch.tensor([known[prompt] for prompt in prompts], dtype=torch.long))
+
+
+def attributes_at(prompt_index: Tensor) -> Attributes:
+    """The attributes of the prompts at the places [B] in `all_prompts()`."""
+    return Attributes(colour=prompt_index // 36, shape=prompt_index // 9 % 4, cell=prompt_index % 9)
 
 
 def render(prompts: Sequence[str], generator: torch.Generator) -> Tensor:

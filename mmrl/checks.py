@@ -1,0 +1,201 @@
+"""`mmrl check`: what a config will do, and (`--tiny`) proof on small random twins that all of it runs."""
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.config import RunConfig
+from mmrl.errors import RunError
+from mmrl.parts import Parts, build, example_plan, make_trainer
+from mmrl.scoring import Scorer
+from mmrl.trainer import Trainer
+
+TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
+
+
+def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
+    """What one iteration of a valid config costs, known before any weight is loaded.
+
+    Calls are network evaluations in batch elements; guidance doubles each. Raises ConfigError for an invalid config.
+    """
+    parts = build(config)
+    plan = example_plan(parts.sampler, config.group_size)
+    groups, factor = config.prompts_per_iteration, 1 if plan.guidance_scale == 1 else 2
+    steps = config.updates.epochs * config.updates.minibatches
+    if parts.loss.kind == "decisions":
+        per_pass = plan.num_update_calls * groups * factor
+    else:
+        per_pass = getattr(parts.loss, "draws", 1) * config.group_size * groups
+    evaluations = 1 + ("reference" in parts.loss.needs) + (parts.loss.old_decay(0) is not None)
+    update = per_pass * evaluations * config.updates.epochs
+    rollout = plan.num_rollout_calls * groups * factor
+    summary: dict[str, Any] = {
+        "samples per iteration": config.group_size * groups,
+        "groups per process": f"{groups // num_processes} or {-(-groups // num_processes)}" if num_processes > 1 else groups,
+        "network calls of a rollout": rollout,
+        "network calls of the updates": update,
+        "forward-equivalents per iteration": rollout + update + 2 * per_pass * config.updates.epochs,
+        "optimizer steps per iteration": steps,
+        "calls without sharing": config.group_size * len(plan.steps) * groups * factor,
+        "held-out samples": 0,
+    }
+    if parts.evaluation is not None:
+        summary["held-out samples"] = len(parts.evaluation.prompts) * parts.evaluation.settings.samples_per_prompt
+    if size := _size_on_disk(config):
+        summary["model on disk, MiB"] = size
+    return summary
+
+
+def check_tiny(config: RunConfig) -> dict[str, Any]:
+    """Two full iterations on the CPU with small random twins of all parts, evaluation, checkpoint and report included.
+
+    Sizes shrink, the code that runs does not. Returns what was found, `is_good` among it.
+    Raises ConfigError for an invalid config, RunError where the run fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+        small = _shrunk(config)
+        parts, watched = _watch(_twins(build(small), small, Path(name)))
+        trainer = make_trainer(small, parts, Path(name))
+        before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
+        trainer.train()
+        return _findings(trainer, before, watched, small)
+
+
+@dataclass
+class Spy:
+    """Stands in front of a plug-in and keeps what its methods return."""
+
+    plugin: Any
+    results: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.plugin, name)
+        return self._kept(name, value) if callable(value) and name in ("plan", "views", "score") else value
+
+    def __call__(self, *given: Any) -> Any:  # noqa: D102 - the plug-in's own call, whatever it takes
+        return self._kept("call", self.plugin)(*given)
+
+    def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            result = function(*given)
+            self.results.setdefault(name, []).append(result)
+            return result
+
+        return called
+
+
+def _shrunk(config: RunConfig) -> RunConfig:
+    groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
+    evaluation = config.evaluation and config.evaluation.model_copy(
+        update={"num_prompts": TINY_EVALUATED, "samples_per_prompt": 1, "saved_samples": 1}
+    )
+    return config.model_copy(
+        update={
+            "iterations": 2,
+            "prompts_per_iteration": groups,
+            "rollout_groups": None if config.rollout_groups is None else 1,
+            "group_size": min(config.group_size, TINY_GROUP_SIZE),
+            "evaluation": evaluation,
+            "trackers": (),
+            "warm_start": None,
+            "max_seconds": None,
+        }
+    )
+
+
+def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
+    """Random twins of everything that would load weights; an embedded lab is tiny already."""
+    policy = parts.policy
+    if not str(config.modality.get("model", "")).startswith("lab:"):
+        policy = policy.tiny(config.seed, folder / "twins" / "policy")
+
+    def twin(scorer: Scorer, name: str) -> Scorer:
+        terms = tuple(
+            replace(term, reward=term.reward.tiny(config.seed, folder / "twins" / name / str(number)))
+            if hasattr(term.reward, "tiny")
+            else term
+            for number, term in enumerate(scorer.terms)
+        )
+        return replace(scorer, terms=terms)
+
+    evaluation = parts.evaluation
+    if evaluation is not None:
+        evaluation = replace(evaluation, scorer=twin(evaluation.scorer, "held_out"))
+    return replace(parts, policy=policy, scorer=twin(parts.scorer, "reward"), evaluation=evaluation)
+
+
+def _watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
+    """The parts behind spies, and the spies by what a config calls them."""
+    spies = {"sampler": Spy(parts.sampler), "advantage": Spy(parts.advantage), "loss": Spy(parts.loss)}
+    spies |= {f"reward {term.name}": Spy(term.reward) for term in parts.scorer.terms}
+    terms = tuple(replace(term, reward=spies[f"reward {term.name}"]) for term in parts.scorer.terms)
+    evaluation = parts.evaluation
+    if evaluation is not None:
+        spies["evaluation.sampler"] = Spy(evaluation.sampler)
+        evaluation = replace(evaluation, sampler=spies["evaluation.sampler"])  # type: ignore[arg-type]
+    watched = replace(
+        parts,
+        sampler=spies["sampler"],  # type: ignore[arg-type]
+        advantage=spies["advantage"],  # type: ignore[arg-type]
+        loss=spies["loss"],  # type: ignore[arg-type]
+        scorer=replace(parts.scorer, terms=terms),
+        evaluation=evaluation,
+    )
+    return watched, spies
+
+
+def _findings(
+    trainer: Trainer, before: dict[str, torch.Tensor], spies: dict[str, Spy], config: RunConfig
+) -> dict[str, Any]:
+    after = trainer.policy.weights.tensors("trained")
+    unmoved = sorted(name for name, tensor in after.items() if torch.equal(tensor, before[name]))
+    not_finite = sorted(name for name, tensor in after.items() if not tensor.isfinite().all())
+    idle = sorted(name for name, spy in spies.items() if not spy.results)
+    planned = _planned_calls(trainer, spies, config)
+    findings = {
+        "plug-ins that ran": ", ".join(sorted(set(spies) - set(idle))),
+        "plug-ins that did not run": ", ".join(idle) or "none",
+        "trained tensors": len(after),
+        "trained tensors that did not move": ", ".join(unmoved) or "none",
+        "trained tensors not finite": ", ".join(not_finite) or "none",
+        "network calls planned": planned,
+        "network calls made": trainer.progress.network_calls,
+        "held-out score before and after": f"{_text(trainer.progress.before)} and {_text(trainer.progress.latest)}",
+    }
+    if trainer.progress.iteration != config.iterations:
+        raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")
+    is_good = not idle and not unmoved and not not_finite and planned == trainer.progress.network_calls
+    return findings | {"is_good": is_good}
+
+
+def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -> int:
+    """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
+    plans = spies["sampler"].results.get("plan", [])
+    factor = 2 if plans and plans[0].guidance_scale != 1 else 1
+    rollout = sum(plan.num_rollout_calls for plan in plans) * factor
+    loss, is_decisions = trainer.loss, trainer.loss.kind == "decisions"
+    evaluations = 1 + ("reference" in loss.needs) + (loss.old_decay(0) is not None)
+    view_calls = sum(view.num_calls for views in spies["loss"].results.get("views", []) for view in views)
+    update = view_calls * evaluations * (factor if is_decisions else 1)
+    is_recomputed = is_decisions and config.updates.old == "recomputed" and "old" in loss.needs
+    if is_recomputed and config.updates.epochs * config.updates.minibatches > 1:
+        update += sum(plan.num_update_calls for plan in plans) * factor
+    return rollout + update
+
+
+def _size_on_disk(config: RunConfig) -> float | None:
+    from mmrl.parts import resolve_lab
+
+    folder = Path(str(resolve_lab(config.modality).get("model", "")))
+    if not folder.is_dir():
+        return None
+    return round(sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 2**20, 1)
+
+
+def _text(score: float | None) -> str:
+    return "none" if score is None or math.isnan(score) else f"{score:.3f}"
