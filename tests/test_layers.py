@@ -8,6 +8,7 @@ import pytest
 
 # A file of the core imports only from those named before it. A folder `_name` belongs to `name`.
 CORE = [
+    "errors",
     "numerics",
     "keys",
     "plans",
@@ -18,6 +19,8 @@ CORE = [
     "contracts",
     "plugins",
     "config",
+    "start",
+    "catalogue",
     "prompts",
     "engine",
     "update",
@@ -30,12 +33,14 @@ CORE = [
     "tracking",
     "report",
     "trainer",
+    "parts",
     "run",
+    "checks",
     "cli",
     "__init__",
     "__main__",
 ]
-CONTRACTS = {"numerics", "keys", "plans", "data", "views", "evaluations", "contracts"}
+CONTRACTS = {"errors", "numerics", "keys", "plans", "data", "views", "evaluations", "contracts"}
 PLUGINS = {
     "modalities": CONTRACTS | {"weights", "labs"},
     "samplers": CONTRACTS | {"labs"},

@@ -244,8 +244,17 @@ def test_a_long_run_stays_small_and_keeps_its_spike(tmp_path: Path) -> None:
     assert line["y"][line["x"].index(3_456)] == 123
 
 
+def test_the_band_of_a_reward_is_its_own_spread(tmp_path: Path) -> None:
+    (path,) = [
+        path["d"] or "" for path in _read(_run(tmp_path, TRAINING)).all("path") if path["class"] == "band fill-2"
+    ]
+    # ticks from -0.2 to 0.6 at y 212 to 28; the first point is 0.1 + 0.2 = 0.3, 5/8 up; the last corner 0.1 - 0.2, 1/8
+    assert path.startswith("M52 97L")
+    assert path.endswith("L52 189Z")
+
+
 def test_time_is_shared_out_and_what_is_left_is_named(tmp_path: Path) -> None:
     page = _read(_run(tmp_path, [*HELD_OUT, *TRAINING]))
     assert [rect["width"] for rect in page.all("rect")] == ["300", "600", "100"]
-    for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "Evaluation took 6.00 s more"):
+    for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "1.00 s", "Evaluation took 6.00 s more"):
         assert cell in page.text

@@ -114,6 +114,14 @@ def test_the_contact_sheet_fits_large_pictures_and_cuts_long_prompts(run: Path) 
     assert min(sheet.crop((264, 0, 276, top)).convert("L").tobytes()) == 255, "the prompt stays inside its column"
 
 
+def test_the_contact_sheet_centres_a_tall_picture(run: Path) -> None:
+    for iteration in (0, 3):
+        _save(run, iteration, [_sample("a", 1, file="0.png")], {"0.png": Image.new("RGB", (16, 64), "navy")})
+    sheet = Image.open(picture(run, run / "sheet.png"))
+    row = [sheet.getpixel((72 + x, 100)) for x in (71, 72, 119, 120)]  # 48 wide, in the middle of 192
+    assert row == [(255, 255, 255), (0, 0, 128), (0, 0, 128), (255, 255, 255)]
+
+
 def test_a_run_without_two_pictures_has_no_contact_sheet(run: Path) -> None:
     for iteration in (0, 3):
         _save(run, iteration, [_sample("a", 1, text="an answer")], {})

@@ -1,0 +1,128 @@
+"""One optimizer step: the gradient does not depend on how the work is cut, whatever the scope of the loss."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Loss
+from mmrl.data import Rollout
+from mmrl.engine import Engine
+from mmrl.keys import GroupKey
+from mmrl.losses.grpo import Grpo
+from mmrl.losses.reinforce import Reinforce
+from mmrl.numerics import Normalisation
+from mmrl.update import OldSource, Updater
+from tests.toys import GroupPreference, SequenceRatio, ToyTokens, loss_batch, toy_rollout
+
+LOSSES: list[Callable[[Any], Loss]] = [
+    lambda by: Grpo(clip_low=0.2, clip_high=0.2, kl_coef=0.3, kl="k3", normalise=by),
+    lambda by: Reinforce(normalise=by),
+    lambda by: SequenceRatio(normalise=by),
+    lambda by: GroupPreference(),
+]
+
+
+def gradient(
+    policy: ToyTokens, rollout: Rollout, loss: Loss, micro_batch: int, *, old: OldSource = "recorded", rows: Tensor | None = None
+) -> tuple[Tensor, dict[str, float]]:
+    rows = torch.arange(rollout.num_samples) if rows is None else rows
+    weight = torch.zeros(rollout.num_samples, 1)
+    weight[rows] = 1.0
+    views = loss.views(rollout, rows, GroupKey(0, 0, 0))
+    policy.network.zero_grad()
+    metrics = Updater(policy, loss, Engine(), micro_batch).accumulate(
+        rollout, views, loss_batch(rollout, weight=weight), old
+    )
+    assert metrics is not None
+    means = {name: float(total / metrics.weight[name]) for name, total in metrics.totals.items()}
+    return torch.cat([p.grad.flatten().clone() for p in policy.network.parameters() if p.grad is not None]), means
+
+
+def moved(policy: ToyTokens) -> None:
+    """Puts the policy off the weights that drew the rollout."""
+    policy.weights.keep("reference")
+    with torch.no_grad():
+        policy.network.weight.add_(torch.linspace(-0.4, 0.5, policy.network.weight.numel()).view_as(policy.network.weight))
+
+
+@pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
+@pytest.mark.parametrize("make", LOSSES)
+@pytest.mark.parametrize("micro_batch", [1, 3])
+def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
+    make: Callable[[Any], Loss], by: Normalisation, micro_batch: int
+) -> None:
+    policy, rollout = toy_rollout()
+    moved(policy)
+    whole, seen = gradient(policy, rollout, make(by), 100)
+    parts, seen_in_parts = gradient(policy, rollout, make(by), micro_batch)
+    assert whole.abs().max() > 1e-3
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
+    assert seen == pytest.approx(seen_in_parts, abs=1e-5)
+
+
+def test_the_gradient_of_a_group_scope_loss_is_that_of_its_formula() -> None:
+    policy, rollout = toy_rollout()
+    tokens, advantages = rollout.trace.tokens, loss_batch(rollout).advantages[:, 0]
+    total = torch.zeros(())
+    for group in range(3):
+        members = [n for n in range(len(tokens)) if int(rollout.group[n]) == group]
+        inside = torch.zeros(())
+        for n in members:
+            for k, token in enumerate(tokens[n].tolist()):
+                if token >= 0:
+                    logits = policy.network.weight[:, k] + policy.network.bias
+                    inside = inside + advantages[n] * torch.distributions.Categorical(logits=logits).log_prob(
+                        torch.tensor(token)
+                    )
+        total = total - torch.nn.functional.logsigmoid(inside) / 3
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(total, list(policy.network.parameters()))])
+    got, _ = gradient(policy, rollout, GroupPreference(), 2)
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_first_update_is_the_policy_gradient() -> None:
+    policy, rollout = toy_rollout()
+    on_policy, seen = gradient(policy, rollout, Grpo(clip_low=0.2, clip_high=0.2), 100, old="itself")
+    plain, _ = gradient(policy, rollout, Reinforce(), 100)
+    torch.testing.assert_close(on_policy, plain, atol=1e-6, rtol=1e-5)
+    assert seen["loss/ratio"] == 1.0
+    recorded, _ = gradient(policy, rollout, Grpo(clip_low=0.2, clip_high=0.2), 100, old="recorded")
+    torch.testing.assert_close(recorded, on_policy, atol=1e-6, rtol=1e-5)
+
+
+def test_samples_of_weight_zero_take_no_part() -> None:
+    policy, rollout = toy_rollout()
+    rows = torch.tensor([0, 1, 2, 3, 8, 9, 10, 11])
+    got, _ = gradient(policy, rollout, Reinforce(normalise="sample"), 3, rows=rows)
+    tokens, advantages = rollout.trace.tokens, loss_batch(rollout).advantages[:, 0]
+    total = torch.zeros(())
+    for n in rows.tolist():
+        length = int((tokens[n] >= 0).sum())
+        for k in range(length):
+            log_prob = (policy.network.weight[:, k] + policy.network.bias).log_softmax(0)[tokens[n, k]]
+            total = total - advantages[n] * log_prob / length / len(rows)
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(total, list(policy.network.parameters()))])
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_to_learn_from_adds_no_gradient() -> None:
+    policy, rollout = toy_rollout()
+    loss, updater = Reinforce(), Updater(policy, Reinforce(), Engine(), 8)
+    batch = loss_batch(rollout, weight=torch.zeros(rollout.num_samples, 1))
+    assert updater.accumulate(rollout, loss.views(rollout, torch.arange(2), GroupKey(0, 0, 0)), batch, "itself") is None
+    assert updater.accumulate(None, [], None, "itself") is None
+    assert all(p.grad is None for p in policy.network.parameters())
+
+
+def test_kept_old_weights_are_evaluated_under_the_same_view() -> None:
+    policy, rollout = toy_rollout()
+    policy.weights.keep("old")
+    with torch.no_grad():
+        policy.network.bias.add_(torch.tensor([0.3, -0.2, 0.1, 0.0, 0.5]))
+    kept, seen = gradient(policy, rollout, Grpo(clip_low=0.9, clip_high=9.0), 100, old="kept")
+    recorded, also = gradient(policy, rollout, Grpo(clip_low=0.9, clip_high=9.0), 100, old="recorded")
+    torch.testing.assert_close(kept, recorded, atol=1e-6, rtol=1e-5)  # the weights that drew it are the ones kept
+    assert seen == pytest.approx(also, abs=1e-5) and abs(seen["loss/log_ratio_size"]) > 0.01
