@@ -5,14 +5,15 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from mmrl.config import RunConfig
+from mmrl.contracts import Advantage, Loss, Reward
 from mmrl.errors import RunError
 from mmrl.parts import Parts, build, example_plan, make_trainer
-from mmrl.scoring import Scorer
+from mmrl.scoring import RewardTerm, Scorer
 from mmrl.trainer import Trainer
 
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
@@ -36,7 +37,9 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     rollout = plan.num_rollout_calls * groups * factor
     summary: dict[str, Any] = {
         "samples per iteration": config.group_size * groups,
-        "groups per process": f"{groups // num_processes} or {-(-groups // num_processes)}" if num_processes > 1 else groups,
+        "groups per process": f"{groups // num_processes} or {-(-groups // num_processes)}"
+        if num_processes > 1
+        else groups,
         "network calls of a rollout": rollout,
         "network calls of the updates": update,
         "forward-equivalents per iteration": rollout + update + 2 * per_pass * config.updates.epochs,
@@ -77,7 +80,7 @@ class Spy:
         value = getattr(self.plugin, name)
         return self._kept(name, value) if callable(value) and name in ("plan", "views", "score") else value
 
-    def __call__(self, *given: Any) -> Any:  # noqa: D102 - the plug-in's own call, whatever it takes
+    def __call__(self, *given: Any) -> Any:
         return self._kept("call", self.plugin)(*given)
 
     def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,16 +136,18 @@ def _watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
     """The parts behind spies, and the spies by what a config calls them."""
     spies = {"sampler": Spy(parts.sampler), "advantage": Spy(parts.advantage), "loss": Spy(parts.loss)}
     spies |= {f"reward {term.name}": Spy(term.reward) for term in parts.scorer.terms}
-    terms = tuple(replace(term, reward=spies[f"reward {term.name}"]) for term in parts.scorer.terms)
+    terms = tuple(
+        RewardTerm(term.name, cast(Reward, spies[f"reward {term.name}"]), term.weight) for term in parts.scorer.terms
+    )
     evaluation = parts.evaluation
     if evaluation is not None:
         spies["evaluation.sampler"] = Spy(evaluation.sampler)
-        evaluation = replace(evaluation, sampler=spies["evaluation.sampler"])  # type: ignore[arg-type]
+        evaluation = replace(evaluation, sampler=spies["evaluation.sampler"])
     watched = replace(
         parts,
-        sampler=spies["sampler"],  # type: ignore[arg-type]
-        advantage=spies["advantage"],  # type: ignore[arg-type]
-        loss=spies["loss"],  # type: ignore[arg-type]
+        sampler=spies["sampler"],
+        advantage=cast(Advantage, spies["advantage"]),
+        loss=cast(Loss, spies["loss"]),
         scorer=replace(parts.scorer, terms=terms),
         evaluation=evaluation,
     )
@@ -177,10 +182,10 @@ def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -
     """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
     plans = spies["sampler"].results.get("plan", [])
     factor = 2 if plans and plans[0].guidance_scale != 1 else 1
-    rollout = sum(plan.num_rollout_calls for plan in plans) * factor
+    rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
     loss, is_decisions = trainer.loss, trainer.loss.kind == "decisions"
     evaluations = 1 + ("reference" in loss.needs) + (loss.old_decay(0) is not None)
-    view_calls = sum(view.num_calls for views in spies["loss"].results.get("views", []) for view in views)
+    view_calls: int = sum(view.num_calls for views in spies["loss"].results.get("views", []) for view in views)
     update = view_calls * evaluations * (factor if is_decisions else 1)
     is_recomputed = is_decisions and config.updates.old == "recomputed" and "old" in loss.needs
     if is_recomputed and config.updates.epochs * config.updates.minibatches > 1:

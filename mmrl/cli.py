@@ -32,9 +32,13 @@ _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchr
 
 @app.command()
 def train(
-    config: Annotated[str | None, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")] = None,
+    config: Annotated[
+        str | None, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+    ] = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run directory; runs/<config>-<time> by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run directory; runs/<config>-<time> by default.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="A run directory to go on with.")] = None,
 ) -> None:
     """Train; stop it at any moment and go on with --resume RUN."""
@@ -64,7 +68,9 @@ def train(
 def check(
     config: ConfigName,
     overrides: Overrides = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Run two iterations on small random twins of all parts.")] = False,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Run two iterations on small random twins of all parts.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""

@@ -19,7 +19,7 @@ Draw = tuple[GroupKey, Prompt]
 
 @dataclass(frozen=True)
 class Collected:
-    """The groups of one iteration. Scores are those of all processes in draw order; the rollout is this process's part."""
+    """The groups of one iteration: scores of all processes in draw order, the rollout of this process's part."""
 
     rollout: Rollout | None  # None: this process drew nothing
     scores: Scores

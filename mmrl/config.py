@@ -40,7 +40,7 @@ class PromptSettings(Settings):
 
 
 class GroupSettings(Settings):
-    """Groups whose rewards all but agree (spread <= `min_spread`) teach nothing: keep them, drop them, or draw others."""
+    """Groups whose rewards all but agree (spread below `min_spread`) teach nothing: keep, drop or replace them."""
 
     degenerate: Literal["keep", "drop", "refill"] = "keep"
     min_spread: Annotated[float, Field(ge=0)] = 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class Placement:
 class Modality(Protocol):
     """A policy: a modality adapter bound to a model. Construction checks settings; `prepare` loads weights."""
 
-    evaluates: frozenset[str]  # class attribute: kinds of evaluation, of "decisions", "denoising", "outputs"
+    evaluates: ClassVar[frozenset[str]]  # kinds of evaluation, of "decisions", "denoising", "outputs"
     num_calls: int  # network evaluations so far, in batch elements
 
     def prepare(self, placement: Placement) -> None: ...
@@ -101,12 +101,12 @@ class RewardBatch:
 class Reward(Protocol):
     """Judges samples. The class attributes tell users and the core what it is."""
 
-    source: str  # paper or repository
-    range: tuple[float, float]  # ends of the score, may be infinite
-    granularity: Granularity
-    differentiable: bool
-    needs: frozenset[str]  # of "images", "videos", "texts", and "target.<field>"
-    batch_size: int | None  # samples it wants at once; None: any number
+    source: ClassVar[str]  # paper or repository
+    range: ClassVar[tuple[float, float]]  # ends of the score, may be infinite
+    granularity: ClassVar[Granularity]
+    differentiable: ClassVar[bool]
+    needs: ClassVar[frozenset[str]]  # of "images", "videos", "texts", and "target.<field>"
+    batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number."""
@@ -130,7 +130,7 @@ class Stateful(Protocol):
 class Advantage(Protocol):
     """Turns the scores of a batch into what each sample or decision is worth."""
 
-    min_group_size: int  # class attribute: the smallest group it can compare
+    min_group_size: ClassVar[int]  # the smallest group it can compare
 
     def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
         """[B], or [B, K] where `paths` [B, K] (edge numbers) makes a difference. 0 for invalid samples.
@@ -170,12 +170,12 @@ class Loss(Protocol):
     """A loss in two stages, so that work can be cut into micro-batches whatever its scope.
 
     `measure` turns evaluations into a few small tensors [B, K] (the network is behind them); the call is a formula on
-    these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all micro-batches
-    without a graph, takes the formula's gradient with respect to the measures, and replays each with that gradient.
+    these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all
+    micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each with that gradient.
     """
 
-    kind: Literal["decisions", "denoising", "outputs"]  # class attribute: the evaluation it reads
-    scope: Scope  # class attribute
+    kind: ClassVar[Literal["decisions", "denoising", "outputs"]]  # the evaluation it reads
+    scope: ClassVar[Scope]
 
     @property
     def needs(self) -> frozenset[WeightsName]:
@@ -184,8 +184,8 @@ class Loss(Protocol):
 
     def old_decay(self, iteration: int) -> float | None:
         """None: old are the weights that drew the rollout (log-probs recorded at sampling). A number: old is an average
-        kept across iterations, which draws the rollouts; old <- decay * old + (1 - decay) * trained after the updates of
-        `iteration` (counted from 0)."""
+        kept across iterations, which draws the rollouts; old <- decay * old + (1 - decay) * trained after the updates
+        of `iteration` (counted from 0)."""
         ...
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[View]:

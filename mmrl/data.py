@@ -51,7 +51,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class DecisionBlock:
-    """The decisions of B samples, K at most each: one block for denoising steps or tokens (two for a text, then an image).
+    """The decisions of B samples, K at most each: denoising steps or tokens (a text, then an image: two blocks).
 
     A sample's decision is named by the edge of the tree that it takes; leaves that share an edge share its number.
     """
@@ -169,5 +169,11 @@ class Scores:
 
     @classmethod
     def join(cls, parts: "Sequence[Scores]") -> "Scores":
-        names = ("values", "valid", "group", "episode", "turn")
-        return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+        return replace(
+            parts[0],
+            values=torch.cat([part.values for part in parts]),
+            valid=torch.cat([part.valid for part in parts]),
+            group=torch.cat([part.group for part in parts]),
+            episode=torch.cat([part.episode for part in parts]),
+            turn=torch.cat([part.turn for part in parts]),
+        )

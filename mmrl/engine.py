@@ -17,8 +17,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Engine:
     """One process of a run: its share of the groups, and the sums over all processes.
 
-    Weights are replicated. There is no wrapper around the model: gradients are summed once per optimizer step, after the
-    last micro-batch, already divided by the global denominator, so a process without work just adds zeros.
+    Weights are replicated. There is no wrapper around the model: gradients are summed once per optimizer step, after
+    the last micro-batch, already divided by the global denominator, so a process without work just adds zeros.
     """
 
     def __init__(self, precision: Literal["float32", "bfloat16", "float16"] = "float32") -> None:
@@ -77,7 +77,7 @@ class Engine:
             gradient.copy_(part.view_as(gradient))
 
     def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
 
     def step(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None

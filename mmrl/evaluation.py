@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mmrl.contracts import Modality, Sampler
+from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey
@@ -68,6 +68,8 @@ class Evaluator:
 
     def _result(self, scores: Scores, samples: list[SavedSample]) -> Result:
         self.scorer.check(scores)
+        if not scores.valid.any():
+            raise RunError("held-out evaluation: not one sample could be judged")
         order = scores.group.argsort(stable=True)  # sums must not depend on how prompts fell on processes
         scores = scores.select(order)
         score = float(scores.total[scores.valid].double().mean())

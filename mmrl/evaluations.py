@@ -97,7 +97,7 @@ class GaussianDecisions:
 
 @dataclass(frozen=True)
 class Denoising:
-    """Predicted and true velocity at noised outputs: x = (1 - sigma) * clean + sigma * noise, target = noise - clean."""
+    """Predicted and true velocity at noised outputs x = (1 - sigma) * clean + sigma * noise; target = noise - clean."""
 
     prediction: Tensor  # [N, ...] float32
     target: Tensor  # [N, ...] float32

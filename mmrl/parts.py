@@ -154,7 +154,7 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
 
 
 def final_weights(config: RunConfig) -> WeightsName:
-    """The weights that are evaluated and exported: those the evaluation names, else the averaged ones if there are any."""
+    """The weights that are evaluated and exported: those the evaluation names, else the averaged ones if any."""
     if config.evaluation is not None and config.evaluation.weights is not None:
         return config.evaluation.weights
     return "averaged" if config.averaging is not None else "trained"
@@ -222,7 +222,7 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
     plan = example_plan(parts.sampler, config.group_size)
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
         raise ConfigError(
-            f"loss {config.loss['name']!r} learns from random steps, but sampler {config.sampler['name']!r} makes none; "
+            f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
             "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         )
     if parts.evaluation is not None:

@@ -61,8 +61,8 @@ class Step:
 class Plan:
     """How one group is drawn: `roots` initial latents, then a tree of steps. Each leaf is a sample.
 
-    `guidance_scale` is that of classifier-free guidance: v = v_negative + scale * (v_prompt - v_negative); 1 is without,
-    and makes one network call where others make two.
+    `guidance_scale` is that of classifier-free guidance: v = v_negative + scale * (v_prompt - v_negative); 1 is
+    without, and makes one network call where others make two.
     """
 
     roots: int

@@ -39,7 +39,9 @@ class Outcome:
         held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
         where = f"report: {self.folder / 'report.html'}"
         if not self.is_complete:
-            return f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
+            return (
+                f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
+            )
         if held_out["before"] is None:
             return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
         change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
@@ -54,12 +56,15 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
 
     Raises ConfigError for input that cannot work, RunError where the run fails.
     """
-    trainer = make_trainer(config, build(config), folder)
+    parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
+    trainer = make_trainer(config, parts, folder)
     saved = checkpoint.latest(folder / "checkpoints") if resume else None
     if saved is not None:
         trainer.restore(checkpoint.load(saved))
     if trainer.engine.is_main:
-        trainer.tracking = _tracking(config, folder, trainer.progress.iteration)
+        shown = ("reward/mean", "held_out/score")
+        bar = ProgressBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
+        trainer.tracking = Tracking(MetricsLog(folder / "metrics.jsonl"), watchers, bar)
     kept = trainer.progress.iteration if saved is not None else -1
     with trainer.tracking.open(folder, config.model_dump(mode="json"), kept), _stop_on_signal(trainer):
         progress = trainer.train()
@@ -73,8 +78,10 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
     return Outcome(folder, summary, is_complete)
 
 
-def restored(source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> tuple[Trainer, WeightsName]:
-    """A run directory's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
+def restored(
+    source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last"
+) -> tuple[Trainer, WeightsName]:
+    """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
 
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
@@ -86,7 +93,9 @@ def restored(source: str, which: WeightsName | None = None, at: Literal["last", 
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
-        raise ConfigError(f"{source} keeps no {weights!r} weights; it has trained, {', '.join(trainer.policy.weights.kept)}")
+        raise ConfigError(
+            f"{source} keeps no {weights!r} weights; it has trained, {', '.join(trainer.policy.weights.kept)}"
+        )
     return trainer, weights
 
 
@@ -141,11 +150,6 @@ def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
     return found[best]
 
 
-def _tracking(config: RunConfig, folder: Path, done: int) -> Tracking:
-    bar = ProgressBar(config.iterations, done=done, every=5, shown=("reward/mean", "held_out/score"))
-    return Tracking(MetricsLog(folder / "metrics.jsonl"), [trackers.build(one) for one in config.trackers], bar)
-
-
 def _summary(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
     progress, evaluator = trainer.progress, trainer.evaluator
     name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None
@@ -192,4 +196,3 @@ def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-

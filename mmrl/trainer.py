@@ -75,7 +75,8 @@ class Trainer:
             metrics["time/iteration"] = time.perf_counter() - started
             self.tracking.log(self.progress.iteration, metrics)
             self.progress.train_seconds += time.perf_counter() - started
-            is_last = self.progress.iteration == self.config.iterations or self._should_stop()
+            should_stop = self._should_stop()
+            is_last = self.progress.iteration == self.config.iterations or (should_stop and not self.stop_requested)
             every = self.config.evaluation.every if self.config.evaluation is not None else 0
             if is_last or (every and self.progress.iteration % every == 0):
                 self._evaluate()
@@ -92,7 +93,7 @@ class Trainer:
         if self.engine.is_main:
             weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
             names: list[WeightsName] = ["trained", *(which for which in weights.kept if which != "reference")]
-            tensors = {which: weights.tensors(which) for which in names}
+            tensors: dict[str, Mapping[str, Tensor]] = {which: weights.tensors(which) for which in names}
             state = {
                 "progress": asdict(self.progress),
                 "prompts": self.collector.prompts.state_dict(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from mmrl.data import Rollout
 from mmrl.engine import Engine
 from mmrl.views import View
 
-OldSource = str  # "itself": exactly on-policy; "recorded": as the rollout stored it; "kept": an average of weights
+# exactly on-policy; as the rollout stored it; an average of weights kept beside the trained ones
+OldSource = Literal["itself", "recorded", "kept"]
 
 
 @dataclass
@@ -127,17 +129,17 @@ class Updater:
     def _evaluate(self, rollout: Rollout, view: View, old: OldSource) -> Evaluations:
         """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
         policy, needs = self.policy, self.loss.needs
-        others = {}
+        behaviour = reference = None
         with torch.no_grad():
             if "old" in needs and old == "kept":
                 with policy.weights("old"):
-                    others["old"] = policy.evaluate(rollout, view)
+                    behaviour = policy.evaluate(rollout, view)
             if "old" in needs and old == "recorded":
-                others["old"] = policy.recorded(rollout, view)
+                behaviour = policy.recorded(rollout, view)
             if "reference" in needs:
                 with policy.weights("reference"):
-                    others["reference"] = policy.evaluate(rollout, view)
-        trained = policy.evaluate(rollout, view)
+                    reference = policy.evaluate(rollout, view)
+        trained: Any = policy.evaluate(rollout, view)
         if "old" in needs and old == "itself":
-            others["old"] = trained.detach()  # type: ignore[union-attr]
-        return Evaluations(trained=trained, **others)
+            behaviour = trained.detach()
+        return Evaluations(trained, behaviour, reference)

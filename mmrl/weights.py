@@ -22,7 +22,7 @@ class Weights:
         *,
         adapter_off: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
-        """`trained`: parameters by name. `adapter_off`: how the reference is had without a copy, where there is an adapter."""
+        """`trained`: parameters by name. `adapter_off`: how an adapter is switched off, which gives the reference."""
         self.parameters = dict(trained)
         self._storage = {name: parameter.data for name, parameter in trained.items()}
         self._copies: dict[WeightsName, dict[str, Tensor]] = {}

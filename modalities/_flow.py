@@ -47,9 +47,9 @@ class FlowPolicy(ABC):
 
     Latents live as x = (1 - sigma) * clean + sigma * noise; the network predicts the velocity noise - clean.
 
-    Fields: `reduction` is the unit of log-probabilities (the papers' clip ranges are for `mean`); `network_batch` and
-    `decode_batch` bound the samples of one network call and of one decoding during rollout; `latent_dtype` is how latents
-    are stored between steps; `prompt_cache` is how many encoded prompts are kept.
+    `reduction` is the unit of log-probabilities (the papers' clip ranges are for `mean`); `network_batch` and
+    `decode_batch` bound the samples of one network call and of one decoding during rollout; `latent_dtype` is how
+    latents are stored between steps; `prompt_cache` is how many encoded prompts are kept.
     """
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising"})
@@ -188,7 +188,7 @@ class FlowPolicy(ABC):
         return linear_mean(decided.transition[calls], state, velocity)
 
     def _guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
-        """Velocity under classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598, eq. 6), in one batched call."""
+        """Velocity under classifier-free guidance, in one batched call (Ho & Salimans 2022, arXiv 2207.12598, eq. 6)."""
         if scale == 1:
             self.num_calls += len(latents)
             return self.velocity(latents, sigma, conditioning)

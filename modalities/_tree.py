@@ -135,7 +135,9 @@ def grow(
     group = torch.arange(len(plans), device=device).repeat_interleave(_per_group([p.roots for p in plans], device))
     roots = [normal(key.seed_for("root"), (plan.roots, *shape)) for plan, key in zip(plans, keys, strict=True)]
     latents = torch.cat(roots).to(like)
-    records, calls, edges = _Records(), [], []
+    records = _Records()
+    calls: list[Tensor] = []  # of each deciding step, for the nodes at hand: the call behind their last edge
+    edges: list[Tensor] = []
     for number in range(len(plans[0].steps)):
         steps = [plan.steps[number] for plan in plans]
         moves = [(s.transition.state, s.transition.velocity, s.transition.std) for s in steps]

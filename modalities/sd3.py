@@ -105,7 +105,7 @@ class StableDiffusion3(FlowPolicy):
         `uniform`: linspace(1, 1/T, T), shifted once, then 0 (the grid of the model's own training).
         """
         scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
-        extra = {"mu": self._dynamic_shift()} if scheduler.config.get("use_dynamic_shifting") else {}
+        extra: dict[str, Any] = {"mu": self._dynamic_shift()} if scheduler.config.get("use_dynamic_shifting") else {}
         if kind == "uniform":
             extra["sigmas"] = torch.linspace(1, 1 / num_steps, num_steps).tolist()
         scheduler.set_timesteps(num_steps, device="cpu", **extra)
@@ -224,7 +224,7 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
     return pipeline
 
 
-def _freeze_unused(transformer: nn.Module) -> None:
+def _freeze_unused(transformer: Any) -> None:
     """The last block throws its text output away, so its text queries reach nothing and never get a gradient."""
     last = f"transformer_blocks.{transformer.config.num_layers - 1}.attn."
     for name, parameter in transformer.named_parameters():

@@ -64,7 +64,7 @@ def test_tiny_pictures_are_inlined_exactly_and_large_ones_made_small(run: Path) 
     ("content", "message"),
     [
         ('{"samples": [{"prompt": "a", "seed": 1, "file": "../../secret.png"}]}', "must name a file beside"),
-        ('{"samples": [{"seed": 1}]}', "a sample needs 'prompt' and 'seed'"),
+        ('{"samples": [{"seed": 1}]}', "a sample needs a text 'prompt' and a whole"),
         ('{"samples": 3}', "needs a list 'samples', got int"),
         ("[]", "must hold a JSON object, got list"),
     ],

@@ -107,11 +107,14 @@ def test_batches_for_samples_may_cut_a_group_and_those_for_groups_never_do() -> 
     assert scores.values[:, 0].tolist() == scores.values[:, 1].tolist() == list(range(9))
 
 
-def test_scores_are_in_the_order_of_the_samples_where_groups_are_interleaved() -> None:
+@pytest.mark.parametrize(("batch_size", "calls"), [(2, [[0, 2], [1, 3]]), (None, [[0, 2, 1, 3]])])
+def test_scores_are_in_the_order_of_the_samples_where_groups_are_interleaved(
+    batch_size: int | None, calls: list[list[float]]
+) -> None:
     mixed = replace(rollout(), group=torch.tensor([7, 3, 7, 3]))
-    reward = Asked(number, "group", batch_size=2)
+    reward = Asked(number, "group", batch_size=batch_size)
     scores = scorer(reward).score(mixed, 0)
-    assert reward.calls == [[0, 2], [1, 3]]
+    assert reward.calls == calls
     assert scores.values[:, 0].tolist() == [0, 1, 2, 3] and scores.group.tolist() == [7, 3, 7, 3]
 
 

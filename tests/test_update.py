@@ -26,7 +26,13 @@ LOSSES: list[Callable[[Any], Loss]] = [
 
 
 def gradient(
-    policy: ToyTokens, rollout: Rollout, loss: Loss, micro_batch: int, *, old: OldSource = "recorded", rows: Tensor | None = None
+    policy: ToyTokens,
+    rollout: Rollout,
+    loss: Loss,
+    micro_batch: int,
+    *,
+    old: OldSource = "recorded",
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     rows = torch.arange(rollout.num_samples) if rows is None else rows
     weight = torch.zeros(rollout.num_samples, 1)
@@ -45,7 +51,9 @@ def moved(policy: ToyTokens) -> None:
     """Puts the policy off the weights that drew the rollout."""
     policy.weights.keep("reference")
     with torch.no_grad():
-        policy.network.weight.add_(torch.linspace(-0.4, 0.5, policy.network.weight.numel()).view_as(policy.network.weight))
+        policy.network.weight.add_(
+            torch.linspace(-0.4, 0.5, policy.network.weight.numel()).view_as(policy.network.weight)
+        )
 
 
 @pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])

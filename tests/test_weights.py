@@ -13,7 +13,7 @@ from mmrl.weights import Weights
 def linear() -> tuple[nn.Linear, Weights]:
     layer = nn.Linear(2, 2, bias=False)
     layer.weight.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    return layer, Weights({"weight": layer.weight})
+    return layer, Weights(dict(layer.named_parameters()))
 
 
 def test_copies_are_put_in_place_and_taken_out_also_when_nested_and_on_error() -> None:
@@ -70,7 +70,7 @@ def test_the_reference_of_an_adapter_is_the_adapter_switched_off() -> None:
         yield
         log.append("on")
 
-    weights = Weights({"weight": layer.weight}, adapter_off=off)
+    weights = Weights(dict(layer.named_parameters()), adapter_off=off)
     weights.keep("reference")
     with weights("reference"):
         log.append("inside")

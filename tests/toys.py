@@ -52,7 +52,8 @@ class ToyTokens:
         return {"network": self.network}
 
     def _log_probs(self) -> Tensor:
-        return self.network(torch.eye(LENGTH)).log_softmax(1)  # [K, V]
+        logits: Tensor = self.network(torch.eye(LENGTH))
+        return logits.log_softmax(1)  # [K, V]
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[int], keys: Sequence[GroupKey]) -> Rollout:

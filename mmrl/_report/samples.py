@@ -101,14 +101,18 @@ def _read_snapshot(iteration: int, path: Path) -> Snapshot:
 
 
 def _read_sample(path: Path, entry: Any) -> Sample:
-    if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str) or "seed" not in entry:
-        raise ConfigError(f"{path}: a sample needs 'prompt' and 'seed', got {entry!r:.200}")
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("prompt"), str)
+        or not isinstance(entry.get("seed"), int)
+    ):
+        raise ConfigError(f"{path}: a sample needs a text 'prompt' and a whole number 'seed', got {entry!r:.200}")
     file, text, scores = entry.get("file"), entry.get("text"), entry.get("scores") or {}
     if file is not None and (not isinstance(file, str) or Path(file).name != file):
         raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
     return Sample(
         prompt=entry["prompt"],
-        seed=int(entry["seed"]),
+        seed=entry["seed"],
         file=None if file is None else path.parent / file,
         text=None if text is None else str(text),
         scores={str(name): _finite(value) for name, value in scores.items()},

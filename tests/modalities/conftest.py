@@ -21,7 +21,12 @@ def lab_policy() -> MakePolicy:
 
     def make(dtype: torch.dtype = torch.float32, **settings: Any) -> StableDiffusion3:
         torch.manual_seed(0)
-        given = {"model": str(labs.checkpoint("shapes")), "height": 32, "width": 32, "max_sequence_length": 1} | settings
+        given: dict[str, Any] = {
+            "model": str(labs.checkpoint("shapes")),
+            "height": 32,
+            "width": 32,
+            "max_sequence_length": 1,
+        } | settings
         policy = StableDiffusion3(**given)
         policy.prepare(Placement(torch.device("cpu"), dtype))
         return policy
@@ -44,6 +49,8 @@ def twin_policy(twin_folder: Path, lab_policy: MakePolicy) -> MakePolicy:
     """The same for the random tiny SD3."""
 
     def make(dtype: torch.dtype = torch.float32, **settings: Any) -> StableDiffusion3:
-        return lab_policy(dtype, **({"model": str(twin_folder), "max_sequence_length": 8, "lora": Lora(rank=2)} | settings))
+        return lab_policy(
+            dtype, **({"model": str(twin_folder), "max_sequence_length": 8, "lora": Lora(rank=2)} | settings)
+        )
 
     return make

@@ -69,7 +69,9 @@ def test_without_sharing_every_member_pays_for_every_step(lab_policy: Any) -> No
     assert sum(seen) == len(PROMPTS) * GROUP * (STEPS - 1)
 
 
-def naive_gradient(policy: StableDiffusion3, rollout: Rollout, advantages: Tensor, first: int, noise: float) -> dict:
+def naive_gradient(
+    policy: StableDiffusion3, rollout: Rollout, advantages: Tensor, first: int, noise: float
+) -> dict[str, Tensor]:
     """-mean of A log p by a plain loop: each member's own forward pass, Flow-SDE written out, torch's own Normal."""
     decided = rollout.trace.decided
     sigma = 1 - first / STEPS
@@ -113,7 +115,9 @@ def test_the_gradient_of_a_shared_state_is_that_of_the_naive_g_fold_update(lab_p
 
 
 @pytest.mark.parametrize("latent_dtype", ["float32", "bfloat16", "float16"])
-def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(lab_policy: Any, latent_dtype: str) -> None:
+def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
+    lab_policy: Any, latent_dtype: str
+) -> None:
     policy = lab_policy(latent_dtype=latent_dtype)
     rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     view = all_calls(rollout)
@@ -133,6 +137,7 @@ def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: 
     sampler = FlowSDE(num_steps=STEPS, sigmas="uniform")
     key = GroupKey(7, 0, 1)
     alone = small.rollout([PROMPTS[1]], [sampler.plan(small, key, GROUP)], [key])
+    assert alone.outputs.images is not None and together.outputs.images is not None
     torch.testing.assert_close(alone.outputs.images, together.outputs.images[GROUP:], atol=1e-4, rtol=0)
     torch.testing.assert_close(alone.trace.clean, together.trace.clean[GROUP:], atol=1e-4, rtol=1e-4)
 

@@ -82,7 +82,9 @@ def test_each_distinct_prompt_is_encoded_once(lab_policy: Any) -> None:
     first = policy.conditioning([a, b, a, a])
     again = policy.conditioning([b, a])
     assert seen == [2]
-    assert torch.equal(first.tensors[0][1], again.tensors[0][0]) and torch.equal(first.tensors[1][2], again.tensors[1][1])
+    assert torch.equal(first.tensors[0][1], again.tensors[0][0]) and torch.equal(
+        first.tensors[1][2], again.tensors[1][1]
+    )
 
 
 def test_a_full_cache_still_answers_right(lab_policy: Any) -> None:
@@ -186,7 +188,8 @@ def test_an_exported_lora_loads_into_the_stock_pipeline(twin_policy: Any, twin_f
 
     def stock() -> torch.Tensor:
         with torch.no_grad():
-            return pipeline.transformer(latents, *conditioning.tensors, sigma * 1000, return_dict=False)[0]
+            velocity: torch.Tensor = pipeline.transformer(latents, *conditioning.tensors, sigma * 1000)[0]
+            return velocity
 
     without = stock()
     pipeline.load_lora_weights(tmp_path / "lora")
@@ -209,7 +212,7 @@ def test_an_exported_full_model_is_a_plain_pipeline_folder(twin_policy: Any, tmp
         assert torch.equal(again.weights.parameters[name], parameter), name
 
 
-def StableDiffusion3Policy(folder: Path) -> StableDiffusion3:  # noqa: N802 - reads as the class it makes
+def StableDiffusion3Policy(folder: Path) -> StableDiffusion3:
     policy = StableDiffusion3(model=str(folder), height=32, width=32, max_sequence_length=8)
     policy.prepare(Placement(torch.device("cpu"), torch.float32))
     return policy

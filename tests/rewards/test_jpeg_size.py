@@ -30,11 +30,13 @@ def test_it_is_the_size_of_the_file_in_kilobytes(
     assert torch.equal(JpegSize(compressible=False, quality=quality).score(batch), torch.tensor(sizes))
 
 
-def test_values_outside_the_range_are_cut_and_levels_rounded(make_batch: Callable[..., RewardBatch]) -> None:
-    noise = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)).round()
-    batch = make_batch(Outputs(images=noise), [""])
-    beyond = make_batch(Outputs(images=noise * 1.5 - 0.1 + 0.4 / 255), [""])
-    assert torch.equal(JpegSize().score(beyond), JpegSize().score(batch))
+def test_values_are_rounded_to_the_nearest_level_and_cut_at_the_ends(make_batch: Callable[..., RewardBatch]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.randint(256, (1, 3, 32, 32), generator=generator)
+    near = levels + 0.9 * torch.rand(levels.shape, generator=generator) - 0.45
+    near = torch.where(levels == 0, -40.0, torch.where(levels == 255, 300.0, near))
+    exact, rough = (JpegSize().score(make_batch(Outputs(images=values / 255), [""])) for values in (levels, near))
+    assert torch.equal(exact, rough)
 
 
 def test_an_image_with_nan_cannot_be_judged(make_batch: Callable[..., RewardBatch]) -> None:
