@@ -12,7 +12,7 @@ from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey
-from mmrl.scoring import Scorer
+from mmrl.scoring import Judgement, Scorer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SavedSample:
 
 @dataclass(frozen=True)
 class Result:
-    """What one evaluation found; the same on all processes but for the samples, which the main one holds."""
+    """What one evaluation found; the same on all processes."""
 
     score: float  # mean total over all samples that could be judged
     metrics: dict[str, float]
@@ -54,49 +54,54 @@ class Evaluator:
         """Evaluates the policy under `weights`; every process must call it."""
         numbered = [(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)]
         mine = self.engine.share(numbered)
-        parts: list[Scores] = []
+        judgements: list[Judgement] = []
         samples: list[SavedSample] = []
         with self.policy.weights(self.weights):
             for start in range(0, len(mine), self.chunk):
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
                 rollout = self.policy.rollout(prompts, plans, keys)
-                judgement = self.scorer.judge(rollout, 0)
-                parts.append(judgement.scores)
-                samples += self._first_of_each(rollout, judgement.scores, self.saved_samples - len(samples))
-        return self._result(Scores.join(self.engine.gather(parts)), samples)
-
-    def _result(self, scores: Scores, samples: list[SavedSample]) -> Result:
-        self.scorer.check(scores)
-        if not scores.valid.any():
+                judgements.append(self.scorer.judge(rollout, 0))
+                samples += self._chosen(rollout, judgements[-1].scores)
+        everyone = Judgement.join(self.engine.gather(judgements))
+        self.scorer.check(everyone.scores, everyone.first_failures)
+        if not everyone.scores.valid.any():
             raise RunError("held-out evaluation: not one sample could be judged")
-        order = scores.group.argsort(stable=True)  # sums must not depend on how prompts fell on processes
-        scores = scores.select(order)
-        score = float(scores.total[scores.valid].double().mean())
-        metrics = {"held_out/score": score, "held_out/failed": float((~scores.valid).sum())}
-        for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
-            judged = column[~column.isnan()]
-            metrics[f"held_out/{name}/mean"] = float(judged.double().mean())
-            metrics[f"held_out/{name}/std"] = float(judged.double().std(correction=0))
-        return Result(score, metrics, samples)
+        samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
+        return _result(everyone.scores, samples)
 
-    def _first_of_each(self, rollout: Rollout, scores: Scores, count: int) -> list[SavedSample]:
-        """The first sample of each of the first `count` prompts of a rollout."""
-        saved = []
-        for number in range(min(count, len(rollout.prompts)) if self.engine.is_main else 0):
-            row = int((rollout.prompt == number).nonzero()[0])
-            values = dict(zip(scores.names, scores.values[row].tolist(), strict=True))
-            outputs = rollout.outputs
-            saved.append(
-                SavedSample(
-                    prompt=rollout.prompts[number].text,
-                    seed=rollout.keys[number].draw,
-                    scores=values,
-                    image=None if outputs.images is None else outputs.images[row].cpu(),
-                    text=None if outputs.texts is None else outputs.texts[row],
-                )
-            )
-        return saved
+    def _chosen(self, rollout: Rollout, scores: Scores) -> list[SavedSample]:
+        """The first sample of some prompts, evenly spread over the held-out set."""
+        count = min(self.saved_samples, len(self.prompts))
+        spread = {n * len(self.prompts) // count for n in range(count)}
+        rows = [int((rollout.prompt == n).nonzero()[0]) for n, key in enumerate(rollout.keys) if key.draw in spread]
+        return [saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist()))) for row in rows]
+
+
+def _result(scores: Scores, samples: list[SavedSample]) -> Result:
+    scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
+    score = float(scores.total[scores.valid].double().mean())
+    metrics = {"held_out/score": score, "held_out/failed": float((~scores.valid).sum())}
+    for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
+        judged = column[~column.isnan()].double()
+        if len(judged):
+            metrics |= {
+                f"held_out/{name}/mean": float(judged.mean()),
+                f"held_out/{name}/std": float(judged.std(correction=0)),
+            }
+    return Result(score, metrics, samples)
+
+
+def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
+    """The sample `row` of a rollout; its seed is the draw number of its group."""
+    prompt, outputs = int(rollout.prompt[row]), rollout.outputs
+    return SavedSample(
+        prompt=rollout.prompts[prompt].text,
+        seed=rollout.keys[prompt].draw,
+        scores=scores,
+        image=None if outputs.images is None else outputs.images[row].cpu(),
+        text=None if outputs.texts is None else outputs.texts[row],
+    )
 
 
 def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:

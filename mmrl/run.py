@@ -15,7 +15,7 @@ from mmrl import checkpoint, trackers
 from mmrl.config import RunConfig, load_config
 from mmrl.contracts import ConfigError
 from mmrl.data import Prompt, WeightsName
-from mmrl.evaluation import Result, SavedSample, save_samples
+from mmrl.evaluation import Result, save_samples, saved_sample
 from mmrl.keys import GroupKey
 from mmrl.parts import build, final_weights, make_trainer
 from mmrl.report import write_report
@@ -116,11 +116,7 @@ def sample(source: str, prompts: list[str], count: int, seed: int, out: Path, wh
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):
         rollout = trainer.policy.rollout([Prompt(text) for text in prompts], plans, keys)
-    images = rollout.outputs.images
-    samples = [
-        SavedSample(prompts[int(prompt)], seed, {}, None if images is None else images[row].cpu())
-        for row, prompt in enumerate(rollout.prompt)
-    ]
+    samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples)]
     save_samples(samples, out)
     return out
 
