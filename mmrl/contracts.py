@@ -171,7 +171,8 @@ class Loss(Protocol):
 
     `measure` turns evaluations into a few small tensors [B, K] (the network is behind them); the call is a formula on
     these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all
-    micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each with that gradient.
+    micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each
+    micro-batch with that gradient.
     """
 
     kind: ClassVar[Literal["decisions", "denoising", "outputs"]]  # the evaluation it reads

@@ -75,7 +75,10 @@ class Evaluator:
         count = min(self.saved_samples, len(self.prompts))
         spread = {n * len(self.prompts) // count for n in range(count)}
         rows = [int((rollout.prompt == n).nonzero()[0]) for n, key in enumerate(rollout.keys) if key.draw in spread]
-        return [saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist()))) for row in rows]
+        return [
+            saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist(), strict=True)))
+            for row in rows
+        ]
 
 
 def _result(scores: Scores, samples: list[SavedSample]) -> Result:

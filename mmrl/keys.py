@@ -1,5 +1,6 @@
 """Randomness by key: every draw is a function of what it is for, never of when or where it is drawn."""
 
+import json
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 def seed_from(*parts: int | str) -> int:
     """A 63-bit seed that is the same on every machine, process and run for the same parts."""
-    text = "/".join(f"{type(part).__name__}:{part}" for part in parts)
+    text = json.dumps(parts)  # tells 1 from "1", and where a part ends
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

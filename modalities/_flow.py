@@ -188,7 +188,7 @@ class FlowPolicy(ABC):
         return linear_mean(decided.transition[calls], state, velocity)
 
     def _guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
-        """Velocity under classifier-free guidance, in one batched call (Ho & Salimans 2022, arXiv 2207.12598, eq. 6)."""
+        """Velocity under guidance, in one batched call (Ho & Salimans 2022, arXiv 2207.12598, eq. 6)."""
         if scale == 1:
             self.num_calls += len(latents)
             return self.velocity(latents, sigma, conditioning)

@@ -181,10 +181,11 @@ class StableDiffusion3(FlowPolicy):
         for encoder in encoders:
             if encoder is not None:
                 encoder.to(self.device)
-        yield
-        if self.offload_text_encoders:
+        try:
+            yield
+        finally:
             for encoder in encoders:
-                if encoder is not None:
+                if encoder is not None and self.offload_text_encoders:
                     encoder.to("cpu")
 
     def _dynamic_shift(self) -> float:
@@ -207,10 +208,12 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
     looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
     if looks_local and not Path(model).expanduser().is_dir():
         raise ConfigError(f"modalities.sd3.model: there is no folder {model!r}; give a diffusers folder or a hub name")
-    folder = str(Path(model).expanduser()) if looks_local else model
+    is_local = Path(model).expanduser().is_dir()
+    folder = str(Path(model).expanduser()) if is_local else model
     try:
+        absent = _absent(Path(folder)) if is_local else {}
         dtypes = {"transformer": transformer_dtype, "vae": torch.float32, "default": placement.dtype}
-        pipeline = StableDiffusion3Pipeline.from_pretrained(folder, dtype=dtypes, **_absent(Path(folder)))
+        pipeline = StableDiffusion3Pipeline.from_pretrained(folder, dtype=dtypes, **absent)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"modalities.sd3.model: {model!r} is not a Stable Diffusion 3 pipeline: {error}") from error
     pipeline.set_progress_bar_config(disable=True)
@@ -236,6 +239,8 @@ def _absent(folder: Path) -> dict[str, None]:
     """The parts that a local pipeline was saved without; diffusers wants to be told of a missing T5."""
     index = folder / "model_index.json"
     if not index.is_file():
-        return {}
+        raise ValueError("it has no model_index.json")
     parts = json.loads(index.read_text(encoding="utf-8"))
+    if parts.get("_class_name") != "StableDiffusion3Pipeline":
+        raise ValueError(f"its model_index.json names {parts.get('_class_name')!r}")
     return {name: None for name, origin in parts.items() if origin == [None, None]}

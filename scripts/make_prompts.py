@@ -28,7 +28,9 @@ def everything() -> list[str]:
     """All prompts of the grammar, as many of each kind, shuffled."""
     random = Random(0)
     coloured = [f"a photo of {article(colour)} {noun}" for colour, noun in product(COLOURS, OBJECTS)]
-    counted = [f"a photo of {count} {colour} {plural(noun)}" for count, colour, noun in product(COUNTS, COLOURS, OBJECTS)]
+    counted = [
+        f"a photo of {count} {colour} {plural(noun)}" for count, colour, noun in product(COUNTS, COLOURS, OBJECTS)
+    ]
     placed = [
         f"a photo of {article(colour)} {noun} {place} {article(other_colour)} {other}"
         for place, colour, noun, other_colour, other in product(PLACES, COLOURS, OBJECTS, COLOURS, OBJECTS)

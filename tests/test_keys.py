@@ -9,16 +9,14 @@ from scipy.stats import kstest
 
 from mmrl.keys import GroupKey, generator, normal, seed_from
 
-PARTS = st.lists(
-    st.integers(-(2**70), 2**70) | st.text(st.characters(blacklist_characters="/", codec="utf-8")), min_size=1
-)
+PARTS = st.lists(st.integers(-(2**70), 2**70) | st.text(), min_size=1)
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:
     """The published recipe: the first 8 bytes of blake2b, little endian, without the last bit."""
-    digest = blake2b(b"int:7/str:noise", digest_size=8).digest()
+    digest = blake2b(b'[7, "noise"]', digest_size=8).digest()
     expected = sum(byte << (8 * place) for place, byte in enumerate(digest)) // 2
-    assert seed_from(7, "noise") == expected == 2231018894372571979
+    assert seed_from(7, "noise") == expected == 2065948880617556467
 
 
 @given(PARTS, PARTS)
