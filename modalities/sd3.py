@@ -205,15 +205,15 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
 
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
-    if looks_local and not Path(model).expanduser().is_dir():
+    path = Path(model).expanduser()
+    is_folder = path.is_dir()
+    if not is_folder and (model.startswith((".", "/", "~")) or model.count("/") != 1):
         raise ConfigError(f"modalities.sd3.model: there is no folder {model!r}; give a diffusers folder or a hub name")
-    is_local = Path(model).expanduser().is_dir()
-    folder = str(Path(model).expanduser()) if is_local else model
     try:
-        absent = _absent(Path(folder)) if is_local else {}
+        absent = _absent(path) if is_folder else {}
         dtypes = {"transformer": transformer_dtype, "vae": torch.float32, "default": placement.dtype}
-        pipeline = StableDiffusion3Pipeline.from_pretrained(folder, dtype=dtypes, **absent)
+        source = path if is_folder else model
+        pipeline = StableDiffusion3Pipeline.from_pretrained(source, dtype=dtypes, **absent)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"modalities.sd3.model: {model!r} is not a Stable Diffusion 3 pipeline: {error}") from error
     pipeline.set_progress_bar_config(disable=True)
