@@ -125,6 +125,9 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
         again, recorded = policy.evaluate(rollout, view), policy.recorded(rollout, view)
     torch.testing.assert_close(again.log_prob(), recorded.log_prob(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(again.log_ratio(recorded), torch.zeros(8, 5), atol=1e-5, rtol=0)
+    # what is stored is where the sample went on from
+    block, decided = rollout.blocks[0], rollout.trace.decided
+    assert torch.equal(decided.child[block.edge[:, :-1]], decided.state[block.call[:, 1:]])
     # z = (x' - mean) / std is standard normal, so what is scored is what was drawn
     std = rollout.trace.decided.transition[:, 2].view(-1, 1, 1, 1)
     z = (rollout.trace.decided.child.float() - recorded.mean) / std
