@@ -1,5 +1,6 @@
 """What the benchmarks share: building a run, timing two programs in turns, JSON lines."""
 
+import argparse
 import json
 import platform
 import statistics
@@ -63,3 +64,10 @@ def emit(name: str, **values: Any) -> None:
     """One JSON line on stdout."""
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
     print(json.dumps({"benchmark": name, **values, **machine}), flush=True)
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """With the option that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    return parser

@@ -6,7 +6,6 @@ mmrl's iteration (collect, score, advantages, updates, averages, one JSON line) 
 shapes take turns in one process, each on weights of its own. Bar: the median ratio is at most 1.10.
 """
 
-import argparse
 import copy
 import tempfile
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import Clock, Seconds, emit, in_turns, median_ratio, median_seconds, trainer_of
+from _common import Clock, Seconds, argument_parser, emit, in_turns, median_ratio, median_seconds, trainer_of
 from torch import Tensor, nn
 
 from mmrl.keys import GroupKey
@@ -69,7 +68,6 @@ class Bare:
                 self._network(count)
             images = [self._decode(part) for part in torch.randn(len(shapes.prompts), 4, 4, 4).split(64)]
         verify(torch.cat(images), shapes.prompts)
-        rollout = clock()
         for _ in range(config.updates.epochs * config.updates.minibatches):
             for count in shapes.update_calls:
                 if config.loss["name"] == "nft":
@@ -83,7 +81,7 @@ class Bare:
                 torch._foreach_lerp_(self.average, [parameter.data for parameter in self.trained], 0.5)
         if config.loss["name"] == "nft":
             torch._foreach_lerp_(self.average, [parameter.data for parameter in self.trained], 0.5)
-        return {"rollout": rollout, "update": clock()}
+        return {"iteration": clock()}
 
     def _next_shapes(self) -> Shapes:
         """Those of mmrl's iteration of the same number."""
@@ -138,29 +136,25 @@ class Full:
         metrics = self.trainer._iterate(progress.iteration)
         progress.iteration += 1
         self.log.write(progress.iteration, metrics)
-        total = clock()
-        return {"rollout": metrics["time/rollout"], "update": total - metrics["time/rollout"]}
+        return {"iteration": clock()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--configs", nargs="+", default=["quickstart", "quickstart_policy_gradient"])
     options = parser.parse_args()
     for config in options.configs:
         with tempfile.TemporaryDirectory() as folder:
             trainer = trainer_of(config, [f"threads={options.threads}"], Path(folder))
-            full, bare = Full(trainer, MetricsLog(Path(folder) / "metrics.jsonl")), Bare(trainer)
-            pairs = in_turns(full, bare, options.pairs)
+            full = Full(trainer, MetricsLog(Path(folder) / "metrics.jsonl"))
+            pairs = in_turns(full, Bare(trainer), options.pairs)
         emit(
             "overhead",
             config=config,
             pairs=options.pairs,
-            ratio=round(median_ratio(pairs, "rollout", "update"), 4),
+            ratio=round(median_ratio(pairs, "iteration"), 4),
             bar=1.10,
-            ratio_rollout=round(median_ratio(pairs, "rollout"), 4),
-            ratio_update=round(median_ratio(pairs, "update"), 4),
             seconds_mmrl=median_seconds([first for first, _ in pairs]),
             seconds_bare=median_seconds([second for _, second in pairs]),
         )

@@ -22,7 +22,8 @@ def rows(kind: str) -> list[dict[str, Any]]:
 
 def _row(kind: Any, name: str) -> dict[str, Any]:
     cls = plugins.find(kind, name)
-    row: dict[str, Any] = {"name": name, "summary": inspect.getdoc(cls).splitlines()[0]}  # type: ignore[union-attr]
+    summary = (inspect.getdoc(inspect.getmodule(cls)) or "").partition("\n")[0]  # the file's first line says what it is
+    row: dict[str, Any] = {"name": name, "summary": summary}
     if kind == "rewards":
         row |= {
             "source": cls.source,  # type: ignore[attr-defined]

@@ -33,7 +33,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     else:
         per_pass = getattr(parts.loss, "draws", 1) * config.group_size * groups
     evaluations = 1 + ("reference" in parts.loss.needs) + (parts.loss.old_decay(0) is not None)
-    update = per_pass * evaluations * config.updates.epochs
+    passes = evaluations * config.updates.epochs + _is_recomputed(config, parts.loss)
+    update = per_pass * passes
     rollout = plan.num_rollout_calls * groups * factor
     summary: dict[str, Any] = {
         "samples per iteration": config.group_size * groups,
@@ -60,6 +61,9 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     Sizes shrink, the code that runs does not. Returns what was found, `is_good` among it.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of files of a few kilobytes
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
         parts, watched = _watch(_twins(build(small), small, Path(name)))
@@ -183,14 +187,20 @@ def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -
     plans = spies["sampler"].results.get("plan", [])
     factor = 2 if plans and plans[0].guidance_scale != 1 else 1
     rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
-    loss, is_decisions = trainer.loss, trainer.loss.kind == "decisions"
+    loss = trainer.loss
     evaluations = 1 + ("reference" in loss.needs) + (loss.old_decay(0) is not None)
     view_calls: int = sum(view.num_calls for views in spies["loss"].results.get("views", []) for view in views)
-    update = view_calls * evaluations * (factor if is_decisions else 1)
-    is_recomputed = is_decisions and config.updates.old == "recomputed" and "old" in loss.needs
-    if is_recomputed and config.updates.epochs * config.updates.minibatches > 1:
+    update = view_calls * evaluations * (factor if loss.kind == "decisions" else 1)
+    if _is_recomputed(config, loss):
         update += sum(plan.num_update_calls for plan in plans) * factor
     return rollout + update
+
+
+def _is_recomputed(config: RunConfig, loss: Loss) -> bool:
+    """Whether each rollout is evaluated once more before its first optimizer step."""
+    updates = config.updates
+    is_asked = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
+    return is_asked and loss.kind == "decisions" and "old" in loss.needs
 
 
 def _size_on_disk(config: RunConfig) -> float | None:

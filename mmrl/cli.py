@@ -28,6 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
 Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
 At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
 _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
+_is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
 
 
 @app.command()
@@ -46,11 +47,13 @@ def train(
 
     changes = list(overrides or [])
     if resume is not None:
+        if out is not None:
+            raise ConfigError(f"--resume goes on in {resume}; leave out --out {out}")
         if config is not None:
             if "=" not in config:
                 raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
             changes.insert(0, config)
-        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
+        checked, folder = start.resumed_run(resume, changes), resume
     elif config is None:
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
@@ -153,8 +156,14 @@ def main() -> NoReturn:
     except (ConfigError, RunError) as error:
         if debug:
             raise
-        print(f"mmrl: {error}", file=sys.stderr)
+        if _is_first_here:  # the processes of a run fail alike, and one of them says why
+            print(f"mmrl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:  # a disk that is full, a folder that cannot be written
+        if debug:
+            raise
+        print(f"mmrl: {error} (--debug shows where)", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("mmrl: stopped", file=sys.stderr)
         sys.exit(1)

@@ -55,7 +55,7 @@ class Collector:
                 (GroupKey(self.seed, iteration, draw, number), prompt)
                 for draw, prompt in self.prompts.draw(self.wanted - len(kept))
             ]
-            with self.policy.weights(weights):
+            with self.policy.weights(weights), self.engine.together():
                 rollout, judgement = self._draw(self.engine.share(draws), iteration)
             scores, mine, paths = self._gather(rollout, judgement)
             rounds.append((rollout, scores, mine, paths))

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmrl.errors import ConfigError
-from mmrl.plugins import did_you_mean, explain
+from mmrl.plugins import did_you_mean, explain, refuse_bools_as_numbers
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -103,7 +103,10 @@ class EvaluationSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """A checkpoint every `every` iterations and at the end; the last `keep` and the best are kept."""
+    """A checkpoint every `every` iterations, where an evaluation is the best so far, and at the end.
+
+    The last `keep` and the best are kept.
+    """
 
     every: NotNegative = 10  # 0: only at the end
     keep: Positive = 2
@@ -155,32 +158,37 @@ def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """The same from a mapping."""
-    tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
+    try:
+        tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
+    except yaml.YAMLError as error:
+        raise ConfigError(f"settings must be numbers, text, lists and mappings, as in YAML: {error}") from error
     for override in overrides:
         _override(tree, override)
     try:
-        return RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(explain(error, "config", RunConfig)) from None
+    refuse_bools_as_numbers(tree, config, "config")
+    return config
 
 
 def to_yaml(config: RunConfig) -> str:
     """The resolved settings as text that `load_config` reads back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+    # null is written too: where a default is a number, null is a setting of its own
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(config: str | Path) -> dict[str, Any]:
-    path = Path(config)
-    if not path.is_file():
-        name = str(config)
-        if name not in shipped_names():
-            hint = did_you_mean(name, shipped_names())
-            raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{hint}")
-        text, path = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), Path(name)
-    else:
-        text = path.read_text(encoding="utf-8")
+    """The settings of a path or a shipped name as YAML has them, unchecked."""
+    path, name = Path(config), str(config)
+    is_file = path.is_file()
+    if not is_file and name not in shipped_names():
+        hint = did_you_mean(name, shipped_names())
+        raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{hint}")
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.safe_load((path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the config {path}: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(tree, dict):

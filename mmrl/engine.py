@@ -1,6 +1,7 @@
 """Devices, precision and processes; the only file that knows the rank."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -8,7 +9,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from mmrl.contracts import Placement
+from mmrl.contracts import ConfigError, Placement, RunError
 
 Item = TypeVar("Item")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -22,7 +23,8 @@ class Engine:
     """
 
     def __init__(self, precision: Literal["float32", "bfloat16", "float16"] = "float32") -> None:
-        self._accelerator = Accelerator()
+        # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
+        self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.placement = Placement(self._accelerator.device, DTYPES[precision])
         # float16 gradients underflow without a scale; the other dtypes have the range of float32
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
@@ -62,14 +64,29 @@ class Engine:
         """Returns when all processes are here."""
         self._accelerator.wait_for_everyone()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
+
+        It waits for all processes; the block itself must not. Raises ConfigError or RunError as the block did.
+        """
+        own: ConfigError | RunError | None = None
+        try:
+            yield
+        except (ConfigError, RunError) as error:
+            own = error
+        first = next((error for error in self.gather([own]) if error is not None), None)
+        if first is not None:
+            raise own or first
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sums the gradients over processes, in one message; a missing gradient counts as zero."""
-        if self.num_processes == 1:
-            return
         trained = list(parameters)
         for parameter in trained:
-            if parameter.grad is None:
+            if parameter.grad is None:  # zero, also on a single process: momentum and weight decay act on it
                 parameter.grad = torch.zeros_like(parameter)
+        if self.num_processes == 1:
+            return
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
         total = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         sizes = [gradient.numel() for gradient in gradients]

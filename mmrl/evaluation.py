@@ -56,7 +56,7 @@ class Evaluator:
         mine = self.engine.share(numbered)
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
-        with self.policy.weights(self.weights):
+        with self.policy.weights(self.weights), self.engine.together():
             for start in range(0, len(mine), self.chunk):
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]

@@ -9,7 +9,7 @@ import torch
 from mmrl import checkpoint, plugins
 from mmrl.collect import Collector
 from mmrl.config import EvaluationSettings, OptimizerSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, ConfigError, Loss, Modality, Sampler
+from mmrl.contracts import Advantage, ConfigError, Loss, Modality, Reward, Sampler
 from mmrl.data import Prompt, WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
@@ -73,6 +73,8 @@ def build_scorer(rewards: Sequence[Plugin], max_failed_share: float) -> Scorer:
         except (TypeError, ValueError):
             raise ConfigError(f"rewards.weight must be a number, got {settings.get('weight')!r}") from None
         reward = plugins.build("rewards", own)
+        if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
+            raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))
     return Scorer(tuple(terms), max_failed_share)
 
@@ -96,11 +98,17 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         torch.set_num_threads(config.threads)
     engine = Engine(config.precision)
     torch.manual_seed(seed_from(config.seed, "initial weights"))
-    parts.policy.prepare(engine.placement)
-    parts.scorer.prepare(engine.placement)
+    with engine.together():
+        parts.policy.prepare(engine.placement)
+        parts.scorer.prepare(engine.placement)
     weights = parts.policy.weights
     if config.warm_start is not None:
-        weights.load("trained", _trained_of(Path(config.warm_start)))
+        try:
+            weights.load("trained", _trained_of(Path(config.warm_start)))
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
     for which in _copies(config, parts.loss):
         weights.keep(which)
     chunk = config.rollout_groups or config.prompts_per_iteration
@@ -138,7 +146,8 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
     if parts.evaluation is None:
         return None
     settings = parts.evaluation.settings
-    parts.evaluation.scorer.prepare(engine.placement)
+    with engine.together():
+        parts.evaluation.scorer.prepare(engine.placement)
     return Evaluator(
         policy=parts.policy,
         sampler=parts.evaluation.sampler,

@@ -23,17 +23,17 @@ def load_prompts(source: str) -> tuple[Prompt, ...]:
     """
     if source.startswith("lab:"):
         return _lab_prompts(source)
-    path = Path(source).expanduser()
-    if not path.is_file():
-        shipped = files("mmrl.configs").joinpath(source)
-        if not shipped.is_file():
-            raise ConfigError(
-                f"prompts: there is no file {source!r}, neither in the working folder nor shipped with mmrl"
-            )
-        text = shipped.read_text(encoding="utf-8")
-    else:
-        text = path.read_text(encoding="utf-8")
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    path, shipped = Path(source).expanduser(), files("mmrl.configs").joinpath(source)
+    if path.suffix not in (".txt", ".jsonl"):
+        raise ConfigError(f"prompts: needs lab:NAME/SPLIT, or a .txt or .jsonl file, got {source!r}")
+    if not path.is_file() and not shipped.is_file():
+        raise ConfigError(f"prompts: there is no file {source!r}, neither in the working folder nor shipped with mmrl")
+    try:
+        text = (path if path.is_file() else shipped).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompts: cannot read {source!r}: {error}") from error
+    # not splitlines(), which also cuts at characters that may stand inside a JSON text
+    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":

@@ -1,6 +1,7 @@
 """What the commands do: train, resume, evaluate, sample, export."""
 
 import json
+import os
 import platform
 import signal
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from mmrl import checkpoint, trackers
-from mmrl.config import RunConfig, load_config
-from mmrl.contracts import ConfigError
+from mmrl import checkpoint, start, trackers
+from mmrl.config import RunConfig, load_config, shipped_names
+from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Prompt, WeightsName
 from mmrl.evaluation import Result, save_samples, saved_sample
 from mmrl.keys import GroupKey
@@ -54,8 +55,18 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
     With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
     stopped: the same metrics and the same weights, bit for bit on a CPU.
 
-    Raises ConfigError for input that cannot work, RunError where the run fails.
+    Raises ConfigError for input that cannot work, RunError where the run fails; a run directory in which nothing but
+    the new config.yaml stands is then removed.
     """
+    try:
+        return _train(config, folder, resume)
+    except (ConfigError, RunError):
+        if not resume and folder.is_dir():
+            start.forget(folder)
+        raise
+
+
+def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, folder)
     saved = checkpoint.latest(folder / "checkpoints") if resume else None
@@ -67,8 +78,9 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
         trainer.tracking = Tracking(MetricsLog(folder / "metrics.jsonl"), watchers, bar)
     kept = trainer.progress.iteration if saved is not None else -1
     with trainer.tracking.open(folder, config.model_dump(mode="json"), kept), _stop_on_signal(trainer):
-        progress = trainer.train()
-    is_complete = not trainer.stop_requested or progress.iteration == config.iterations
+        if trainer.engine.is_main and resume:  # only now: settings that fail must not stay in the run directory
+            start.write_config(folder, config)
+        is_complete = trainer.train()
     summary = _summary(trainer, is_complete)
     if trainer.engine.is_main:
         text = json.dumps(summary, indent=2)
@@ -87,15 +99,16 @@ def restored(
     """
     folder = Path(source)
     is_run = (folder / "config.yaml").is_file()
+    if folder.is_dir() and not is_run and source not in shipped_names():
+        raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
     config = load_config(folder / "config.yaml" if is_run else source)
     trainer = make_trainer(config, build(config), folder)
     if is_run:
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
-        raise ConfigError(
-            f"{source} keeps no {weights!r} weights; it has trained, {', '.join(trainer.policy.weights.kept)}"
-        )
+        present = ", ".join(["trained", *trainer.policy.weights.kept])
+        raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
     return trainer, weights
 
 
@@ -125,8 +138,8 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     """Writes a run's weights as other tools load them: a plain diffusers folder, or a LoRA."""
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} exists and is not empty; give another folder with --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
     trainer, weights = restored(source, which, at)
     with trainer.policy.weights(weights):
         trainer.policy.export(out)
@@ -140,6 +153,8 @@ def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
     if at == "last":
         return last
     best = checkpoint.load(last).state["progress"]["best_iteration"]
+    if best is None:
+        raise ConfigError(f"{folder} has no best checkpoint: it was not evaluated after training began")
     found = checkpoint.saved(folder / "checkpoints")
     if best not in found:
         raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
@@ -184,7 +199,8 @@ def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
             raise KeyboardInterrupt
         trainer.stop_requested = True
         if trainer.engine.is_main:
-            print("\nfinishing this iteration and saving; once more to stop at once", flush=True)
+            # not print: the signal may have come in the middle of one
+            os.write(2, b"\nfinishing this iteration and saving; once more to stop at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

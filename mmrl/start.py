@@ -1,6 +1,7 @@
 """The start of a run, before anything heavy is imported: its settings and its directory."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from mmrl.config import RunConfig, check_config, load_config, read_yaml, to_yaml
 from mmrl.errors import ConfigError
 
 MAY_CHANGE = ("iterations", "max_seconds", "checkpoint", "trackers")  # on resume; the rest decides the numbers
+UNFINISHED = ".config.yaml.tmp"  # all that a kill in the first moment leaves
 
 
 def new_run(
@@ -16,6 +18,7 @@ def new_run(
 ) -> tuple[RunConfig, Path]:
     """The checked settings and the new run directory with its config.yaml.
 
+    `out`: by default runs/<config>-<time>, with a number behind it where that is taken.
     Raises ConfigError for wrong settings, and for a directory that holds something already.
     """
     is_mapping = isinstance(config, Mapping)
@@ -24,13 +27,35 @@ def new_run(
     folder = Path(out) if out is not None else Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     if not is_main:
         return checked, folder
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists already; give another --out, or go on with: mmrl train --resume {folder}")
-    _write(folder, checked)
+    try:
+        folder = folder if out is not None else _unused(folder)
+        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
+            is_run = (folder / "config.yaml").is_file()
+            hint = f", or go on with: mmrl train --resume {folder}" if is_run else ""
+            raise ConfigError(f"{folder} exists already; give another --out{hint}")
+        write_config(folder, checked)
+    except OSError as error:
+        raise ConfigError(f"cannot write the run directory {folder}: {error}") from error
     return checked, folder
 
 
-def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True) -> RunConfig:
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Writes the run directory's config.yaml, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / UNFINISHED
+    temporary.write_text(to_yaml(config), encoding="utf-8")
+    temporary.replace(folder / "config.yaml")
+
+
+def forget(folder: Path) -> None:
+    """Removes a run directory that holds nothing but its config.yaml, so that a mended command can use it again."""
+    with suppress(FileNotFoundError):  # another process of the run was faster
+        if [path.name for path in folder.iterdir()] == ["config.yaml"]:
+            (folder / "config.yaml").unlink()
+            folder.rmdir()
+
+
+def resumed_run(folder: Path, overrides: Sequence[str]) -> RunConfig:
     """The settings of a run that goes on, with the few overrides that do not change its numbers.
 
     Raises ConfigError where there is no run, and for other overrides.
@@ -42,17 +67,17 @@ def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True)
         key = override.partition("=")[0].split(".")[0].strip()
         if key not in MAY_CHANGE:
             raise ConfigError(f"on resume only {', '.join(MAY_CHANGE)} may be overridden, got {override!r}")
-    config = check_config(read_yaml(path), overrides)
-    if overrides and is_main:
-        _write(folder, config)
-    return config
+    return check_config(read_yaml(path), overrides)
 
 
-def _write(folder: Path, config: RunConfig) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / ".config.yaml.tmp"
-        temporary.write_text(to_yaml(config), encoding="utf-8")
-        temporary.replace(folder / "config.yaml")
-    except OSError as error:
-        raise ConfigError(f"cannot write the run directory {folder}: {error}") from error
+def _unused(folder: Path) -> Path:
+    """The folder, made; `-2`, `-3` ... behind its name where another run of the same second was faster."""
+    number, made = 1, folder
+    while True:
+        try:
+            made.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            made = folder.with_name(f"{folder.name}-{number}")
+        else:
+            return made

@@ -14,7 +14,7 @@ from mmrl import checkpoint
 from mmrl.checkpoint import Checkpoint
 from mmrl.collect import Collected, Collector
 from mmrl.config import OptimizerSettings, RunConfig
-from mmrl.contracts import Advantage, Loss, LossBatch, Modality
+from mmrl.contracts import Advantage, ConfigError, Loss, LossBatch, Modality
 from mmrl.data import WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator, Result, save_samples
@@ -64,55 +64,68 @@ class Trainer:
         """Who draws the rollouts: the trained weights, or the old ones where the loss keeps an average of them."""
         return "trained" if self.loss.old_decay(0) is None else "old"
 
-    def train(self) -> Progress:
-        """Runs to the last iteration, or until time is up or a stop is requested; saves before it returns."""
-        if self.progress.iteration == 0:
+    def train(self) -> bool:
+        """Runs to the last iteration, or until time is up or a stop is requested, and saves.
+
+        Returns whether the run is done; False where it was stopped, to be resumed.
+        """
+        now, total, evaluation = self.progress, self.config.iterations, self.config.evaluation
+        if now.iteration == 0:
             self._evaluate()
-        while self.progress.iteration < self.config.iterations and not self._should_stop():
+        is_done, is_stopping = now.iteration >= total or self._is_time_up(), self._is_stopping()
+        while not is_done and not is_stopping:
             started = time.perf_counter()
-            metrics = self._iterate(self.progress.iteration)
-            self.progress.iteration += 1
+            metrics = self._iterate(now.iteration)
+            now.iteration += 1
             metrics["time/iteration"] = time.perf_counter() - started
-            self.tracking.log(self.progress.iteration, metrics)
-            self.progress.train_seconds += time.perf_counter() - started
-            should_stop = self._should_stop()
-            is_last = self.progress.iteration == self.config.iterations or (should_stop and not self.stop_requested)
-            every = self.config.evaluation.every if self.config.evaluation is not None else 0
-            if is_last or (every and self.progress.iteration % every == 0):
+            with self.engine.together():
+                self.tracking.log(now.iteration, metrics)
+            now.train_seconds += time.perf_counter() - started
+            is_done = now.iteration >= total or self._is_time_up()
+            if is_done or (evaluation is not None and self._is_due(evaluation.every)):
                 self._evaluate()
-            if is_last or (
-                self.config.checkpoint.every and self.progress.iteration % self.config.checkpoint.every == 0
-            ):
-                started = time.perf_counter()
+            is_stopping = self._is_stopping()  # asked once: the answer that saves is the one that ends the loop
+            started = time.perf_counter()
+            is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
+            if is_done or is_stopping or is_best or self._is_due(self.config.checkpoint.every):
                 self.save()
-                self.progress.train_seconds += time.perf_counter() - started
-        return self.progress
+            now.train_seconds += time.perf_counter() - started
+        return is_done
 
     def save(self) -> None:
         """Writes a checkpoint; every process must call it."""
-        if self.engine.is_main:
-            weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
-            names: list[WeightsName] = ["trained", *(which for which in weights.kept if which != "reference")]
-            tensors: dict[str, Mapping[str, Tensor]] = {which: weights.tensors(which) for which in names}
-            state = {
-                "progress": asdict(self.progress),
-                "prompts": self.collector.prompts.state_dict(),
-                "plugins": {name: plugin.state_dict() for name, plugin in self.stateful.items()},
-                "engine": self.engine.state_dict(),
-                "optimizer": optimizer_state,
-            }
-            self.tracking.sync()
-            folder = self.folder / "checkpoints"
-            checkpoint.save(folder, Checkpoint(self.progress.iteration, {**tensors, "optimizer": optimizer}, state))
-            best = {self.progress.best_iteration} if self.progress.best_iteration is not None else set()
-            checkpoint.prune(folder, self.config.checkpoint.keep, best)
-        self.engine.wait()
+        with self.engine.together():
+            if self.engine.is_main:
+                self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
+        names: list[WeightsName] = ["trained", *(which for which in weights.kept if which != "reference")]
+        tensors: dict[str, Mapping[str, Tensor]] = {which: weights.tensors(which) for which in names}
+        state = {
+            "progress": asdict(self.progress),
+            "prompts": self.collector.prompts.state_dict(),
+            "plugins": {name: plugin.state_dict() for name, plugin in self.stateful.items()},
+            "engine": self.engine.state_dict(),
+            "optimizer": optimizer_state,
+        }
+        self.tracking.sync()
+        folder = self.folder / "checkpoints"
+        checkpoint.save(folder, Checkpoint(self.progress.iteration, {**tensors, "optimizer": optimizer}, state))
+        best = {self.progress.best_iteration} if self.progress.best_iteration is not None else set()
+        checkpoint.prune(folder, self.config.checkpoint.keep, best)
 
     def restore(self, saved: Checkpoint) -> None:
-        """Puts a checkpoint back; the run then goes on as if it had not stopped."""
+        """Puts a checkpoint back; the run then goes on as if it had not stopped.
+
+        Raises ConfigError where the checkpoint does not fit the model or the optimizer.
+        """
         for which in ("trained", "old", "averaged"):
             if which in saved.tensors:
-                self.policy.weights.load(which, saved.tensors[which])
+                try:
+                    self.policy.weights.load(which, saved.tensors[which])
+                except ValueError as error:
+                    raise ConfigError(f"the checkpoint is of another model: {error}") from error
         state = saved.state
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])
@@ -185,9 +198,8 @@ class Trainer:
         steps = []
         for epoch in range(self.config.updates.epochs):
             order = torch.randperm(len(kept), generator=generator(self.config.seed, "minibatch", iteration, epoch))
-            steps += [
-                [kept[int(n)] for n in part] for part in order.chunk(self.config.updates.minibatches) if len(part)
-            ]
+            parts = order.tensor_split(self.config.updates.minibatches)  # chunk would make 3 parts of 5 groups, not 4
+            steps += [[kept[int(n)] for n in part] for part in parts if len(part)]
         return steps
 
     def _mean_metrics(self, steps: list[StepMetrics]) -> dict[str, float]:
@@ -234,10 +246,19 @@ class Trainer:
             save_samples(result.samples, folder)
             self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
 
-    def _should_stop(self) -> bool:
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.progress.iteration % every == 0
+
+    def _is_time_up(self) -> bool:
         limit = self.config.max_seconds
-        wants = self.stop_requested or (limit is not None and self.progress.train_seconds >= limit)
-        return float(self.engine.sum(torch.tensor(float(wants)))) > 0
+        return limit is not None and self._anywhere(self.progress.train_seconds >= limit)
+
+    def _is_stopping(self) -> bool:
+        return self._anywhere(self.stop_requested)
+
+    def _anywhere(self, is_so: bool) -> bool:
+        """Whether it is so on some process: what one does, all must."""
+        return float(self.engine.sum(torch.tensor(float(is_so)))) > 0
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return list(self.policy.weights.parameters.values())

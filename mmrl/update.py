@@ -58,9 +58,10 @@ class Updater:
         if float(denominator) <= 0:
             return None
         metrics = StepMetrics()
-        for view, weighed, (coefficients, _) in zip(views, batches, counted, strict=False):
-            assert rollout is not None
-            self._accumulate_view(rollout, view, weighed, coefficients / denominator, old, metrics)
+        with self.engine.together():
+            for view, weighed, (coefficients, _) in zip(views, batches, counted, strict=False):
+                assert rollout is not None
+                self._accumulate_view(rollout, view, weighed, coefficients / denominator, old, metrics)
         return metrics
 
     def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
@@ -114,10 +115,12 @@ class Updater:
         total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
         gradients = torch.autograd.grad(total, measures, allow_unused=True)
         for part in parts:
-            inside = part.weight(rollout).to(self.engine.device) > 0
+            inside = part.weight(rollout).to(self.engine.device) > 0  # [B, K]
             again = self.loss.measure(self._evaluate(rollout, part, old))
             used = [(m, g) for m, g in zip(again, gradients, strict=True) if g is not None and m.requires_grad]
-            self.engine.backward(sum((m * g * inside).sum() for m, g in used))  # type: ignore[arg-type]
+            # a measure of whole samples [B, 1] counts once, not once for each of its K entries
+            kept = [inside if m.shape == inside.shape else inside.any(1, keepdim=True) for m, _ in used]
+            self.engine.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
 
     def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
         kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))

@@ -76,7 +76,7 @@ class StableDiffusion3(FlowPolicy):
 
         write_tiny_sd3(folder, seed)
         lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
-        length = min(self.max_sequence_length, 16)
+        length = min(self.max_sequence_length, 64)  # the shipped prompts fit
         return replace(
             self, model=str(folder), height=32, width=32, max_sequence_length=length, lora=lora, compile=False
         )

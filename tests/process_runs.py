@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,18 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+HEAVY = (
+    "diffusers.loaders.peft",
+    "diffusers.models.autoencoders.autoencoder_kl",
+    "diffusers.models.transformers.transformer_sd3",
+    "diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3",
+    "diffusers.schedulers.scheduling_flow_match_euler_discrete",
+    "peft",
+    "transformers.models.clip.modeling_clip",
+    "transformers.models.clip.tokenization_clip",
+    "mmrl.modalities.sd3",
+    "mmrl.run",
+)
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
 
 MY_REWARDS = '''
@@ -25,7 +39,7 @@ import torch
 
 @dataclass(frozen=True)
 class Redness:
-    """Mean of the red channel, or 0.5 for prompts with the word `dull`; raises at an iteration, or for a prompt."""
+    """Mean of the red channel; for prompts with a given word 0.5, an error, or an answer of the wrong shape."""
 
     source: ClassVar[str] = "a test"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -90,52 +104,81 @@ def write_inputs(folder: Path, changes: dict[str, Any], prompts: tuple[str, ...]
     (folder / "run.yaml").write_text(yaml.safe_dump(SETTINGS | changes), encoding="utf-8")
 
 
-def mmrl(folder: Path, arguments: list[str], num_processes: int) -> list[Ended]:
-    """`mmrl ARGUMENTS` run inside `folder` by that many processes, as a launcher starts them; their ends."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.process_runs", "tests.warm_imports"])
-    port = _free_port()
+def mmrl(
+    folder: Path, arguments: list[str], num_processes: int, meanwhile: Callable[[list[int]], None] | None = None
+) -> list[Ended]:
+    """`mmrl ARGUMENTS` run inside `folder` by that many processes, as a launcher starts them; their ends.
+
+    `meanwhile` is called with their process ids when they have started.
+    """
     logs = [folder / f"log-{time.monotonic_ns()}-{rank}.txt" for rank in range(num_processes)]
+    codes = _fork(_command_line, [(folder, arguments, log) for log in logs], meanwhile)
+    outputs = [log.read_text(encoding="utf-8") if log.exists() else "" for log in logs]
+    return [Ended(code, output) for code, output in zip(codes, outputs, strict=True)]
+
+
+def in_processes(function: Callable[[], Any], num_processes: int) -> list[Any]:
+    """What a function of a module returns in each of that many processes."""
+    context = multiprocessing.get_context("forkserver")
+    pipes = [context.Pipe(duplex=False) for _ in range(num_processes)]
+    codes = _fork(_send, [(function, sender) for _, sender in pipes])
+    assert codes == [0] * num_processes, f"exit codes {codes}; what was raised is on stderr"
+    return [receiver.recv() for receiver, _ in pipes]
+
+
+def _fork(
+    target: Callable[..., None],
+    arguments: Sequence[tuple[Any, ...]],
+    meanwhile: Callable[[list[int]], None] | None = None,
+) -> list[int]:
+    """Exit codes of a process for each of the tuples, forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *HEAVY])
+    port = _free_port()
     started = [
-        context.Process(target=_run, args=(folder, arguments, rank, num_processes, port, logs[rank]), daemon=True)
-        for rank in range(num_processes)
+        context.Process(target=_as_launched, args=(rank, len(arguments), port, target, own), daemon=True)
+        for rank, own in enumerate(arguments)
     ]
-    for process in started:
-        process.start()
-    deadline = time.monotonic() + TIMEOUT
-    for process in started:
-        process.join(max(0.0, deadline - time.monotonic()))
-    for process in started:
-        if process.is_alive():
-            process.kill()
-            process.join()
-    codes = [process.exitcode for process in started]
-    return [
-        Ended(-1 if code is None else code, log.read_text(encoding="utf-8") if log.exists() else "")
-        for code, log in zip(codes, logs, strict=True)
-    ]
+    try:
+        for process in started:
+            process.start()
+        if meanwhile is not None:
+            meanwhile([process.pid for process in started if process.pid is not None])
+        deadline = time.monotonic() + TIMEOUT
+        for process in started:
+            process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for process in started:
+            if process.is_alive():
+                process.kill()
+                process.join()
+    return [-1 if process.exitcode is None else process.exitcode for process in started]
 
 
-def _run(folder: Path, arguments: list[str], rank: int, num_processes: int, port: int, log: Path) -> None:
+def _as_launched(rank: int, num_processes: int, port: int, target: Callable[..., None], own: tuple[Any, ...]) -> None:
+    """Calls the target in the surroundings that `accelerate launch` makes."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
     if num_processes > 1:
-        os.environ |= {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(num_processes),
-            "LOCAL_WORLD_SIZE": str(num_processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_processes, "LOCAL_WORLD_SIZE": num_processes}
+        os.environ |= {name: str(value) for name, value in ranks.items()}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    target(*own)
+
+
+def _command_line(folder: Path, arguments: list[str], log: Path) -> None:
     os.chdir(folder)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     sys.argv = ["mmrl", *arguments]
-    torch.set_num_threads(1)
     from mmrl.cli import main  # reads the rank when it is imported
 
     main()
+
+
+def _send(function: Callable[[], Any], sender: Connection) -> None:
+    sender.send(function())
 
 
 def _free_port() -> int:

@@ -15,12 +15,13 @@ from mmrl.losses.grpo import Grpo
 from mmrl.losses.reinforce import Reinforce
 from mmrl.numerics import Normalisation
 from mmrl.update import OldSource, Updater
-from tests.toys import GroupPreference, SequenceRatio, ToyTokens, loss_batch, toy_rollout
+from tests.toys import AnswerRatio, GroupPreference, SequenceRatio, ToyTokens, loss_batch, toy_rollout
 
 LOSSES: list[Callable[[Any], Loss]] = [
     lambda by: Grpo(clip_low=0.2, clip_high=0.2, kl_coef=0.3, kl="k3", normalise=by),
     lambda by: Reinforce(normalise=by),
     lambda by: SequenceRatio(normalise=by),
+    lambda by: AnswerRatio(normalise=by),
     lambda by: GroupPreference(),
 ]
 
@@ -69,6 +70,15 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
     assert whole.abs().max() > 1e-3
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
     assert seen == pytest.approx(seen_in_parts, abs=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 5, 100])
+def test_a_measure_of_whole_answers_has_the_gradient_of_one_of_tokens(micro_batch: int) -> None:
+    policy, rollout = toy_rollout()
+    moved(policy)
+    tokens, _ = gradient(policy, rollout, SequenceRatio(), micro_batch)
+    answers, _ = gradient(policy, rollout, AnswerRatio(), micro_batch)
+    torch.testing.assert_close(answers, tokens, atol=1e-6, rtol=1e-5)
 
 
 def test_the_gradient_of_a_group_scope_loss_is_that_of_its_formula() -> None:

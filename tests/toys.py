@@ -132,6 +132,14 @@ class SequenceRatio(DecisionLoss):
 
 
 @dataclass(frozen=True)
+class AnswerRatio(SequenceRatio):
+    """The same with the ratio of the whole answer measured as one number: [B, 1], not [B, K]."""
+
+    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+        return (evaluations.trained.log_ratio(evaluations.old).sum(1, keepdim=True),)
+
+
+@dataclass(frozen=True)
 class GroupPreference(DecisionLoss):
     """-log sigmoid of the advantage-weighted sum of log-probs over a whole group (as DGPO's): its scope is a group."""
 

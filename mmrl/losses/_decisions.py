@@ -27,6 +27,8 @@ class DecisionLoss:
           back, so k1 is reported and k2 differentiated (Liu et al. 2025, arXiv 2510.01555).
       k3: never negative, as in GRPO (Shao et al. 2024, arXiv 2402.03300, eq. 4); on-policy, its mean gradient is that
           of the reverse direction, KL(reference || trained).
+    On latents take `exact`. An estimator reads the log-ratio in the unit of the reduction, and squares that unit: with
+    `mean` its gradient is d times smaller than the exact one's, with `rms` sqrt(d) times, with `sum` the same.
 
     Raises ValueError for settings out of range.
     """

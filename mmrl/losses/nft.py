@@ -66,21 +66,19 @@ class Nft:
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[DenoisingView]:
         """`draws` noised copies of each sample, by the step's key, the prompt's key and the place in the group."""
-        sigma, seeds = torch.empty(len(rows), self.draws), []
-        for n, row in enumerate(rows.tolist()):
-            prompt = rollout.prompt[row]
-            draw = rollout.keys[int(prompt)].draw
-            of_same_prompt = rollout.prompt == prompt
-            member = int(of_same_prompt[:row].sum())
-            sigma[n] = self._sigma(key.seed_for("sigma", draw), int(of_same_prompt.sum()))[member]
-            sharing = (draw, member) if self.noise == "sample" else (draw,)
-            seeds += [key.seed_for("noise", *sharing, column) for column in range(self.draws)]
+        sigma, seeds = torch.empty(rollout.num_samples, self.draws), {}
+        for prompt in rollout.prompt[rows].unique().tolist():
+            draw, members = rollout.keys[prompt].draw, (rollout.prompt == prompt).nonzero().squeeze(1)
+            sigma[members] = self._sigma(key.seed_for("sigma", draw), len(members))
+            for member, row in enumerate(members.tolist()):
+                sharing = (draw, member) if self.noise == "sample" else (draw,)
+                seeds[row] = [key.seed_for("noise", *sharing, column) for column in range(self.draws)]
         return [
             DenoisingView(
                 sample=rows.repeat_interleave(self.draws),
                 draw=torch.arange(self.draws).repeat(len(rows)),
-                sigma=sigma.flatten(),
-                noise_seed=tuple(seeds),
+                sigma=sigma[rows].flatten(),
+                noise_seed=tuple(seed for row in rows.tolist() for seed in seeds[row]),
                 num_draws=self.draws,
             )
         ]

@@ -226,6 +226,26 @@ def test_on_policy_mean_gradient_of_the_estimators(kl: KL) -> None:
         assert_close((probability * terms[:, 0]).sum(), kl_divergence(p, q))
 
 
+@pytest.mark.parametrize("kl", ["k1", "k2"])
+@pytest.mark.parametrize(("reduction", "weaker"), [("sum", 1.0), ("mean", D), ("rms", math.sqrt(D))])
+def test_on_latents_an_estimator_squares_the_unit_of_the_reduction(kl: KL, reduction: Reduction, weaker: float) -> None:
+    """Mean gradients by quadrature: 3 nodes in each of 3 dimensions are exact for what is quadratic in the noise."""
+    nodes = torch.tensor([-math.sqrt(3), 0.0, math.sqrt(3)], dtype=torch.float64)
+    share = torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=torch.float64)
+    z, weight = torch.cartesian_prod(nodes, nodes, nodes), torch.cartesian_prod(share, share, share).prod(1)
+    mean, reference = (STATE @ WEIGHT).requires_grad_(), STATE @ OLD_WEIGHT
+    sample, calls = mean.detach() + STD * z, torch.zeros(27, dtype=torch.int64)
+    std, entry = torch.tensor([STD], dtype=torch.float64), torch.arange(27)[:, None]
+
+    def gradient(estimator: KL) -> Tensor:
+        trained, frozen = (GaussianDecisions(m[None], std, sample, calls, entry, reduction) for m in (mean, reference))
+        loss = Grpo(kl_coef=1.0, kl=estimator)
+        divergence = loss.measure(Evaluations(trained, trained.detach(), frozen))[1]
+        return _gradient((weight * divergence[:, 0]).sum(), mean)
+
+    assert_close(gradient(kl) * weaker, gradient("exact"), rtol=1e-5, atol=1e-7)  # samples are read in float32
+
+
 def test_the_exact_kl_of_tokens_is_refused() -> None:
     tokens = TokenDecisions(torch.zeros(1, 2))
     with pytest.raises(ValueError, match="k1, k2 or k3"):

@@ -1,0 +1,54 @@
+"""What `mmrl list` shows is what the folders hold."""
+
+from pathlib import Path
+
+import pytest
+
+from mmrl import catalogue
+from mmrl.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "modalities": "modalities",
+    "samplers": "samplers",
+    "rewards": "rewards",
+    "losses": "mmrl/losses",
+    "advantages": "mmrl/advantages",
+}
+
+
+@pytest.mark.parametrize(("kind", "folder"), FOLDERS.items())
+def test_every_file_of_a_folder_is_listed_with_its_first_line(kind: str, folder: str) -> None:
+    files = sorted(path for path in (ROOT / folder).glob("*.py") if not path.name.startswith("_"))
+    first_lines = [path.read_text(encoding="utf-8").splitlines()[0].strip('"') for path in files]
+    rows = catalogue.rows(kind)
+    assert [(row["name"], row["summary"]) for row in rows] == list(
+        zip([path.stem for path in files], first_lines, strict=True)
+    )
+
+
+def test_every_shipped_config_is_listed_with_its_first_comment() -> None:
+    files = sorted((ROOT / "configs").glob("*.yaml"))
+    comments = [path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for path in files]
+    assert [(row["name"], row["summary"]) for row in catalogue.rows("configs")] == list(
+        zip([path.stem for path in files], comments, strict=True)
+    )
+
+
+def test_a_reward_without_ends_has_none_in_its_range() -> None:
+    rows = {row["name"]: row for row in catalogue.rows("rewards")}
+    assert rows["jpeg_size"]["range"] == [None, None]  # JSON has no infinity
+    assert rows["shapes"]["range"] == [0.0, 1.0]
+    assert rows["clip_score"]["differentiable"] and not rows["shapes"]["differentiable"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
+        ("x", "known are configs, modalities, samplers, rewards, losses, advantages"),
+    ],
+)
+def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        catalogue.rows(kind)

@@ -1,0 +1,144 @@
+"""`mmrl check` counts right, and `check --tiny` finds what does not run, does not move, or costs more than planned."""
+
+from typing import Any
+
+import pytest
+
+from mmrl import labs
+from mmrl.checks import check_tiny, plan_summary
+from mmrl.config import check_config
+from mmrl.modalities import sd3
+from mmrl.modalities.sd3 import StableDiffusion3
+from mmrl.trainer import Trainer
+
+SHARED = {"share_noise": True, "window": {"mode": "range", "first": 1, "last": 2}}  # one random step behind one ODE step
+LAB: dict[str, Any] = {
+    "iterations": 9,
+    "group_size": 3,
+    "prompts_per_iteration": 2,
+    "prompts": {"train": "lab:shapes/train", "held_out": "lab:shapes/held_out"},
+    "modality": {"name": "sd3", "model": "lab:shapes", "height": 32, "width": 32, "max_sequence_length": 1},
+    "sampler": {"name": "flow_sde", "num_steps": 4, "sigmas": "uniform"} | SHARED,
+    "rewards": [{"name": "shapes"}],
+    "advantage": {"name": "grpo"},
+    "loss": {"name": "grpo"},
+}
+EVALUATION = {"sampler": {"name": "ode", "num_steps": 2}, "num_prompts": 5, "samples_per_prompt": 3}
+NFT = {"sampler": {"name": "ode", "num_steps": 4}, "loss": {"name": "nft", "draws": 2}}
+UPDATES = {"epochs": 3, "minibatches": 2}
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    return plan_summary(check_config(LAB | changes))
+
+
+def calls(**changes: Any) -> list[int]:
+    """Of the rollout, of the updates, and in units of a forward pass (a backward pass costs two)."""
+    found = summary(**changes)
+    names = ("network calls of a rollout", "network calls of the updates", "forward-equivalents per iteration")
+    return [found[name] for name in names]
+
+
+def test_what_a_group_shares_is_counted_once() -> None:
+    rollout = 2 * (1 + 1 + 3 * 2)  # per group: the prefix, the state that all leave, three members with two steps each
+    assert calls() == [rollout, 2, rollout + 2 + 2 * 2]
+    assert summary()["calls without sharing"] == 2 * 3 * 4
+
+
+def test_without_sharing_every_member_pays_for_every_step() -> None:
+    alone = LAB["sampler"] | {"share_noise": False, "window": {}}
+    assert calls(sampler=alone) == [24, 18, 24 + 18 + 2 * 18]  # the last of four steps is not trained
+
+
+def test_guidance_doubles_every_call() -> None:
+    assert calls(sampler=LAB["sampler"] | {"guidance_scale": 4.5}) == [32, 4, 32 + 4 + 2 * 4]
+
+
+def test_a_penalty_asks_the_reference_which_needs_no_backward_pass() -> None:
+    assert calls(loss={"name": "grpo", "kl_coef": 0.1}) == [16, 4, 16 + 4 + 2 * 2]
+
+
+def test_each_epoch_pays_again_and_a_recomputation_once() -> None:
+    assert summary(updates=UPDATES)["optimizer steps per iteration"] == 6
+    assert calls(updates=UPDATES) == [16, 6, 16 + 6 + 2 * 6]
+    assert calls(updates=UPDATES | {"old": "recomputed"}) == [16, 6 + 2, 16 + 8 + 2 * 6]
+    assert calls(updates={"old": "recomputed"}) == calls()  # a single step is on-policy
+
+
+def test_nft_evaluates_its_draws_under_three_sets_of_weights_or_two() -> None:
+    draws = 2 * 3 * 2
+    assert calls(**NFT) == [24, 3 * draws, 24 + 3 * draws + 2 * draws]
+    nft = NFT["loss"] | {"reference_weight": 0.0}
+    assert calls(sampler=NFT["sampler"], loss=nft) == [24, 2 * draws, 24 + 2 * draws + 2 * draws]
+
+
+def test_samples_are_counted() -> None:
+    found = summary(evaluation=EVALUATION)
+    assert (found["samples per iteration"], found["held-out samples"]) == (6, 15)
+    assert summary()["held-out samples"] == 0
+
+
+@pytest.mark.parametrize(("prompts", "expected"), [(5, "2 or 3"), (4, "2 or 2"), (1, "0 or 1")])
+def test_groups_are_divided_over_processes(prompts: int, expected: str) -> None:
+    config = check_config(LAB | {"prompts_per_iteration": prompts})
+    assert plan_summary(config, num_processes=2)["groups per process"] == expected
+    assert plan_summary(config)["groups per process"] == prompts
+
+
+def test_the_size_of_a_model_is_known_when_it_is_on_disk() -> None:
+    files = labs.checkpoint("shapes").rglob("*.safetensors")
+    assert summary()["model on disk, MiB"] == pytest.approx(sum(len(file.read_bytes()) for file in files) / 2**20, abs=0.05)
+    assert "model on disk, MiB" not in summary(modality=LAB["modality"] | {"model": "owner/on-the-hub"})
+
+
+def tiny(**changes: Any) -> dict[str, Any]:
+    return check_tiny(check_config(LAB | {"threads": 1, "evaluation": EVALUATION} | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sampler": LAB["sampler"] | {"guidance_scale": 2.0}},
+        {"updates": {"epochs": 2, "minibatches": 2, "old": "recomputed", "micro_batch": 1}, "rollout_groups": 1},
+        {"loss": {"name": "grpo", "kl_coef": 0.1}, "prompts_per_iteration": 7, "group_size": 9},
+        NFT,
+    ],
+    ids=["shared state", "guidance", "recomputed", "penalty", "nft"],
+)
+def test_a_sound_config_passes(changes: dict[str, Any]) -> None:
+    found = tiny(**changes)
+    assert found["is_good"], found
+    assert found["network calls made"] == found["network calls planned"]
+    assert found["plug-ins that ran"] == "advantage, evaluation.sampler, loss, reward shapes, sampler"
+
+
+def test_a_plug_in_that_never_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_evaluate", lambda trainer: None)
+    found = tiny()
+    assert not found["is_good"]
+    assert found["plug-ins that did not run"] == "evaluation.sampler"
+
+
+def test_a_tensor_that_does_not_move_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sd3, "_freeze_unused", lambda transformer: None)  # of the last block, no gradient reaches these
+    found = tiny()
+    assert not found["is_good"]
+    unmoved = found["trained tensors that did not move"].split(", ")
+    assert "transformer.transformer_blocks.2.attn.add_q_proj.weight" in unmoved
+    assert all("add_q_proj" in name or "norm_added_q" in name for name in unmoved)
+
+
+def test_work_beyond_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = StableDiffusion3.evaluate
+
+    def twice(policy: StableDiffusion3, *given: Any) -> Any:
+        once(policy, *given)
+        return once(policy, *given)
+
+    monkeypatch.setattr(StableDiffusion3, "evaluate", twice)
+    found = tiny()
+    assert not found["is_good"]
+    planned = 2 * 2 * (1 + 1 + 3 * 2) + 2 * 2  # two iterations of two groups: rollout and update
+    assert found["network calls planned"] == planned
+    assert found["network calls made"] == planned + 2 * 2

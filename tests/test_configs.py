@@ -1,0 +1,65 @@
+"""Every shipped config says what it is, builds, survives being written out, and runs small."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmrl.checks import check_tiny, plan_summary
+from mmrl.config import check_config, load_config, shipped_names, to_yaml
+from mmrl.parts import build
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "configs").glob("*.yaml"))
+NAMES = [path.stem for path in FILES]
+
+
+def test_the_shipped_names_are_the_files() -> None:
+    assert shipped_names() == NAMES and "quickstart" in NAMES
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_config_begins_with_what_it_is_and_its_paper(path: Path) -> None:
+    comment = [line for line in path.read_text(encoding="utf-8").splitlines()[:2] if line.startswith("# ")]
+    assert comment and comment[0].endswith("."), "a sentence, which `mmrl list configs` shows"
+    recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"\n## {path.stem}\n" in recipes
+    assert "arXiv" in recipes.partition(f"\n## {path.stem}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_builds_and_its_plan_is_known(name: str) -> None:
+    config = load_config(name)
+    assert build(config).evaluation is not None
+    found = plan_summary(config)
+    assert found["samples per iteration"] == config.group_size * config.prompts_per_iteration
+    assert 0 < found["network calls of a rollout"] <= found["calls without sharing"]
+    assert found["network calls of the updates"] > 0 and found["held-out samples"] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_written_out_reads_back_equal(name: str, tmp_path: Path) -> None:
+    config = load_config(name)
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    assert load_config(tmp_path / "config.yaml") == config
+    assert check_config(yaml.safe_load(to_yaml(config))) == config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_evaluates_on_prompts_that_it_does_not_train_on(name: str) -> None:
+    parts = build(load_config(name))
+    assert parts.evaluation is not None
+    trained_on = {prompt.text for prompts in parts.prompts.sets for prompt in prompts}
+    assert trained_on.isdisjoint(prompt.text for prompt in parts.evaluation.prompts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    # a twin is written and loaded, and evaluated with all 40 steps
+    [name if name.startswith("quickstart") else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
+)
+def test_a_config_runs_small(name: str) -> None:
+    found = check_tiny(load_config(name, ["threads=1"]))
+    assert found.pop("is_good"), found
+    assert found["plug-ins that did not run"] == found["trained tensors that did not move"] == "none"
+    assert found["network calls made"] == found["network calls planned"] > 0

@@ -1,0 +1,172 @@
+"""The user's guide says what is true: every setting with its default, every link with a target."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from mmrl import config, plugins, trackers
+from mmrl.losses._decisions import DecisionLoss
+from mmrl.losses._old_decay import OldDecay
+from mmrl.modalities._flow import FlowPolicy
+from mmrl.modalities._lora import Lora
+from mmrl.samplers._base import FlowSampler, StochasticSampler
+from mmrl.samplers._window import Window
+
+ROOT = Path(__file__).parents[1]
+NEEDED = "needed"
+SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's name
+    "The run": config.RunConfig,
+    "prompts": config.PromptSettings,
+    "prompts / a source in a mixture": config.MixedPrompts,
+    "groups": config.GroupSettings,
+    "updates": config.UpdateSettings,
+    "optimizer": config.OptimizerSettings,
+    "averaging": config.AveragingSettings,
+    "scoring": config.ScoringSettings,
+    "evaluation": config.EvaluationSettings,
+    "checkpoint": config.CheckpointSettings,
+    "modality / every flow modality": FlowPolicy,
+    "modality / lora": Lora,
+    "sampler / every sampler": FlowSampler,
+    "sampler / every random sampler": StochasticSampler,
+    "sampler / window": Window,
+    "loss / every loss on decisions": DecisionLoss,
+    "loss / decay": OldDecay,
+}
+SECTIONS: dict[plugins.Kind, str] = {
+    "modalities": "modality",
+    "samplers": "sampler",
+    "rewards": "rewards",
+    "advantages": "advantage",
+    "losses": "loss",
+}
+
+
+def owners() -> dict[str, type]:
+    """Every class that holds settings, by its heading."""
+    found = SHARED | {f"trackers / {name}": cls for name, cls in trackers.TRACKERS.items()}
+    for kind, section in SECTIONS.items():
+        found |= {f"{section} / {name}": plugins.find(kind, name) for name in plugins.names(kind)}
+    return found
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """The settings under each heading of docs/configs.md and the text of their defaults."""
+    found: dict[str, dict[str, str]] = {}
+    section = heading = ""
+    for line in (ROOT / "docs" / "configs.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = heading = line[3:]
+        elif line.startswith("### "):
+            heading = f"{section} / {line[4:]}"
+        if line.startswith("#"):
+            found[heading] = {}
+        if row := re.fullmatch(r"\| `(\w+)` \| (.+?) \| .*\|", line):
+            found[heading][row[1]] = row[2].strip("`")
+    return found
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The settings that the class itself declares, not its bases, and their defaults; NEEDED where there is none."""
+    own = inspect.get_annotations(cls)
+    if issubclass(cls, BaseModel):
+        every = {name: item.get_default(call_default_factory=True) for name, item in cls.model_fields.items()}
+        return {name: NEEDED if value is PydanticUndefined else value for name, value in every.items() if name in own}
+    assert is_dataclass(cls), cls
+    return {
+        item.name: item.default_factory()
+        if item.default_factory is not MISSING
+        else (NEEDED if item.default is MISSING else item.default)
+        for item in fields(cls)
+        if item.init and item.name in own
+    }
+
+
+def is_same(text: str, default: Any) -> bool:
+    """Whether the text of a table, which is YAML, is the default."""
+    if default is NEEDED or text == NEEDED:
+        return default is NEEDED and text == NEEDED
+    value = yaml.safe_load(text)
+    if isinstance(default, BaseModel) or is_dataclass(default):
+        return bool(value == {})
+    if isinstance(default, float):
+        return float(value) == default
+    return bool(value == (list(default) if isinstance(default, tuple) else default))
+
+
+def settings_inside(cls: type) -> Iterator[type]:
+    """The bases of a class that declare settings, and the classes in the types of its settings."""
+    for base in cls.__mro__:
+        is_holder = is_dataclass(base) or (issubclass(base, BaseModel) and bool(base.model_fields))
+        if is_holder and defaults(base):
+            yield base
+    hints = [get_type_hints(cls)[name] for name in defaults(cls)]
+    while hints:
+        hint = hints.pop()
+        hints += get_args(hint)
+        if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, BaseModel)):
+            yield hint
+
+
+@pytest.mark.parametrize("heading", sorted(owners()))
+def test_every_setting_is_in_the_guide_with_its_default(heading: str) -> None:
+    expected, written = defaults(owners()[heading]), tables().get(heading)
+    assert written is not None, f"docs/configs.md has no heading for {heading!r}"
+    assert list(written) == list(expected)
+    wrong = {name: (text, expected[name]) for name, text in written.items() if not is_same(text, expected[name])}
+    assert not wrong, "what the guide says, and what the default is"
+
+
+def test_the_guide_leaves_out_no_class_with_settings_and_invents_none() -> None:
+    every = owners()
+    inside = {found for cls in every.values() for found in settings_inside(cls)}
+    assert inside <= set(every.values())
+    invented = {heading for heading, rows in tables().items() if rows} - set(every)
+    assert invented == {"rewards / every reward"}, "weight and label, which parts.py takes from each reward's settings"
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "same"),
+    [
+        ("3e-4", 3e-4, True),
+        ("3e-3", 3e-4, False),
+        ("null", None, True),
+        ("[0.9, 0.999]", (0.9, 0.999), True),
+        ("false", True, False),
+        ("needed", NEEDED, True),
+        ("0", NEEDED, False),
+        ("{}", config.GroupSettings(), True),
+    ],
+)
+def test_a_default_is_compared_as_yaml(text: str, default: Any, same: bool) -> None:
+    assert is_same(text, default) is same
+
+
+PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")))
+
+
+def anchors(text: str) -> set[str]:
+    """The names of a page's headings in links, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        if file.startswith(("http:", "https:")):
+            continue
+        path = page if not file else (page.parent / file).resolve()
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+            broken.append(target)
+    assert not broken

@@ -1,0 +1,175 @@
+"""Held-out evaluation: always the same noise, whatever the chunks; its mean, its failures, its saved samples."""
+
+import json
+import math
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mmrl.contracts import Granularity, RewardBatch, RunError
+from mmrl.data import Prompt
+from mmrl.engine import Engine
+from mmrl.evaluation import Evaluator, SavedSample, save_samples
+from mmrl.keys import GroupKey
+from mmrl.scoring import RewardTerm, Scorer
+from tests.toys import ToyTokens
+
+PROMPTS = tuple(Prompt(text) for text in "abcde")
+
+
+class GroupSizes:
+    """A sampler whose plan is the size of the group."""
+
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> int:
+        return group_size
+
+
+@dataclass(frozen=True)
+class TokenSum:
+    """Sum of the tokens of an answer; NaN for the prompts `unjudged`."""
+
+    source: ClassVar[str] = "a test"
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts"})
+    batch_size: ClassVar[int | None] = None
+
+    unjudged: str = ""
+    power: float = 1.0
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        assert batch.outputs.texts is not None
+        sums = [sum(map(int, text.split())) ** self.power for text in batch.outputs.texts]
+        judged = [prompt.text not in self.unjudged for prompt in batch.prompts]
+        values = [one if is_judged else math.nan for one, is_judged in zip(sums, judged, strict=True)]
+        return torch.tensor(values, dtype=torch.float32)
+
+
+def evaluator(*rewards: RewardTerm, max_failed_share: float = 1.0, **changes: Any) -> Evaluator:
+    made = Evaluator(
+        policy=ToyTokens(),
+        sampler=GroupSizes(),
+        scorer=Scorer(rewards or (RewardTerm("sum", TokenSum()),), max_failed_share),
+        engine=Engine(),
+        prompts=PROMPTS,
+        weights="trained",
+        samples_per_prompt=3,
+        seed=7,
+        chunk=2,
+        saved_samples=len(PROMPTS),
+    )
+    return replace(made, **changes)
+
+
+def answers(policy: ToyTokens, seed: int = 7) -> list[list[int]]:
+    """The sums of the answers to each prompt, drawn one prompt at a time."""
+    drawn = [policy.rollout([prompt], [3], [GroupKey(seed, 0, n)]) for n, prompt in enumerate(PROMPTS)]
+    return [[sum(map(int, text.split())) for text in rollout.outputs.texts or ()] for rollout in drawn]
+
+
+def test_the_score_is_the_mean_over_all_samples() -> None:
+    sums = [one for group in answers(ToyTokens()) for one in group]
+    result = evaluator()()
+    assert len(set(sums)) > 3
+    assert result.score == pytest.approx(statistics.fmean(sums))
+    assert result.metrics == pytest.approx({
+        "held_out/score": statistics.fmean(sums),
+        "held_out/failed": 0.0,
+        "held_out/sum/mean": statistics.fmean(sums),
+        "held_out/sum/std": statistics.pstdev(sums),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 100])
+def test_chunks_change_nothing(chunk: int) -> None:
+    assert evaluator(chunk=chunk)() == evaluator()()
+
+
+def test_the_noise_is_fixed_by_the_seed_alone() -> None:
+    first = evaluator()()
+    torch.rand(10)
+    again = evaluator()
+    assert again() == first and again() == first
+    assert evaluator(seed=8)() != first
+    assert evaluator(seed=8)().score == pytest.approx(
+        statistics.fmean(one for group in answers(ToyTokens(), 8) for one in group)
+    )
+
+
+def test_the_named_weights_are_evaluated_and_the_trained_ones_put_back() -> None:
+    subject = evaluator()
+    policy: Any = subject.policy
+    policy.weights.keep("averaged")
+    with torch.no_grad():
+        policy.network.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 0.0, 50.0]))  # always token 4
+    before = evaluator()()
+    assert replace(subject, weights="averaged")() == before
+    assert policy.network.bias[4] == 50.0
+    texts = [sample.text or "" for sample in subject().samples]
+    assert all(set(text.split()) == {"4"} for text in texts)
+
+
+def test_rewards_are_weighed_and_one_of_weight_zero_is_only_watched() -> None:
+    sums = [one for group in answers(ToyTokens()) for one in group]
+    watched = RewardTerm("watched", TokenSum(unjudged="abcde"), 0.0)
+    result = evaluator(RewardTerm("sum", TokenSum(), 0.5), RewardTerm("squares", TokenSum(power=2.0), 2.0), watched)()
+    assert result.score == pytest.approx(statistics.fmean(0.5 * one + 2 * one**2 for one in sums))
+    assert result.metrics["held_out/squares/mean"] == pytest.approx(statistics.fmean(one**2 for one in sums))
+    assert result.metrics["held_out/failed"] == 0 and "held_out/watched/mean" not in result.metrics
+
+
+def test_samples_that_cannot_be_judged_are_counted_and_left_out_of_the_mean() -> None:
+    groups = answers(ToyTokens())
+    judged = [one for n in (0, 2, 3) for one in groups[n]]
+    result = evaluator(RewardTerm("sum", TokenSum(unjudged="be")))()
+    assert result.metrics["held_out/failed"] == 6
+    assert result.score == pytest.approx(statistics.fmean(judged))
+    assert result.metrics["held_out/sum/std"] == pytest.approx(statistics.pstdev(judged))
+    assert [math.isnan(sample.scores["sum"]) for sample in result.samples] == [False, True, False, False, True]
+
+
+def test_too_many_failures_end_the_run_and_so_does_a_set_without_one_judged_sample() -> None:
+    with pytest.raises(RunError, match="6 of 15 samples could not be judged"):
+        evaluator(RewardTerm("sum", TokenSum(unjudged="be")), max_failed_share=0.3)()
+    with pytest.raises(RunError, match="not one sample"):
+        evaluator(RewardTerm("sum", TokenSum(unjudged="abcde")))()
+
+
+EVERY = [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("count", "draws"), [(0, []), (1, [0]), (2, [0, 2]), (5, EVERY), (9, EVERY)])
+def test_saved_samples_are_the_first_of_prompts_spread_over_the_set(count: int, draws: list[int]) -> None:
+    result = evaluator(saved_samples=count)()
+    assert [sample.seed for sample in result.samples] == draws
+    firsts = answers(ToyTokens())
+    for sample in result.samples:
+        assert sample.prompt == PROMPTS[sample.seed].text
+        assert sample.text is not None and sum(map(int, sample.text.split())) == firsts[sample.seed][0]
+        assert sample.scores == {"sum": firsts[sample.seed][0]}
+
+
+def test_saved_pictures_and_scores_can_be_read_back(tmp_path: Path) -> None:
+    pixels = torch.zeros(3, 2, 4)
+    pixels[0, 1, 3], pixels[2, 0, 0] = 1.0, 0.5
+    save_samples([SavedSample("a <b>", 4, {"good": 0.25, "failed": math.nan}, image=pixels)], tmp_path / "samples")
+    page = json.loads((tmp_path / "samples" / "samples.json").read_text(encoding="utf-8"))
+    assert page["kind"] == "image"
+    (entry,) = page["samples"]
+    assert (entry["prompt"], entry["seed"], entry["scores"]) == ("a <b>", 4, {"good": 0.25})
+    with Image.open(tmp_path / "samples" / entry["file"]) as picture:
+        assert picture.size == (4, 2)
+        assert [picture.getpixel(at) for at in ((3, 1), (0, 0))] == [(255, 0, 0), (0, 0, 128)]
+
+
+def test_saved_answers_are_kept_as_text(tmp_path: Path) -> None:
+    save_samples([SavedSample("a", 0, {"sum": 3.0}, text="1 2")], tmp_path)
+    page = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
+    assert page == {"kind": "text", "samples": [{"prompt": "a", "seed": 0, "scores": {"sum": 3.0}, "text": "1 2"}]}

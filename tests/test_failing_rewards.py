@@ -1,0 +1,68 @@
+"""Rewards that raise, return nonsense, or like everything the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny_cli import CommandLine, command_line
+from tests.tiny_runs import tensors
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return command_line(tmp_path, monkeypatch, capsys)
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLine) -> None:
+    ended = cli.train("rewards=[{name: my_rewards:Raises}]", "evaluation=null")
+    assert ended.code == 1
+    assert "8 of 8 samples could not be judged, max_failed_share allows 10%" in ended.err
+    assert "first failure: my_rewards:Raises: RuntimeError: the judge is away" in ended.err
+    assert not Path("run").exists()
+
+
+def test_a_reward_that_always_returns_nan_ends_the_run(cli: CommandLine) -> None:
+    ended = cli.train("rewards=[{name: my_rewards:AlwaysNan}]", "evaluation=null", "scoring.max_failed_share=0.5")
+    assert ended.code == 1
+    assert "8 of 8 samples could not be judged" in ended.err and "returned nan" in ended.err
+
+
+@pytest.mark.parametrize("kind", ["nft", "policy_gradient"])
+@pytest.mark.parametrize("reward", ["RaisesForSome", "NanForSome"])
+def test_samples_that_a_reward_cannot_judge_are_counted_and_left_out(cli: CommandLine, kind: str, reward: str) -> None:
+    share = ["scoring.max_failed_share=1", "evaluation=null", "iterations=3", "checkpoint.keep=9"]
+    ended = cli.train(f"rewards=[{{name: my_rewards:{reward}}}]", *share, kind=kind)
+    assert ended.code == 0
+    failed = [line["reward/failed"] for line in lines_of(Path("run"))]
+    assert sum(failed) > 0
+    assert all(0 <= count <= 8 for count in failed)
+    for iteration in (1, 2, 3):
+        trained = tensors(Path(f"run/checkpoints/{iteration:06d}"))["trained"]
+        assert all(tensor.isfinite().all() for tensor in trained.values())
+
+
+def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> None:
+    share = ["scoring.max_failed_share=1", "evaluation=null", "iterations=2", "checkpoint.keep=9"]
+    ended = cli.train("rewards=[{name: my_rewards:AlwaysNan}]", *share, kind="policy_gradient")
+    assert ended.code == 0
+    assert [line["reward/failed"] for line in lines_of(Path("run"))] == [8, 8]
+    assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
+
+
+@pytest.mark.parametrize("degenerate", ["keep", "drop", "refill"])
+def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, degenerate: str) -> None:
+    settings = [f"groups.degenerate={degenerate}", "evaluation=null", "iterations=2", "checkpoint.keep=9"]
+    ended = cli.train("rewards=[{name: my_rewards:Constant}]", *settings, kind="policy_gradient")
+    assert ended.code == 0
+    for line in lines_of(Path("run")):
+        assert line["groups/degenerate"] == 1.0
+        assert (line["groups/kept"], line["groups/missing"]) == ((2, 0) if degenerate == "keep" else (0, 2))
+    first, last = (tensors(Path(f"run/checkpoints/{n:06d}"))["trained"] for n in (1, 2))
+    torch.testing.assert_close(last, first, rtol=0, atol=0)

@@ -1,0 +1,36 @@
+"""docs/identities.md names a test for every identity, and each of them exists."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ITEMS = {*range(1, 17), 19, *range(21, 27)}  # what the parts built so far touch
+LATER = {4, 13, 15, 17, 18, 19, 20, 21, 24, 25}
+
+
+def rows(later: bool) -> list[tuple[int, str]]:
+    """Item and last cell of each row: of the tables of tests, or of the one that is left to later parts."""
+    built, _, left = (ROOT / "docs" / "identities.md").read_text(encoding="utf-8").partition("## Left to later parts")
+    lines = [line for line in (left if later else built).splitlines() if line.startswith("|")]
+    cells = [line.strip("|").split(" | ") for line in lines if not line.startswith(("| item |", "|---"))]
+    return [(int(item), last.strip()) for item, _, last in cells]
+
+
+def functions_of(file: Path) -> set[str]:
+    return {node.name for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_named_test_exists() -> None:
+    missing = []
+    for _, name in rows(later=False):
+        file, _, function = name.partition("::")
+        path = ROOT / file
+        if not (path.is_file() and function.startswith("test_") and function in functions_of(path)):
+            missing.append(name)
+    assert not missing
+
+
+def test_every_item_has_a_row() -> None:
+    assert {item for item, _ in rows(later=False)} == ITEMS
+    assert {item for item, _ in rows(later=True)} == LATER
+    assert ITEMS | LATER == set(range(1, 27))
