@@ -9,6 +9,7 @@ Bars: one random step after a shared prefix of 2: update >= 7x, rollout + update
 >= 1.3x; all nine steps random: not slower. The plain loop itself: at most 1.05x its own bare network calls.
 """
 
+import copy
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -200,11 +201,8 @@ class PlainIteration:
     def _noise(self, keys: list[GroupKey]) -> Noise:
         is_random, roots = CASES[self.case]
         root = torch.cat([normal(key.seed_for("root"), (roots, 4, 4, 4)).expand(MEMBERS, 4, 4, 4) for key in keys])
-        steps = {
-            number: torch.cat([normal(key.seed_for("step", number), (MEMBERS, 4, 4, 4)) for key in keys])
-            for number in is_random
-        }
-        return Noise(root, steps)
+        shape = (MEMBERS, 4, 4, 4)
+        return Noise(root, {n: torch.cat([normal(key.seed_for("step", n), shape) for key in keys]) for n in is_random})
 
 
 @dataclass
@@ -245,10 +243,9 @@ class MmrlIteration:
         views = trainer.loss.views(rollout, rows, GroupKey(trainer.config.seed, self.number, 0))
         updater = Updater(self.policy, trainer.loss, trainer.engine, trainer.config.updates.micro_batch)
         updater.accumulate(rollout, views, part, "itself")
-        update = clock()
+        apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
         self.number += 1
-        apart = {"decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
-        return {"rollout": collecting - sum(apart.values()), **apart, "update": update}
+        return {**apart, "rollout": collecting - apart["decoding"] - apart["scoring"]}
 
 
 def gradient_difference(trainer: Trainer, plain: Plain) -> float:
@@ -262,8 +259,7 @@ def gradient_difference(trainer: Trainer, plain: Plain) -> float:
 def measure(case: str, num_pairs: int, threads: int, folder: Path) -> None:
     """Runs one case and prints its line."""
     mmrl = MmrlIteration.of(case, folder, threads)
-    drawn = mmrl.trainer.collector.prompts
-    plain = PlainIteration(Plain(STEPS), PromptStream(drawn.sets, drawn.weights, drawn.seed), case)
+    plain = PlainIteration(Plain(STEPS), copy.deepcopy(mmrl.trainer.collector.prompts), case)
     pairs = in_turns(plain, mmrl, num_pairs)
     difference = gradient_difference(mmrl.trainer, plain.plain)
     against_bare = in_turns(plain, plain.bare, num_pairs)

@@ -36,11 +36,10 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     passes = evaluations * config.updates.epochs + _is_recomputed(config, parts.loss)
     update = per_pass * passes
     rollout = plan.num_rollout_calls * groups * factor
+    fewest, most = groups // num_processes, -(-groups // num_processes)
     summary: dict[str, Any] = {
         "samples per iteration": config.group_size * groups,
-        "groups per process": f"{groups // num_processes} or {-(-groups // num_processes)}"
-        if num_processes > 1
-        else groups,
+        "groups per process": fewest if fewest == most else f"{fewest} or {most}",
         "network calls of a rollout": rollout,
         "network calls of the updates": update,
         "forward-equivalents per iteration": rollout + update + 2 * per_pass * config.updates.epochs,

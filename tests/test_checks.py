@@ -78,8 +78,8 @@ def test_samples_are_counted() -> None:
     assert summary()["held-out samples"] == 0
 
 
-@pytest.mark.parametrize(("prompts", "expected"), [(5, "2 or 3"), (4, "2 or 2"), (1, "0 or 1")])
-def test_groups_are_divided_over_processes(prompts: int, expected: str) -> None:
+@pytest.mark.parametrize(("prompts", "expected"), [(5, "2 or 3"), (4, 2), (1, "0 or 1")])
+def test_groups_are_divided_over_processes(prompts: int, expected: Any) -> None:
     config = check_config(LAB | {"prompts_per_iteration": prompts})
     assert plan_summary(config, num_processes=2)["groups per process"] == expected
     assert plan_summary(config)["groups per process"] == prompts

@@ -25,9 +25,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five iterations, evaluated after 2, 4 and 5; only an evaluation that is the best so far makes it save earlier."""
     out = tmp_path_factory.mktemp("run") / "run"
-    config, *own = KINDS["nft"]
     changes = ["iterations=5", "evaluation.every=2", "checkpoint.every=100", "evaluation.num_prompts=8"]
-    mmrl.train(config, [*SMALL, *own, *changes, "checkpoint.keep=1"], out=out)
+    mmrl.train("quickstart", [*SMALL, *KINDS["nft"], *changes, "checkpoint.keep=1"], out=out)
     return out
 
 
@@ -132,8 +131,9 @@ def test_an_evaluation_is_json_alone_and_repeats_what_training_found(cli: Comman
 
 
 def test_an_evaluation_of_a_config_is_that_of_its_untrained_model(cli: CommandLine, run: Path) -> None:
-    config, *own = KINDS["nft"]
-    Path("untrained.yaml").write_text(to_yaml(load_config(config, [*SMALL, *own, "evaluation.num_prompts=8"])))
+    Path("untrained.yaml").write_text(
+        to_yaml(load_config("quickstart", [*SMALL, *KINDS["nft"], "evaluation.num_prompts=8"]))
+    )
     assert json.loads(cli("evaluate", "untrained.yaml", "--json").out) == held_out(run)[0]
     assert json.loads(cli("evaluate", str(run), "--weights", "reference", "--json").out) == held_out(run)[0]
 
