@@ -60,10 +60,10 @@ class Clock:
         return self._last - before
 
 
-def emit(name: str, **values: Any) -> None:
+def emit(benchmark: str, /, **values: Any) -> None:
     """One JSON line on stdout."""
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
-    print(json.dumps({"benchmark": name, **values, **machine}), flush=True)
+    print(json.dumps({"benchmark": benchmark, **values, **machine}), flush=True)
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -121,26 +121,30 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, help="of mmrl; the config's own by default")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    curves = {"plain": [plain_curve(seed, options.plain_iterations) for seed in options.seeds]}
-    at_target = [next(p for p in curve if p.iteration == TARGET_ITERATION) for curve in curves["plain"]]
+    curves: dict[str, list[list[Point]]] = {}
+    for name in ("plain", *options.configs):
+        for seed in options.seeds:
+            if name == "plain":
+                curve = plain_curve(seed, options.plain_iterations)
+            else:
+                curve = mmrl_curve(name, seed, options.iterations, options.threads)
+            curves.setdefault(name, []).append(curve)
+            emit("time_to_reward run", name=name, seed=seed, curve=[astuple(point) for point in curve])
+    at_target = [point for curve in curves["plain"] for point in curve if point.iteration == TARGET_ITERATION]
     target = statistics.mean(point.accuracy for point in at_target)
-    for config in options.configs:
-        curves[config] = [mmrl_curve(config, seed, options.iterations, options.threads) for seed in options.seeds]
-    medians = {}
-    for name, runs in curves.items():
-        points = [reached(curve, target) for curve in runs]
-        medians[name] = statistics.median(math.inf if point is None else point.seconds for point in points)
-        share = medians[name] / medians["plain"]
+    points = {name: [reached(curve, target) for curve in runs] for name, runs in curves.items()}
+    median = {name: statistics.median(p.seconds if p else math.inf for p in found) for name, found in points.items()}
+    for name, found in points.items():
+        share = median[name] / median["plain"]
         emit(
             "time_to_reward",
             name=name,
-            target=round(target, 4),
             seeds=options.seeds,
-            seconds=[None if point is None else round(point.seconds, 2) for point in points],
-            iterations=[None if point is None else point.iteration for point in points],
-            share_of_plain=round(share, 3) if math.isfinite(share) else None,
+            target=target,
+            seconds=[point and point.seconds for point in found],
+            iterations=[point and point.iteration for point in found],
+            share_of_plain=share if math.isfinite(share) else None,
             bar=0.5,
-            curves=[[(point.iteration, round(point.accuracy, 3)) for point in curve] for curve in runs],
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
-from mmrl.keys import GroupKey
+from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
 
 
@@ -71,9 +71,9 @@ class Evaluator:
         return _result(everyone.scores, samples)
 
     def _chosen(self, rollout: Rollout, scores: Scores) -> list[SavedSample]:
-        """The first sample of some prompts, evenly spread over the held-out set."""
-        count = min(self.saved_samples, len(self.prompts))
-        spread = {n * len(self.prompts) // count for n in range(count)}
+        """The first sample of some prompts, picked anywhere in the held-out set, the same ones each time."""
+        order = torch.randperm(len(self.prompts), generator=generator(self.seed, "saved"))
+        spread = set(order[: self.saved_samples].tolist())
         rows = [int((rollout.prompt == n).nonzero()[0]) for n, key in enumerate(rollout.keys) if key.draw in spread]
         return [
             saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist(), strict=True)))

@@ -11,7 +11,10 @@ from mmrl.modalities import sd3
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.trainer import Trainer
 
-SHARED = {"share_noise": True, "window": {"mode": "range", "first": 1, "last": 2}}  # one random step behind one ODE step
+SHARED = {
+    "share_noise": True,
+    "window": {"mode": "range", "first": 1, "last": 2},
+}  # one random step behind one ODE step
 LAB: dict[str, Any] = {
     "iterations": 9,
     "group_size": 3,
@@ -87,7 +90,9 @@ def test_groups_are_divided_over_processes(prompts: int, expected: Any) -> None:
 
 def test_the_size_of_a_model_is_known_when_it_is_on_disk() -> None:
     files = labs.checkpoint("shapes").rglob("*.safetensors")
-    assert summary()["model on disk, MiB"] == pytest.approx(sum(len(file.read_bytes()) for file in files) / 2**20, abs=0.05)
+    assert summary()["model on disk, MiB"] == pytest.approx(
+        sum(len(file.read_bytes()) for file in files) / 2**20, abs=0.05
+    )
     assert "model on disk, MiB" not in summary(modality=LAB["modality"] | {"model": "owner/on-the-hub"})
 
 

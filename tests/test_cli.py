@@ -187,6 +187,7 @@ def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: Comman
     if override == "iterations=3":
         assert ended.code == 0
         assert set(held_out(Path("run"))) == {0, 1, 3}
+        assert load_config("run/config.yaml").iterations == 3
     else:
         assert ended.code == 2
         assert f"only iterations, max_seconds, checkpoint, trackers may be overridden, got {override!r}" in ended.err

@@ -145,10 +145,12 @@ def test_too_many_failures_end_the_run_and_so_does_a_set_without_one_judged_samp
 EVERY = [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("count", "draws"), [(0, []), (1, [0]), (2, [0, 2]), (5, EVERY), (9, EVERY)])
-def test_saved_samples_are_the_first_of_prompts_spread_over_the_set(count: int, draws: list[int]) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 9])
+def test_saved_samples_are_the_first_of_a_fixed_choice_of_prompts(count: int) -> None:
     result = evaluator(saved_samples=count)()
-    assert [sample.seed for sample in result.samples] == draws
+    draws = [sample.seed for sample in result.samples]
+    assert draws == sorted(set(draws)) and len(draws) == min(count, len(EVERY)) and set(draws) <= set(EVERY)
+    assert draws == [sample.seed for sample in evaluator(saved_samples=count, chunk=1)().samples]
     firsts = answers(ToyTokens())
     for sample in result.samples:
         assert sample.prompt == PROMPTS[sample.seed].text

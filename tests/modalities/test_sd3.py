@@ -166,6 +166,24 @@ def test_given_images_are_encoded_and_noised_again(lab_policy: Any) -> None:
     torch.testing.assert_close(seen.prediction[1:2], alone, atol=1e-5, rtol=1e-5)
 
 
+def test_a_noised_sample_is_seen_under_the_prompt_of_its_group(lab_policy: Any) -> None:
+    policy = lab_policy()
+    texts = ["red circle top left", "blue cross middle right"]
+    keys = [GroupKey(0, 0, n) for n in range(2)]
+    plans = [ODE(num_steps=2, sigmas="uniform").plan(policy, key, 2) for key in keys]
+    rollout = policy.rollout([Prompt(text) for text in texts], plans, keys)
+    view = DenoisingView(torch.tensor([1, 3]), torch.tensor([0, 0]), torch.tensor([0.5, 0.5]), (5, 6), 1)
+    with torch.no_grad():
+        seen = policy.evaluate(rollout, view)
+        alone = [
+            policy.velocity(seen.noisy[n : n + 1], torch.tensor([0.5]), policy.conditioning([texts[n]]))
+            for n in range(2)
+        ]
+    torch.testing.assert_close(seen.prediction, torch.cat(alone), atol=1e-5, rtol=1e-5)
+    clean = (seen.noisy - 0.5 * torch.stack([normal(seed, policy.latent_shape) for seed in (5, 6)])) / 0.5
+    torch.testing.assert_close(clean, rollout.trace.clean[[1, 3]], atol=1e-5, rtol=1e-5)
+
+
 def test_decoding_a_given_image_gives_it_back(lab_policy: Any) -> None:
     from mmrl.labs.shapes import world
 

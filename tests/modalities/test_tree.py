@@ -1,0 +1,105 @@
+"""Trees grown by a plan against a slow walk along each sample's own path, with a velocity that needs no network."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.keys import GroupKey, normal
+from mmrl.modalities._tree import Tree, grow
+from mmrl.plans import Plan, Step, Transition
+
+SHAPE = (2, 3)
+KEYS = [GroupKey(1, 2, draw) for draw in (5, 8)]
+
+
+def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
+    level, shift = sigma.view(-1, 1, 1), prompt.view(-1, 1, 1).float()
+    return (latents.float() * (1 - 0.3 * level)).sin() + 0.5 * shift
+
+
+def random_step(sigma: float, sigma_next: float, branch: int = 1, is_trained: bool = True) -> Step:
+    return Step(sigma, sigma_next, Transition(0.9, sigma_next - sigma, 0.2 + sigma / 10), branch, is_trained)
+
+
+def ode_step(sigma: float, sigma_next: float) -> Step:
+    return Step(sigma, sigma_next, Transition(1.0, sigma_next - sigma, 0.0))
+
+
+LEVELS = [(1.0, 0.8), (0.8, 0.5), (0.5, 0.2), (0.2, 0.0)]
+PLANS = [  # two trees of 6 and 3 leaves: their random, trained and branching steps differ
+    Plan(1, (random_step(*LEVELS[0], 3), random_step(*LEVELS[1], 2), ode_step(*LEVELS[2]), ode_step(*LEVELS[3]))),
+    Plan(
+        3, (ode_step(*LEVELS[0]), random_step(*LEVELS[1]), random_step(*LEVELS[2], is_trained=False), ode_step(0.2, 0))
+    ),
+]
+
+
+def walk(plan: Plan, key: GroupKey, prompt: int, leaf: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The latents of one leaf, step by step; children of a node are neighbours."""
+    nodes = [plan.roots]
+    for step in plan.steps:
+        nodes.append(nodes[-1] * step.branch)
+    place = [leaf * count // nodes[-1] for count in nodes]  # of the leaf's node before each step and at the end
+    latents = normal(key.seed_for("root"), (plan.roots, *SHAPE))[place[0]].to(dtype)
+    decisions = []
+    for number, step in enumerate(plan.steps):
+        v = velocity(latents[None], torch.tensor([step.sigma]), torch.tensor([prompt]))[0]
+        mean = step.transition.state * latents.float() + step.transition.velocity * v
+        child = mean
+        if step.is_random:
+            noise = normal(key.seed_for("step", number), (nodes[number + 1], *SHAPE))[place[number + 1]]
+            child = mean + step.transition.std * noise
+        child = child.to(dtype)
+        if step.is_decision:
+            decisions.append((latents, step.sigma, step.transition, mean, child))
+        latents = child
+    return {"clean": latents, "decisions": decisions}
+
+
+def grown(dtype: torch.dtype) -> Tree:
+    return grow(PLANS, KEYS, velocity, SHAPE, torch.empty(0, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_leaf_and_every_decision_is_that_of_a_walk_along_its_own_path(dtype: torch.dtype) -> None:
+    tree = grown(dtype)
+    assert tree.group.tolist() == [0] * 6 + [1] * 3
+    decided, row = tree.decided, 0
+    for number, (plan, key) in enumerate(zip(PLANS, KEYS, strict=True)):
+        for leaf in range(plan.num_samples):
+            path = walk(plan, key, number, leaf, dtype)
+            assert tree.clean.dtype == decided.state.dtype == decided.child.dtype == dtype
+            torch.testing.assert_close(tree.clean[row], path["clean"])
+            count = len(path["decisions"])
+            assert (tree.block.call[row, count:] == -1).all() and (tree.block.edge[row, count:] == -1).all()
+            for k, (state, sigma, transition, mean, child) in enumerate(path["decisions"]):
+                call, edge = int(tree.block.call[row, k]), int(tree.block.edge[row, k])
+                assert int(decided.call[edge]) == call and int(decided.prompt[call]) == number
+                assert float(decided.sigma[call]) == pytest.approx(sigma)
+                numbers = [transition.state, transition.velocity, transition.std]
+                assert decided.transition[call].tolist() == pytest.approx(numbers)
+                torch.testing.assert_close(decided.state[call], state)
+                torch.testing.assert_close(decided.mean[call], mean)
+                torch.testing.assert_close(decided.child[edge], child)
+            row += 1
+
+
+def test_a_state_is_recorded_once_and_an_edge_counts_one_in_all() -> None:
+    """1 + 3 states of the first group, 3 of the second; 3 + 6 edges and 3."""
+    tree = grown(torch.float32)
+    assert (len(tree.decided.state), len(tree.decided.child)) == (7, 12)
+    assert tree.block.weight.tolist() == [[0.5, 1.0]] * 6 + [[1.0, 0.0]] * 3
+    per_edge = torch.zeros(12).index_add(
+        0, tree.block.edge[tree.block.edge >= 0], tree.block.weight[tree.block.edge >= 0]
+    )
+    assert per_edge.tolist() == [1.0] * 12
+
+
+def test_each_step_and_each_group_has_noise_of_its_own() -> None:
+    """z = (child - mean) / std of all edges: no two alike."""
+    decided = grown(torch.float32).decided
+    std = decided.transition[decided.call, 2].view(-1, 1, 1)
+    z = ((decided.child - decided.mean[decided.call]) / std).flatten(1)
+    assert torch.cdist(z, z)[~torch.eye(len(z), dtype=torch.bool)].min() > 0.1
