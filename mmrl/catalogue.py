@@ -2,10 +2,11 @@
 
 import inspect
 import math
+from itertools import takewhile
 from typing import Any
 
 from mmrl import plugins
-from mmrl.config import shipped_names
+from mmrl.config import SHIPPED, shipped_names
 from mmrl.errors import ConfigError
 
 KINDS = ("configs", *plugins.KINDS)
@@ -14,7 +15,7 @@ KINDS = ("configs", *plugins.KINDS)
 def rows(kind: str) -> list[dict[str, Any]]:
     """One row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
     if kind == "configs":
-        return [{"name": name, "summary": _first_comment(name)} for name in shipped_names()]
+        return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
     if kind not in KINDS:
         raise ConfigError(f"there is nothing called {kind!r} to list{plugins.did_you_mean(kind, KINDS)}")
     return [_row(kind, name) for name in plugins.names(kind)]  # type: ignore[arg-type]
@@ -35,8 +36,9 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
     return row
 
 
-def _first_comment(name: str) -> str:
-    from mmrl.config import SHIPPED
-
-    first = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+def _first_sentence(name: str) -> str:
+    """Of the comment that a shipped config begins with."""
+    lines = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    sentence, _, _ = " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")
+    return sentence.removesuffix(".") + "."

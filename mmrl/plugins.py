@@ -136,6 +136,8 @@ def _own(kind: Kind, name: str) -> type:
             f"{what}: cannot import {error.name!r}; "
             "a user's plug-in is looked up in the working folder and in installed packages"
         ) from error
+    except Exception as error:  # user code, which may fail in any way while it is imported
+        raise ConfigError(f"{what}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and is_dataclass(found)):
         raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}")

@@ -122,6 +122,7 @@ def evaluate(source: str, which: WeightsName | None = None, at: Literal["last", 
 
 def sample(source: str, prompts: list[str], count: int, seed: int, out: Path, which: WeightsName | None = None) -> Path:
     """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it."""
+    _refuse_full(out)
     trainer, weights = restored(source, which)
     evaluator = trainer.evaluator
     sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
@@ -138,12 +139,16 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     """Writes a run's weights as other tools load them: a plain diffusers folder, or a LoRA."""
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
+    _refuse_full(out)
     trainer, weights = restored(source, which, at)
     with trainer.policy.weights(weights):
         trainer.policy.export(out)
     return out
+
+
+def _refuse_full(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
 
 
 def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:

@@ -33,12 +33,6 @@ def test_a_shipped_config_is_built_and_reads_back_from_its_own_text(name: str, t
     assert load_config(tmp_path / "again.yaml") == loaded
 
 
-@pytest.mark.parametrize("name", shipped_names())
-def test_a_shipped_config_says_in_its_first_line_what_it_is(name: str) -> None:
-    first = module.SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-    assert first.startswith("# ") and len(first) > 20
-
-
 def test_nothing_but_the_run_itself_has_to_be_set() -> None:
     checked = check_config(SMALLEST)
     assert checked.seed == 0 and checked.precision == "float32" and checked.averaging is None

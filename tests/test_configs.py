@@ -1,5 +1,6 @@
 """Every shipped config says what it is, builds, survives being written out, and runs small."""
 
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ def test_the_shipped_names_are_the_files() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_a_config_begins_with_what_it_is_and_its_paper(path: Path) -> None:
-    comment = [line for line in path.read_text(encoding="utf-8").splitlines()[:2] if line.startswith("# ")]
-    assert comment and comment[0].endswith("."), "a sentence, which `mmrl list configs` shows"
+    comment = list(takewhile(lambda line: line.startswith("# "), path.read_text(encoding="utf-8").splitlines()))
+    assert comment and comment[-1].endswith("."), "sentences, the first of which `mmrl list configs` shows"
+    assert "arXiv" in " ".join(comment)
     recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert f"\n## {path.stem}\n" in recipes
     assert "arXiv" in recipes.partition(f"\n## {path.stem}\n")[2].partition("\n## ")[0]

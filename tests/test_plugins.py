@@ -227,3 +227,9 @@ def test_every_setting_of_a_shipped_plugin_has_a_type_that_can_be_checked(kind: 
     with pytest.raises(ConfigError) as caught:
         plugins.build(kind, {"name": name, "no_such_setting": 1})
     assert f"{kind}.{name} has no field 'no_such_setting'" in str(caught.value)
+
+
+def test_a_users_module_that_fails_while_it_is_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken_plugins.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="importing broken_plugins failed: ZeroDivisionError: division by zero"):
+        plugins.build("samplers", {"name": "broken_plugins:Sharpness"})

@@ -79,7 +79,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     pipeline: Any = diffusers.StableDiffusion3Pipeline
     from_pretrained, train = pipeline.from_pretrained, mmrl.train
 
-    def from_hub(cls: Any, source: Any, **given: Any) -> Any:
+    def from_hub(cls: Any, source: Any, /, **given: Any) -> Any:
         if source == HUB_SD3 and not twins[HUB_SD3].exists():
             write_tiny_sd3(twins[HUB_SD3], 0)
         return from_pretrained(twins.get(source, source), **given)
