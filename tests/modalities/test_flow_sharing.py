@@ -134,6 +134,19 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     assert abs(float(z.mean())) < 0.08 and abs(float(z.std()) - 1) < 0.06
 
 
+def test_decisions_computed_again_are_those_of_the_weights_in_place(lab_policy: Any) -> None:
+    policy = lab_policy()
+    rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    for parameter in policy.weights.parameters.values():
+        parameter.data.mul_(1.02)
+    view = all_calls(rollout)
+    with torch.no_grad():
+        now = policy.evaluate(rollout, view)
+    assert now.log_ratio(policy.recorded(rollout, view)).abs().max() > 1e-3
+    again = policy.recorded(policy.recompute(rollout, 7), view)
+    torch.testing.assert_close(now.log_ratio(again), torch.zeros(8, 5), atol=1e-5, rtol=0)
+
+
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: Any) -> None:
     together = draw(lab_policy(), FlowSDE(num_steps=STEPS, sigmas="uniform"))
     small = lab_policy(network_batch=3, decode_batch=1)
