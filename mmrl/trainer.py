@@ -156,7 +156,8 @@ class Trainer:
         updates, rollout = self.config.updates, collected.rollout
         is_single = updates.epochs * updates.minibatches == 1
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
-        if old == "recorded" and updates.old == "recomputed" and rollout is not None:
+        is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
+        if is_recomputed and rollout is not None:
             rollout = self.policy.recompute(rollout, updates.micro_batch)
         updater = Updater(self.policy, self.loss, self.engine, updates.micro_batch)
         steps: list[StepMetrics] = []

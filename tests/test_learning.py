@@ -1,5 +1,6 @@
 """One iteration of learning on toys: minibatches of whole groups, old weights and averages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,14 @@ from mmrl.advantages.grpo import Grpo as GroupAdvantage
 from mmrl.collect import Collected
 from mmrl.config import AveragingSettings, OptimizerSettings, UpdateSettings
 from mmrl.contracts import Loss
-from mmrl.data import Scores
+from mmrl.data import Rollout, Scores
 from mmrl.engine import Engine
+from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.nft import Nft
 from mmrl.losses.reinforce import Reinforce
 from mmrl.trainer import Trainer
+from mmrl.views import DecisionView
 from tests.toys import ToyTokens, toy_rollout
 
 
@@ -60,7 +63,7 @@ class SlowGrpo(Grpo):
 
 
 def learn(
-    loss: Loss, *, rate: float = 0.1, moved: bool = False, **updates: Any
+    loss: Loss, *, rate: float = 0.1, warmup: int = 0, moved: bool = False, **updates: Any
 ) -> tuple[dict[str, float], list[Tensor], ToyTokens]:
     """One iteration of learning on a toy rollout: metrics, the weights before and after each step, the policy.
 
@@ -81,7 +84,7 @@ def learn(
     settings = {
         "seed": 0,
         "iterations": 10,
-        "optimizer": OptimizerSettings(learning_rate=rate, max_grad_norm=None),
+        "optimizer": OptimizerSettings(learning_rate=rate, warmup=warmup, max_grad_norm=None),
         "updates": UpdateSettings(**updates),
         "averaging": AveragingSettings(decay=0.5),
     }
@@ -129,3 +132,21 @@ def test_averaged_weights_follow_each_step_and_old_ones_once_after_all() -> None
     expected = 0.75 * seen[0] + 0.25 * seen[-1]
     torch.testing.assert_close(policy.weights.tensors("old")["network.weight"], expected)
     assert (seen[-1] - seen[0]).abs().max() > 1e-3
+
+
+def test_the_step_is_taken_at_the_scheduled_rate() -> None:
+    """The first of four warm-up iterations: a quarter of the step."""
+    (_, whole, _), (_, quarter, _) = learn(Grpo()), learn(Grpo(), warmup=4)
+    torch.testing.assert_close(quarter[1] - quarter[0], 0.25 * (whole[1] - whole[0]))
+
+
+def test_every_step_has_views_of_its_own() -> None:
+    keys: list[GroupKey] = []
+
+    class Noting(Grpo):
+        def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[DecisionView]:
+            keys.append(key)
+            return super().views(rollout, rows, key)
+
+    learn(Noting(), epochs=2, minibatches=2)
+    assert len(set(keys)) == 4

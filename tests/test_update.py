@@ -101,6 +101,23 @@ def test_the_gradient_of_a_group_scope_loss_is_that_of_its_formula() -> None:
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_the_penalty_is_measured_against_the_reference() -> None:
+    """Mean over tokens of k3 between the moved weights and the ones kept before."""
+    policy, rollout = toy_rollout()
+    before = (policy.network.weight + policy.network.bias[:, None]).detach().log_softmax(0)  # [V, K]
+    moved(policy)
+    now = (policy.network.weight + policy.network.bias[:, None]).detach().log_softmax(0)
+    estimates = [
+        float((before[token, k] - now[token, k]).expm1() + now[token, k] - before[token, k])
+        for answer in rollout.trace.tokens
+        for k, token in enumerate(answer.tolist())
+        if token >= 0
+    ]
+    _, seen = gradient(policy, rollout, Reinforce(kl_coef=0.5, kl="k3", normalise="decision"), 3)
+    assert seen["loss/kl"] == pytest.approx(sum(estimates) / len(estimates), rel=1e-4)
+    assert seen["loss/kl"] > 0.01
+
+
 def test_the_first_update_is_the_policy_gradient() -> None:
     policy, rollout = toy_rollout()
     on_policy, seen = gradient(policy, rollout, Grpo(clip_low=0.2, clip_high=0.2), 100, old="itself")
