@@ -23,7 +23,6 @@ app = typer.Typer(
 ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")]
 Source = Annotated[str, typer.Argument(metavar="RUN", help="A run directory (or a config: its untrained model).")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Settings to change.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
 Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
 At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
@@ -111,7 +110,7 @@ def sample(
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     weights: Which = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
 ) -> None:
     """Draw samples with a run's weights (or those of a config, untrained)."""
     from mmrl import run
@@ -138,7 +137,12 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run dir
 
 
 @app.command()
-def export(source: Source, out: Out = None, weights: Which = None, at: At = "last") -> None:
+def export(
+    source: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; RUN/export by default.")] = None,
+    weights: Which = None,
+    at: At = "last",
+) -> None:
     """Write a run's weights as a plain model folder or a LoRA that other tools load."""
     from mmrl import run
 

@@ -192,7 +192,8 @@ def read_yaml(config: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, got {type(tree).__name__}")
+        got = "nothing" if tree is None else type(tree).__name__
+        raise ConfigError(f"{path} must hold a mapping of settings, got {got}")
     return tree
 
 

@@ -72,7 +72,7 @@ def build_scorer(rewards: Sequence[Plugin], max_failed_share: float) -> Scorer:
             weight = float(settings.get("weight", 1.0))
         except (TypeError, ValueError):
             raise ConfigError(f"rewards.weight must be a number, got {settings.get('weight')!r}") from None
-        reward = plugins.build("rewards", own)
+        reward = plugins.build("rewards", own, beside=("weight", "label"))
         if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
@@ -29,8 +30,10 @@ def find(kind: Kind, name: str) -> type:
     """
     if ":" in name:
         return _own(kind, name)
-    if name not in names(kind):
-        raise ConfigError(f"unknown {_singular(kind)} {name!r}{did_you_mean(name, names(kind))}")
+    known = names(kind)
+    if name not in known:
+        hint = near(name, known) or f"; known are {', '.join(known)}, and module:Class of your own"
+        raise ConfigError(f"unknown {_singular(kind)} {name!r}{hint}")
     module = importlib.import_module(f"mmrl.{kind}.{name}")
     found = [
         value
@@ -44,9 +47,10 @@ def find(kind: Kind, name: str) -> type:
     return found[0]
 
 
-def build(kind: Kind, settings: Mapping[str, Any]) -> Any:
+def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()) -> Any:
     """The plug-in that `settings` name, its fields checked; `settings` are `{"name": ..., field: value ...}`.
 
+    `beside`: settings that the user may give next to the plug-in's own; errors list them.
     Raises ConfigError for an unknown name, an unknown field, a wrong type, or what the plug-in itself refuses.
     """
     name = settings.get("name")
@@ -57,7 +61,7 @@ def build(kind: Kind, settings: Mapping[str, Any]) -> Any:
     try:
         model = _model(cls).model_validate(given)
     except ValidationError as error:
-        raise ConfigError(explain(error, place, cls)) from None
+        raise ConfigError(explain(error, place, cls, beside)) from None
     checked = {key: getattr(model, _model_name(key)) for key in given}
     refuse_bools_as_numbers(given, checked, place)
     try:
@@ -68,19 +72,19 @@ def build(kind: Kind, settings: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{place}: {error}") from error
 
 
-def explain(error: ValidationError, place: str, owner: type) -> str:
+def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:
     """One line per problem: what was wrong, what was got, what is allowed.
 
     Args:
         error: what pydantic found. place: how the user calls the whole that was checked.
-        owner: the dataclass or pydantic model that was checked.
+        owner: the dataclass or pydantic model that was checked. beside: settings allowed next to its fields.
     """
     lines = []
     for problem in error.errors(include_url=False):
         location = problem["loc"]
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             path, classes = _locate(location[:-1], owner)
-            wrong, known = str(location[-1]), list(_settings(classes[0]))
+            wrong, known = str(location[-1]), [*_settings(classes[0]), *(() if path else beside)]
             lines.append(
                 f"{'.'.join([place, *path])} has no field {wrong!r}{near(wrong, known)}; "
                 f"its fields are {', '.join(known) or 'none'}"
@@ -90,9 +94,15 @@ def explain(error: ValidationError, place: str, owner: type) -> str:
         if problem["type"] == "missing":
             lines.append(f"{where} is needed")
         else:
-            message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should", 1)
-            lines.append(f"{where}: {message}, got {problem['input']!r}")
+            lines.append(f"{where}: {_in_yaml(problem['msg'])}, got {problem['input']!r}")
     return "\n".join(lines)
+
+
+def _in_yaml(message: str) -> str:
+    """Pydantic's message in the words of a config: a tuple is a list there, a dictionary a section."""
+    message = message.removeprefix("Value error, ").replace("Input should", "should", 1)
+    message = re.sub(r"a valid dictionary( or instance of \w+)?", "a section such as {name: value}", message)
+    return message.replace("a valid tuple", "a list").replace("Tuple should", "should").replace(" after validation", "")
 
 
 def near(wrong: str, known: Iterable[str]) -> str:

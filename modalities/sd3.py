@@ -215,7 +215,7 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
         source = path if is_folder else model
         pipeline = StableDiffusion3Pipeline.from_pretrained(source, dtype=dtypes, **absent)
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"modalities.sd3.model: {model!r} is not a Stable Diffusion 3 pipeline: {error}") from error
+        raise ConfigError(f"modalities.sd3.model: cannot load {model!r} as Stable Diffusion 3: {error}") from error
     pipeline.set_progress_bar_config(disable=True)
     for part in (pipeline.transformer, pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
         part.requires_grad_(False).eval()

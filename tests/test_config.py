@@ -103,7 +103,7 @@ def test_a_number_is_a_number_however_it_is_written(text: str) -> None:
         ("rewards.x.name=y", "rewards is a list of 1, got index 'x'"),
         ("=3", "an override looks like key.sub=value, got '=3'"),
         ("optimizer..x=3", "an override looks like key.sub=value, got 'optimizer..x=3'"),
-        ("optimizer=adam", "config.optimizer: should be a valid dictionary"),
+        ("optimizer=adam", "config.optimizer: should be a section such as {name: value}, got 'adam'"),
     ],
 )
 def test_an_override_that_makes_no_sense_is_refused(override: str, message: str) -> None:
