@@ -259,7 +259,7 @@ def test_what_cannot_be_loaded_is_a_config_error(twin_policy: Any, settings: dic
 
 def test_a_folder_of_something_else_is_a_config_error(lab_policy: Any, tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text("{}")
-    with pytest.raises(ConfigError, match="as Stable Diffusion 3: its model_index.json names None"):
+    with pytest.raises(ConfigError, match=r"as Stable Diffusion 3: its model_index\.json names None"):
         lab_policy(model=str(tmp_path))
 
 
