@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from mmrl.config import RunConfig
-from mmrl.contracts import Advantage, Loss, Reward
+from mmrl.contracts import Advantage, Loss, Reward, Sampler
 from mmrl.errors import RunError
 from mmrl.parts import Parts, build, example_plan, make_trainer
 from mmrl.scoring import RewardTerm, Scorer
@@ -26,7 +26,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     """
     parts = build(config)
     plan = example_plan(parts.sampler, config.group_size)
-    groups, factor = config.prompts_per_iteration, 1 if plan.guidance_scale == 1 else 2
+    groups, factor = config.prompts_per_iteration, plan.evaluations_per_call
     steps = config.updates.epochs * config.updates.minibatches
     if parts.loss.kind == "decisions":
         per_pass = plan.num_update_calls * groups * factor
@@ -44,7 +44,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         "network calls of the updates": update,
         "forward-equivalents per iteration": rollout + update + 2 * per_pass * config.updates.epochs,
         "optimizer steps per iteration": steps,
-        "calls without sharing": config.group_size * len(plan.steps) * groups * factor,
+        "calls without sharing": plan.num_plain_calls * groups * factor,
         "held-out samples": 0,
     }
     if parts.evaluation is not None:
@@ -145,10 +145,10 @@ def _watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
     evaluation = parts.evaluation
     if evaluation is not None:
         spies["evaluation.sampler"] = Spy(evaluation.sampler)
-        evaluation = replace(evaluation, sampler=spies["evaluation.sampler"])
+        evaluation = replace(evaluation, sampler=cast(Sampler, spies["evaluation.sampler"]))
     watched = replace(
         parts,
-        sampler=spies["sampler"],
+        sampler=cast(Sampler, spies["sampler"]),
         advantage=cast(Advantage, spies["advantage"]),
         loss=cast(Loss, spies["loss"]),
         scorer=replace(parts.scorer, terms=terms),
@@ -184,7 +184,7 @@ def _findings(
 def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -> int:
     """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
     plans = spies["sampler"].results.get("plan", [])
-    factor = 2 if plans and plans[0].guidance_scale != 1 else 1
+    factor = plans[0].evaluations_per_call if plans else 1
     rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
     loss = trainer.loss
     evaluations = 1 + ("reference" in loss.needs) + (loss.old_decay(0) is not None)

@@ -89,11 +89,13 @@ class ScoringSettings(Settings):
 class EvaluationSettings(Settings):
     """Held-out evaluation every `every` iterations and at both ends, with fixed noise.
 
-    `rewards` default to the run's own, `weights` to the averaged ones where there are any.
+    `rewards` default to the run's own, `weights` to the averaged ones where there are any. `also` names further
+    samplers that the same prompts are drawn with: `also: {greedy: {...}}` is reported as `held_out_greedy`.
     """
 
     every: NotNegative = 0  # 0: only before and after training
     sampler: Plugin
+    also: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], Plugin] = {}
     rewards: tuple[Plugin, ...] | None = None
     weights: Literal["trained", "averaged", "old"] | None = None
     num_prompts: Positive | None = None  # of the held-out set, the first; None: all

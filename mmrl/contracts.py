@@ -19,6 +19,7 @@ __all__ = ["ConfigError", "RunError"]  # part of the contract: what a plug-in ra
 
 Granularity = Literal["sample", "turn", "episode", "group"]
 Scope = Literal["decision", "path", "group"]
+Draws = Literal["latents", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Modality(Protocol):
     """A policy: a modality adapter bound to a model. Construction checks settings; `prepare` loads weights."""
 
     evaluates: ClassVar[frozenset[str]]  # kinds of evaluation, of "decisions", "denoising", "outputs"
+    draws: ClassVar[Draws]  # what its samples are made of
     num_calls: int  # network evaluations so far, in batch elements
 
     def prepare(self, placement: Placement) -> None: ...
@@ -76,6 +78,8 @@ class Modality(Protocol):
 
 class Sampler(Protocol):
     """Says how a group is drawn; the plan is a value that only the modality of its kind understands."""
+
+    draws: ClassVar[Draws]  # what it plans for
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
 

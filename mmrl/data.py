@@ -1,52 +1,68 @@
 """What flows through a run: prompts, rollouts, scores. All frozen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from mmrl.actions import Action
+from mmrl.coordinates import Canvas
 from mmrl.keys import GroupKey
+from mmrl.media import Picture
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the policy is asked, and what rewards need to judge its answers."""
+    """What the policy is asked, and what rewards need to judge its answers.
+
+    `<image>` in the text is where an image stands; without such marks the images come first.
+    """
 
     text: str
-    media: tuple[Any, ...] = ()  # images or video that belong to the question
+    media: tuple[Picture, ...] = ()  # images that belong to the question, in order
     target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
+    system: str | None = None  # a system message of its own; None: the policy's
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The media of B samples; each kind is there or None."""
+    """What B samples are; each kind is there or None."""
 
     images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
     videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
-    texts: tuple[str, ...] | None = None  # B answers
+    texts: tuple[str, ...] | None = None  # B answers, without the end token
+    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token budget
+    num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
+    canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
+    actions: tuple[Action | None, ...] | None = None  # B: what the answers tell a GUI to do; None: not understood
 
     @classmethod
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
-        def cat(tensors: list[Tensor | None]) -> Tensor | None:
-            present = [t for t in tensors if t is not None]
-            return torch.cat(present) if present else None
-
-        texts = [part.texts for part in parts if part.texts is not None]
-        joined = tuple(text for answers in texts for text in answers) if texts else None
-        return cls(cat([part.images for part in parts]), cat([part.videos for part in parts]), joined)
+        return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
     def select(self, rows: Tensor) -> "Outputs":
         """The outputs of the samples `rows` [n]."""
-        texts = None if self.texts is None else tuple(self.texts[int(row)] for row in rows)
-        return Outputs(
-            None if self.images is None else self.images[rows.to(self.images.device)],
-            None if self.videos is None else self.videos[rows.to(self.videos.device)],
-            texts,
-        )
+        return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
+
+
+def _join_values(parts: Sequence[Any]) -> Any:
+    """Tensors or tuples of all parts, one after the other; None where no part has any."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if isinstance(present[0], Tensor):
+        return torch.cat(present)
+    return tuple(value for part in present for value in part)
+
+
+def _select_values(values: Any, rows: Tensor) -> Any:
+    if values is None or isinstance(values, Tensor):
+        return None if values is None else values[rows.to(values.device)]
+    return tuple(values[row] for row in rows.tolist())
 
 
 @dataclass(frozen=True)

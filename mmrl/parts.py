@@ -1,6 +1,6 @@
 """RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from mmrl.data import Prompt, WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
 from mmrl.keys import GroupKey, seed_from
-from mmrl.plans import Plan
+from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream, load_prompts
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import Trainer
+from mmrl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class EvaluationParts:
 
     settings: EvaluationSettings
     sampler: Sampler
+    also: Mapping[str, Sampler]
     scorer: Scorer
     prompts: tuple[Prompt, ...]
 
@@ -135,7 +137,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         collector=collector,
         advantage=parts.advantage,
         loss=parts.loss,
-        optimizer=_optimizer(config.optimizer, list(weights.parameters.values())),
+        optimizer=_optimizer(config.optimizer, weights),
         stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
         evaluator=_evaluator(config, parts, engine, chunk * config.group_size),
         tracking=tracking or Tracking(),
@@ -159,6 +161,7 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
         seed=settings.seed,
         chunk=max(1, num_samples // settings.samples_per_prompt),
         saved_samples=settings.saved_samples,
+        also=parts.evaluation.also,
     )
 
 
@@ -186,6 +189,7 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
     return EvaluationParts(
         settings,
         plugins.build("samplers", settings.sampler),
+        {name: plugins.build("samplers", other) for name, other in settings.also.items()},
         build_scorer(settings.rewards or config.rewards, config.scoring.max_failed_share),
         load_prompts(config.prompts.held_out)[: settings.num_prompts],
     )
@@ -198,13 +202,13 @@ class _AnyGrid:
         return [1 - step / num_steps for step in range(num_steps + 1)]
 
 
-def example_plan(sampler: Sampler, group_size: int) -> Plan:
+def example_plan(sampler: Sampler, group_size: int) -> GroupPlan:
     """The shape of the plan of a group: its counts of steps and calls are right, its noise levels are not.
 
     Raises ConfigError where the sampler cannot draw a group of this size.
     """
     try:
-        plan: Plan = sampler.plan(_AnyGrid(), GroupKey(0, 0, 0), group_size)
+        plan: GroupPlan = sampler.plan(_AnyGrid(), GroupKey(0, 0, 0), group_size)
     except ValueError as error:
         raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
     return plan
@@ -228,6 +232,7 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
             f"loss {config.loss['name']!r} reads {parts.loss.kind}, but modality {config.modality['name']!r} evaluates "
             f"{', '.join(sorted(parts.policy.evaluates))}"
         )
+    _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     plan = example_plan(parts.sampler, config.group_size)
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
         raise ConfigError(
@@ -235,8 +240,21 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
             "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         )
     if parts.evaluation is not None:
-        example_plan(parts.evaluation.sampler, parts.evaluation.settings.samples_per_prompt)
+        evaluation, settings = parts.evaluation, parts.evaluation.settings
+        drawn = {"sampler": (settings.sampler, evaluation.sampler)}
+        drawn |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
+        for name, (own, sampler) in drawn.items():
+            _check_sampler(f"evaluation.{name}", own, sampler, config, parts.policy)
+            example_plan(sampler, settings.samples_per_prompt)
         _check_evaluated_weights(config, parts.loss)
+
+
+def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:
+    if sampler.draws != policy.draws:
+        raise ConfigError(
+            f"{where} {settings['name']!r} draws {sampler.draws}, but modality {config.modality['name']!r} makes "
+            f"its samples of {policy.draws}"
+        )
 
 
 def _check_evaluated_weights(config: RunConfig, loss: Loss) -> None:
@@ -264,15 +282,20 @@ def _trained_of(run: Path) -> dict[str, torch.Tensor]:
     return dict(checkpoint.load(found).tensors["trained"])
 
 
-def _optimizer(settings: OptimizerSettings, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def _optimizer(settings: OptimizerSettings, weights: Weights) -> torch.optim.Optimizer:
+    """One parameter group where all tensors learn at the same rate; else one for each tensor, in their order."""
+    if len(set(weights.rate_scale.values())) <= 1:
+        groups = [{"params": list(weights.parameters.values()), "rate_scale": next(iter(weights.rate_scale.values()))}]
+    else:
+        groups = [{"params": [p], "rate_scale": weights.rate_scale[name]} for name, p in weights.parameters.items()]
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=settings.betas[0], weight_decay=decay)
+        return torch.optim.SGD(groups, lr=rate, momentum=settings.betas[0], weight_decay=decay)
     if settings.name == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:
             raise ConfigError("optimizer.name 'adamw8bit' needs bitsandbytes: pip install 'mmrl[quantise]'") from error
-        return AdamW8bit(parameters, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)  # type: ignore[no-any-return]
+        return AdamW8bit(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)  # type: ignore[no-any-return]
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)
+    return kind(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)

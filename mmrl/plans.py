@@ -1,9 +1,77 @@
-"""A flow sampler as a value: where on the noise grid, how each step moves, and into how many children."""
+"""How a group is drawn, as a value: a flow's tree of steps on the noise grid, or answers token by token."""
 
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 from torch import Tensor
+
+
+class GroupPlan(Protocol):
+    """What the core asks of any plan. A call is one network evaluation in batch elements; for tokens, of one answer."""
+
+    @property
+    def num_samples(self) -> int: ...
+    @property
+    def num_rollout_calls(self) -> int:
+        """Calls that draw the group."""
+        ...
+
+    @property
+    def num_update_calls(self) -> int:
+        """Calls of one pass over the group's decisions; 0 where it has none."""
+        ...
+
+    @property
+    def num_plain_calls(self) -> int:
+        """Calls that draw the group where nothing is shared."""
+        ...
+
+    @property
+    def evaluations_per_call(self) -> int:
+        """Network evaluations behind each call: 2 with classifier-free guidance."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """How the answers to one prompt are drawn, token by token, each by its own key.
+
+    The distribution of a token is softmax(logits / temperature), cut to the `top_k` likeliest, to the smallest set that
+    holds `top_p` of the mass, and to those at least `min_p` times as likely as the likeliest, then normalised.
+    `temperature` 0 takes the likeliest. An answer ends with an end token, behind a text in `stop`, or after
+    `max_tokens`; with `masks_truncated` an answer cut there is no decision of the update.
+    """
+
+    num_samples: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    masks_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise ValueError(f"a plan needs samples, got {self.num_samples}")
+
+    @property
+    def num_rollout_calls(self) -> int:
+        return self.num_samples
+
+    @property
+    def num_update_calls(self) -> int:
+        """0 where the likeliest token is taken: nothing is chosen."""
+        return self.num_samples if self.temperature > 0 else 0
+
+    @property
+    def num_plain_calls(self) -> int:
+        return self.num_samples
+
+    @property
+    def evaluations_per_call(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -94,3 +162,13 @@ class Plan:
     def num_update_calls(self) -> int:
         """Network evaluations of one pass over the group's decisions: one for each state a trained step starts from."""
         return sum(count for count, step in zip(self.num_nodes(), self.steps, strict=True) if step.is_decision)
+
+    @property
+    def num_plain_calls(self) -> int:
+        """Network evaluations where every member is drawn alone."""
+        return self.num_samples * len(self.steps)
+
+    @property
+    def evaluations_per_call(self) -> int:
+        """Classifier-free guidance evaluates the network twice."""
+        return 1 if self.guidance_scale == 1 else 2

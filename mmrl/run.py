@@ -178,6 +178,13 @@ def _summary(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
             "best": progress.best,
             "best_iteration": progress.best_iteration,
         },
+        **{
+            f"held_out_{other}": {
+                "before": before,
+                "after": progress.others_latest[other] if after is not None else None,
+            }
+            for other, before in progress.others_before.items()
+        },
         "iterations": progress.iteration,
         "is_complete": is_complete,
         "train_seconds": round(progress.train_seconds, 3),

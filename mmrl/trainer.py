@@ -35,6 +35,8 @@ class Progress:
     latest: float | None = None
     best: float | None = None
     best_iteration: int | None = None
+    others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
+    others_latest: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -151,7 +153,7 @@ class Trainer:
         """The optimizer steps of one iteration: minibatches of whole groups, one after the other."""
         rate = learning_rate(self.config.optimizer, iteration, self.config.iterations)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("rate_scale", 1.0)
         batch, decay = self._batch(collected), self.loss.old_decay(iteration)
         updates, rollout = self.config.updates, collected.rollout
         is_single = updates.epochs * updates.minibatches == 1
@@ -241,7 +243,15 @@ class Trainer:
             now.before = result.score
         if now.iteration > 0 and (now.best is None or result.score > now.best):
             now.best, now.best_iteration = result.score, now.iteration
-        self.tracking.log(now.iteration, result.metrics | {"time/evaluation": time.perf_counter() - started})
+        metrics = dict(result.metrics)
+        for name, evaluator in self.evaluator.others().items():
+            other = evaluator()
+            now.others_latest[name] = other.score
+            now.others_before.setdefault(name, other.score)
+            metrics |= {
+                f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
+            }
+        self.tracking.log(now.iteration, metrics | {"time/evaluation": time.perf_counter() - started})
         if self.engine.is_main and result.samples:
             folder = self.folder / "samples" / f"{now.iteration:06d}"
             save_samples(result.samples, folder)

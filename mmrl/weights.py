@@ -21,9 +21,14 @@ class Weights:
         trained: Mapping[str, nn.Parameter],
         *,
         adapter_off: Callable[[], AbstractContextManager[None]] | None = None,
+        rate_scale: Mapping[str, float] | None = None,
     ) -> None:
-        """`trained`: parameters by name. `adapter_off`: how an adapter is switched off, which gives the reference."""
+        """`trained`: parameters by name. `adapter_off`: how an adapter is switched off, which gives the reference.
+
+        `rate_scale`: by parameter name, what its learning rate is multiplied by, where that is not 1.
+        """
         self.parameters = dict(trained)
+        self.rate_scale = {name: (rate_scale or {}).get(name, 1.0) for name in self.parameters}
         self._storage = {name: parameter.data for name, parameter in trained.items()}
         self._copies: dict[WeightsName, dict[str, Tensor]] = {}
         self._adapter_off = adapter_off

@@ -53,6 +53,7 @@ class FlowPolicy(ABC):
     """
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising"})
+    draws: ClassVar[Literal["latents", "tokens"]] = "latents"
 
     negative_prompt: str = ""
     reduction: Reduction = "mean"

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from mmrl.keys import GroupKey
 from mmrl.plans import Plan, Step, Transition
@@ -28,6 +28,8 @@ class FlowSampler(ABC):
     `sigmas`: `pipeline` is the grid of the model's stock pipeline, `uniform` its shift of linspace(1, 1/T, T), then 0;
     a list of num_steps + 1 numbers is used as it is. `guidance_scale`: of classifier-free guidance; 1 is without.
     """
+
+    draws: ClassVar[Literal["latents", "tokens"]] = "latents"
 
     num_steps: int
     sigmas: Literal["pipeline", "uniform"] | tuple[float, ...] = "pipeline"

@@ -5,7 +5,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -25,6 +25,8 @@ PROMPTS = tuple(Prompt(text) for text in "abcde")
 
 class GroupSizes:
     """A sampler whose plan is the size of the group."""
+
+    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> int:
         return group_size

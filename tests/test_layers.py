@@ -12,6 +12,9 @@ CORE = [
     "numerics",
     "keys",
     "plans",
+    "coordinates",
+    "actions",
+    "media",
     "data",
     "views",
     "weights",
@@ -40,7 +43,19 @@ CORE = [
     "__init__",
     "__main__",
 ]
-CONTRACTS = {"errors", "numerics", "keys", "plans", "data", "views", "evaluations", "contracts"}
+CONTRACTS = {
+    "errors",
+    "numerics",
+    "keys",
+    "plans",
+    "coordinates",
+    "actions",
+    "media",
+    "data",
+    "views",
+    "evaluations",
+    "contracts",
+}
 PLUGINS = {
     "modalities": CONTRACTS | {"weights", "labs"},
     "samplers": CONTRACTS | {"labs"},

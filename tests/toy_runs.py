@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ GROUP_SIZE = 6
 @dataclass(frozen=True)
 class WholeGroup:
     """A sampler whose plan is the number of samples."""
+
+    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> int:
         return group_size

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ class ToyTokens:
     """Answers of 1 to 4 tokens, each from its own logits; one network call per answer."""
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
+    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
 
     def __init__(self) -> None:
         self.network = nn.Linear(LENGTH, VOCABULARY)
