@@ -1,8 +1,8 @@
 """Held-out evaluation: fixed prompts, fixed noise, a sampler of its own."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,6 @@ class Evaluator:
     seed: int
     chunk: int  # prompts sampled at once
     saved_samples: int = 0
-    also: Mapping[str, Sampler] = field(default_factory=dict)  # further samplers for the same prompts
-
-    def others(self) -> "dict[str, Evaluator]":
-        """The evaluations beside this one, by name: the same prompts under the further samplers."""
-        return {name: replace(self, sampler=one, saved_samples=0, also={}) for name, one in self.also.items()}
 
     def __call__(self) -> Result:
         """Evaluates the policy under `weights`; every process must call it."""

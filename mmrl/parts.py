@@ -1,7 +1,7 @@
 """RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -129,6 +129,8 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     )
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {f"reward/{term.name}": term.reward for term in parts.scorer.terms}
+    evaluator = _evaluator(config, parts, engine, chunk * config.group_size)
+    also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(
         config=config,
         folder=folder,
@@ -139,8 +141,11 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         loss=parts.loss,
         optimizer=_optimizer(config.optimizer, weights),
         stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
-        evaluator=_evaluator(config, parts, engine, chunk * config.group_size),
+        evaluator=evaluator,
         tracking=tracking or Tracking(),
+        also_evaluated={
+            name: replace(evaluator, sampler=one, saved_samples=0) for name, one in also.items() if evaluator
+        },
     )
 
 
@@ -161,7 +166,6 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
         seed=settings.seed,
         chunk=max(1, num_samples // settings.samples_per_prompt),
         saved_samples=settings.saved_samples,
-        also=parts.evaluation.also,
     )
 
 

@@ -54,6 +54,7 @@ class Trainer:
     stateful: Mapping[str, Any]  # plug-ins with a state of their own
     evaluator: Evaluator | None
     tracking: Tracking
+    also_evaluated: Mapping[str, Evaluator] = field(default_factory=dict)  # the same prompts under further samplers
     progress: Progress = field(default_factory=Progress)
     stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
 
@@ -244,7 +245,7 @@ class Trainer:
         if now.iteration > 0 and (now.best is None or result.score > now.best):
             now.best, now.best_iteration = result.score, now.iteration
         metrics = dict(result.metrics)
-        for name, evaluator in self.evaluator.others().items():
+        for name, evaluator in self.also_evaluated.items():
             other = evaluator()
             now.others_latest[name] = other.score
             now.others_before.setdefault(name, other.score)
