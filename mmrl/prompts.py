@@ -85,15 +85,16 @@ class PromptStream:
 
 
 def _lab_prompts(source: str) -> tuple[Prompt, ...]:
+    """A lab's world gives texts, or questions with `text`, `media` and `target`; it imports nothing of mmrl."""
     from mmrl import labs
 
     lab, _, split = source.removeprefix("lab:").partition("/")
     try:
         labs.checkpoint(lab)
-        texts = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
+        asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(text) for text in texts)
+    return tuple(Prompt(one) if isinstance(one, str) else Prompt(one.text, one.media, one.target) for one in asked)
 
 
 def _row(source: str, number: int, line: str) -> Prompt:

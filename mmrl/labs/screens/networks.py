@@ -1,0 +1,144 @@
+"""The lab's model, a Qwen2.5-VL in miniature with random weights, its tokenizer and its processor."""
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessor,
+    Qwen2VLVideoProcessor,
+)
+
+from mmrl.labs.screens.drawing import COLOURS, KINDS, SIZE
+
+WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_HEADS = 128, 96, 4, 4
+NUM_IMAGE_TOKENS = 16
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+TAGS = ("<answer>", "</answer>", "<think>", "</think>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def new_processor() -> Qwen2_5_VLProcessor:
+    """The stock processor, without resizing for a screen: 64 patches of 14 pixels, 16 image tokens."""
+    pixels = {"shortest_edge": 56 * 56, "longest_edge": SIZE * SIZE}
+    return Qwen2_5_VLProcessor(
+        Qwen2VLImageProcessor(size=pixels),
+        new_tokenizer(),
+        Qwen2VLVideoProcessor(size=pixels),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def new_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE, lossless on any text; a word of the world, or a number from 0 to 112, is one token."""
+    spaced = [f" {word}" for word in ("the", "of", *COLOURS, *KINDS)]
+    words = [*spaced, "click", "box", "user", "assistant", "system", ", ", *number_words()]
+    pieces = pre_tokenizers.Split(Regex(r", |\p{N}+| ?\p{L}+|\s|."), behavior="isolated")
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000,  # more than the words need: each is merged to one token
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([word for word in words for _ in range(3)], trainer)
+    # not special: a decoder that skips special tokens must leave them in the text
+    bpe.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(SPECIAL[1:]),
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def number_words() -> list[str]:
+    """The numbers that coordinates are written in."""
+    return [str(number) for number in range(SIZE + 1)]
+
+
+def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
+    """1.49 million random weights, a third of them in the vision tower; embeddings of numbers in order."""
+    ids = {token: processor.tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
+    axis = WIDTH // NUM_HEADS // 2 // 3  # frequencies of height and of width; time has the rest
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": -(-len(processor.tokenizer) // 8) * 8,
+            "hidden_size": WIDTH,
+            "intermediate_size": 320,
+            "num_hidden_layers": NUM_LAYERS,
+            "num_attention_heads": NUM_HEADS,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 2048,
+            "initializer_range": 0.06,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [WIDTH // NUM_HEADS // 2 - 2 * axis, axis, axis],
+            },
+            "bos_token_id": None,
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+        vision_config={
+            "depth": NUM_LAYERS,
+            "hidden_size": VISION_WIDTH,
+            "intermediate_size": 240,
+            "num_heads": NUM_HEADS,
+            "out_hidden_size": WIDTH,
+            "initializer_range": 0.06,
+            "window_size": SIZE,
+            "fullatt_block_indexes": list(range(NUM_LAYERS)),
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=True,
+    )
+    model = Qwen2_5_VLForConditionalGeneration(config)
+    embeddings: Tensor = model.get_input_embeddings().weight
+    _order_numbers(embeddings, processor.tokenizer.convert_tokens_to_ids(number_words()))
+    model.generation_config.eos_token_id = ids["<|im_end|>"]
+    model.generation_config.pad_token_id = ids["<|endoftext|>"]
+    return model.eval()
+
+
+@torch.no_grad()
+def _order_numbers(embeddings: Tensor, ids: list[int], width: float = 4.0) -> None:
+    """Gives numbers Fourier features, so that 34 begins close to 35, as it does in a pretrained model.
+
+    Args:
+        embeddings: [V, 128], changed in place.
+        ids: tokens of the numbers 0, 1, 2 ...
+        width: how far in numbers two embeddings are alike.
+    """
+    frequency = torch.pi * torch.arange(1, WIDTH // 2 + 1) / (2 * SIZE)
+    angle = torch.arange(len(ids), dtype=torch.float32)[:, None] * frequency
+    features = torch.cat([angle.cos(), angle.sin()], 1) * torch.exp(-(frequency * width).square() / 4).repeat(2)
+    embeddings[ids] = features * (embeddings[ids].norm(dim=1).mean() / features.norm(dim=1).mean())

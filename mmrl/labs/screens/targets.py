@@ -1,0 +1,88 @@
+"""Dense targets that teach the tower what lies where and the language model which one is meant; the heads are thrown away.
+
+Without them a model of this size does not learn to look: it answers with the most frequent place.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmrl.labs.screens.drawing import COLOURS, KINDS, SIZE
+from mmrl.labs.screens.world import Element, Screen
+
+CELL = 28  # pixels, the side of the square that an image token stands for
+NUM_ACROSS = SIZE // CELL
+NUM_NAMES = len(COLOURS) + len(KINDS) + len(COLOURS) * len(KINDS)
+
+
+class TowerHeads(nn.Module):
+    """Image tokens [S, 16, H] to what is in their cell: colours, kinds, pairs, and the box of what is centred there."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.presence = nn.Linear(width, NUM_NAMES)
+        self.box = nn.Linear(width, 4)
+
+    def loss(self, tokens: Tensor, screens: Sequence[Screen]) -> Tensor:
+        """Cross entropy of what is present, and distance of the boxes, as a scalar."""
+        presence, boxes, is_centre = tower_targets(screens)
+        seen = F.binary_cross_entropy_with_logits(self.presence(tokens), presence)
+        distance = F.smooth_l1_loss(self.box(tokens), boxes, reduction="none", beta=0.05).mean(-1)
+        return 3 * seen + 3 * (distance * is_centre).sum() / is_centre.sum()
+
+
+def tower_targets(screens: Sequence[Screen]) -> tuple[Tensor, Tensor, Tensor]:
+    """presence [S, 16, 34] of 0 and 1; boxes [S, 16, 4] in sides of the screen; is_centre [S, 16] of 0 and 1.
+
+    An element is present in a cell of which it covers at least 4x4 pixels.
+    """
+    presence = torch.zeros(len(screens), NUM_ACROSS**2, NUM_NAMES)
+    boxes, is_centre = torch.zeros(len(screens), NUM_ACROSS**2, 4), torch.zeros(len(screens), NUM_ACROSS**2)
+    for number, screen in enumerate(screens):
+        for element in screen.elements:
+            colour, kind = list(COLOURS).index(element.colour), KINDS.index(element.kind)
+            pair = len(COLOURS) + len(KINDS) + colour * len(KINDS) + kind
+            x1, y1, x2, y2 = element.box
+            for cell in range(NUM_ACROSS**2):
+                top, left = cell // NUM_ACROSS * CELL, cell % NUM_ACROSS * CELL
+                if min(x2, left + CELL) - max(x1, left) >= 4 and min(y2, top + CELL) - max(y1, top) >= 4:
+                    presence[number, cell, [colour, len(COLOURS) + kind, pair]] = 1
+            boxes[number, centre_cell(element)] = torch.tensor(element.box) / SIZE
+            is_centre[number, centre_cell(element)] = 1
+    return presence, boxes, is_centre
+
+
+def centre_cell(element: Element) -> int:
+    """The number of the image token in whose cell the element's centre lies."""
+    x1, y1, x2, y2 = element.box
+    return (y1 + y2) // 2 // CELL * NUM_ACROSS + (x1 + x2) // 2 // CELL
+
+
+class PointerHeads(nn.Module):
+    """What the language model has in mind before it answers: the cell and the box of the element that is meant."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, 64)
+        self.key = nn.Linear(width, 64)
+        self.box = nn.Linear(width, 4)
+
+    def loss(self, hidden: Tensor, image_tokens: Tensor, elements: Sequence[Element]) -> Tensor:
+        """Cross entropy of the cell, and distance of the box, as a scalar.
+
+        Args:
+            hidden: [B, H], of the last token of B questions.
+            image_tokens: [B, 16, H], of their screens.
+            elements: B, those that are meant.
+        """
+        cells = torch.tensor([centre_cell(element) for element in elements])
+        boxes = torch.tensor([element.box for element in elements]) / SIZE
+        logits = (
+            torch.einsum(
+                "bh,bch->bc", self.query(hidden), self.key(F.layer_norm(image_tokens, image_tokens.shape[-1:]))
+            )
+            / 8
+        )
+        return F.cross_entropy(logits, cells) + 5 * F.smooth_l1_loss(self.box(hidden), boxes, beta=0.05)

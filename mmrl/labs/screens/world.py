@@ -1,0 +1,181 @@
+"""A world of small windows: their layout, the questions about them, the answers as text, and a verifier."""
+
+import difflib
+import random
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from PIL import Image
+
+from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, Box, draw
+
+Task = Literal["click", "box"]
+Part = Literal["train", "held_out"]
+NUM_SCREENS = {"train": 8192, "held_out": 512}
+FIRST_SEED = {"train": 0, "held_out": 1_000_000, "pretrain": 2_000_000}  # of screens: one range for each use
+SPLITS = tuple(f"{task}_{part}" for task in get_args(Task) for part in get_args(Part))
+SIDES = {  # pixels: width from, to; height from, to. Checkboxes and dials are as high as wide.
+    "button": (30, 38, 15, 19),
+    "switch": (26, 32, 14, 17),
+    "checkbox": (16, 20, 0, 0),
+    "dial": (18, 23, 0, 0),
+}
+GAP = 3  # pixels between two elements, at least
+CLICK = re.compile(r"<answer>\(([0-9]{1,3}), ([0-9]{1,3})\)</answer>")
+BOX = re.compile(r"<answer>\[([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,3})\]</answer>")
+
+
+@dataclass(frozen=True)
+class Element:
+    """Something on a screen that can be named: no other element there has its colour and its kind."""
+
+    colour: str
+    kind: str
+    box: Box  # x1, y1, x2, y2 in pixels, half-open
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.kind}"
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is on a window of 112x112 pixels."""
+
+    elements: tuple[Element, ...]
+    theme: int  # grey level of the desktop
+
+    def draw(self) -> Image.Image:
+        """The window as an RGB image."""
+        return draw([(element.colour, element.kind, element.box) for element in self.elements], self.theme)
+
+
+@dataclass(frozen=True)
+class ScreenPicture:
+    """The screen of a seed, drawn when someone looks at it."""
+
+    seed: int
+
+    def load(self) -> Image.Image:
+        """The window as an RGB image of 112x112 pixels."""
+        return screen(self.seed).draw()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about one screen; `mmrl.prompts` makes a prompt of it."""
+
+    text: str
+    media: tuple[ScreenPicture, ...]
+    target: dict[str, Any]  # box: the element's, in pixels of the screen
+
+
+def prompts(split: str) -> list[Question]:
+    """The questions of `click_train` and `box_train` (8,192 screens) or of `click_held_out` and `box_held_out` (512 others).
+
+    Held out are screens, not names: every colour, kind and pair is asked for in both. Raises ValueError for another split.
+    """
+    if split not in SPLITS:
+        nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
+    task: Task = "click" if split.startswith("click") else "box"
+    part = split.removeprefix(f"{task}_")
+    return [question(FIRST_SEED[part] + number, task) for number in range(NUM_SCREENS[part])]
+
+
+def question(seed: int, task: Task) -> Question:
+    """The task on an element of the screen of this seed."""
+    element = screen(seed).elements[0]  # their order is random
+    return Question(ask(element, task), (ScreenPicture(seed),), {"box": element.box})
+
+
+def ask(element: Element, task: Task) -> str:
+    """The instruction in words."""
+    return f"click the {element.name}" if task == "click" else f"box of the {element.name}"
+
+
+def screen(seed: int, min_elements: int = 3, max_elements: int = 5) -> Screen:
+    """The screen of a seed; for RL always of three to five elements."""
+    rng = random.Random(seed)
+    pairs = _pairs(rng)[: rng.randint(min_elements, max_elements)]
+    rng.shuffle(pairs)
+    return Screen(_place(rng, pairs), rng.choice(THEMES))
+
+
+def _pairs(rng: random.Random) -> list[tuple[str, str]]:
+    """Six colours with kinds; the second has the colour and the third the kind of the first: both words count."""
+    everything = [(colour, kind) for colour in COLOURS for kind in KINDS]
+    first = rng.choice(everything)
+    same_colour = rng.choice([pair for pair in everything if pair != first and pair[0] == first[0]])
+    same_kind = rng.choice([pair for pair in everything if pair != first and pair[1] == first[1]])
+    chosen = [first, same_colour, same_kind]
+    return chosen + rng.sample([pair for pair in everything if pair not in chosen], k=3)
+
+
+def _place(rng: random.Random, pairs: list[tuple[str, str]]) -> tuple[Element, ...]:
+    """Elements of random size in random places, all over again where one finds no room."""
+    elements: list[Element] = []
+    while len(elements) < len(pairs):
+        colour, kind = pairs[len(elements)]
+        for _ in range(60):
+            box = _random_box(rng, kind)
+            if not any(_overlap(box, other.box) for other in elements):
+                elements.append(Element(colour, kind, box))
+                break
+        else:
+            elements = []
+    return tuple(elements)
+
+
+def _random_box(rng: random.Random, kind: str) -> Box:
+    min_width, max_width, min_height, max_height = SIDES[kind]
+    width = rng.randint(min_width, max_width)
+    height = rng.randint(min_height, max_height) if max_height else width
+    x, y = rng.randint(2, SIZE - 2 - width), rng.randint(BAR + 2, SIZE - 2 - height)
+    return x, y, x + width, y + height
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    """Whether two boxes are closer than the gap."""
+    return a[0] < b[2] + GAP and b[0] < a[2] + GAP and a[1] < b[3] + GAP and b[1] < a[3] + GAP
+
+
+def click_answer(x: float, y: float) -> str:
+    """The answer that clicks at (x, y) pixels, rounded and kept on the screen."""
+    return f"<answer>({_whole(x, SIZE - 1)}, {_whole(y, SIZE - 1)})</answer>"
+
+
+def box_answer(box: tuple[float, float, float, float]) -> str:
+    """The answer that names a box in pixels, rounded and kept on the screen."""
+    return f"<answer>[{', '.join(str(_whole(value, SIZE)) for value in box)}]</answer>"
+
+
+def _whole(value: float, largest: int) -> int:
+    return min(max(round(value), 0), largest)
+
+
+def right_answer(element: Element, task: Task) -> str:
+    """The centre of the element, or its box."""
+    x1, y1, x2, y2 = element.box
+    return click_answer((x1 + x2 - 1) / 2, (y1 + y2 - 1) / 2) if task == "click" else box_answer(element.box)
+
+
+def score(answer: str, box: Box, task: Task) -> float:
+    """1 for a click inside of the half-open box, else 0; the IoU of a box. 0 for what is not wholly an answer."""
+    match = (CLICK if task == "click" else BOX).fullmatch(answer)
+    if match is None:
+        return 0.0
+    numbers = [int(number) for number in match.groups()]
+    if task == "click":
+        return float(box[0] <= numbers[0] < box[2] and box[1] <= numbers[1] < box[3])
+    return iou((numbers[0], numbers[1], numbers[2], numbers[3]), box)
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union of two half-open boxes; 0 where the first has no area."""
+    if a[2] <= a[0] or a[3] <= a[1]:
+        return 0.0
+    overlap = max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))
+    areas = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
+    return overlap / (areas - overlap)
