@@ -1,0 +1,173 @@
+"""Reading what a model wrote: tags, numbers, points, boxes and JSON, in linear time and without evaluating anything.
+
+An answer is data from a stranger. Every function takes any text, looks at no more than MAX_CHARACTERS of it, and
+raises ParseError where the text does not hold exactly one answer: nobody earns more by answering several times.
+Numbers are ASCII digits with a sign and decimals, at most 12 digits before the point and 20 behind; exponents,
+infinities and NaN are none. Patterns use possessive quantifiers, so that no text makes them backtrack.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+from mmrl.coordinates import Box, Point
+
+MAX_CHARACTERS = 1_000_000
+MAX_DEPTH = 20  # of nested JSON
+
+_NUMBER = r"[+-]?(?:[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+|\.[0-9]{1,20}+)"
+_SPACE = r"[ \t\r\n]*+"
+_COMMA = rf"{_SPACE},{_SPACE}"
+_PAIR = rf"{_NUMBER}{_COMMA}{_NUMBER}"
+_CORNERS = rf"\({_SPACE}{_PAIR}{_SPACE}\){_COMMA}\({_SPACE}{_PAIR}{_SPACE}\)"  # (x1, y1), (x2, y2)
+_LIST = rf"{_SPACE}{_PAIR}(?:{_COMMA}{_PAIR})?+{_SPACE}"
+_SPACED_POINT = rf"<point>{_SPACE}{_NUMBER}(?:{_COMMA}|[ \t\r\n]++){_NUMBER}{_SPACE}</point>"
+_PLACE = re.compile(rf"{_CORNERS}|\({_LIST}\)|\[{_LIST}\]|{_SPACED_POINT}")
+_NUMBER_ALONE = re.compile(_NUMBER)
+_NUMBERS = re.compile(rf"{_NUMBER}(?:(?:{_COMMA}|[ \t\r\n]++){_NUMBER})*+")
+_TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_JSON_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)  # an unclosed string ends the text
+
+
+class ParseError(ValueError):
+    """The text holds no answer of the kind that was looked for, or several."""
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The parts of a text that stand in tags."""
+
+    contents: tuple[str, ...]  # one for each tag
+    outside: str  # everything before, between and after them
+
+
+def check_tags(tags: tuple[str, ...]) -> None:
+    """Raises ValueError unless these are names of tags, at least one, each once."""
+    if not tags or len(set(tags)) != len(tags) or not all(_TAG_NAME.fullmatch(tag) for tag in tags):
+        raise ValueError(f"tags must be different names of letters, digits and _, got {', '.join(tags) or 'none'}")
+
+
+def tagged(text: str, tags: tuple[str, ...]) -> Tagged:
+    """The contents of `tags`: each `<tag>...</tag>` once in the whole text, in this order, none inside another.
+
+    This is the one rule for tags, of the format rewards and of everything that reads an answer out of its tag. Tags
+    are written in exactly this way: no capitals, spaces or attributes of their own.
+
+    Raises:
+        ParseError: a tag is missing, repeated, closed before it is opened, or not in its place.
+    """
+    _bound(text)
+    contents, outside, end = [], [], 0
+    for tag in tags:
+        opening, closing = f"<{tag}>", f"</{tag}>"
+        counts = text.count(opening), text.count(closing)
+        if counts != (1, 1):
+            raise ParseError(f"needs one {opening} and one {closing}, got {counts[0]} and {counts[1]}")
+        start = text.index(opening)
+        stop = text.index(closing)
+        if not end <= start < stop:
+            raise ParseError(f"{opening}...{closing} is not in its place")
+        contents.append(text[start + len(opening) : stop])
+        outside.append(text[end:start])
+        end = stop + len(closing)
+    return Tagged(tuple(contents), "".join([*outside, text[end:]]))
+
+
+def extract(text: str, tag: str | None) -> str:
+    """What stands in the one pair `<tag>...</tag>` of the text; the whole text where `tag` is None."""
+    return text if tag is None else tagged(text, (tag,)).contents[0]
+
+
+def read_numbers(text: str) -> tuple[float, ...]:
+    """The numbers of a text that is nothing else: with commas or white space between, maybe in one pair of brackets."""
+    _bound(text)
+    inner = text.strip(" \t\r\n")
+    if inner[:1] + inner[-1:] in ("()", "[]"):
+        inner = inner[1:-1].strip(" \t\r\n")
+    if not _NUMBERS.fullmatch(inner):
+        raise ParseError(f"these are not numbers alone: {shown(text)}")
+    return tuple(float(number) for number in _NUMBER_ALONE.findall(inner))
+
+
+def read_place(text: str) -> Point | Box:
+    """The one point or box in a text; other words around it do not matter. How many numbers it has decides, no key.
+
+    A point: `(x, y)`, `[x, y]`, `<point>x y</point>`. A box: `[x1, y1, x2, y2]`, `(x1, y1, x2, y2)`, or its corners
+    `(x1, y1), (x2, y2)`. So also `{"point_2d": [x, y]}`, `{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}` and both in
+    `<|box_start|>...<|box_end|>`. The corners of a box are as written: in the wrong order too.
+
+    Raises:
+        ParseError: there is no place in the text, or more than one.
+    """
+    _bound(text)
+    places = _PLACE.finditer(text)
+    first, second = next(places, None), next(places, None)
+    if first is None:
+        raise ParseError(f"there is no point or box in {shown(text)}")
+    if second is not None:
+        raise ParseError(f"there is more than one point or box in {shown(text)}")
+    numbers = tuple(float(number) for number in _NUMBER_ALONE.findall(first[0]))
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (numbers[0], numbers[1], numbers[2], numbers[3])
+
+
+def read_point(text: str) -> Point:
+    """The one place in a text (`read_place`), which must be a point."""
+    place = read_place(text)
+    if len(place) != 2:
+        raise ParseError(f"a point has two numbers, not four: {shown(text)}")
+    return place
+
+
+def read_box(text: str) -> Box:
+    """The one place in a text (`read_place`), which must be a box; its corners are as written."""
+    place = read_place(text)
+    if len(place) != 4:
+        raise ParseError(f"a box has four numbers, not two: {shown(text)}")
+    return place
+
+
+def read_json(text: str) -> object:
+    """The value of a JSON text, nested at most MAX_DEPTH deep; its numbers are those that this module allows.
+
+    Raises:
+        ParseError: not JSON, too deep, a key twice in an object, or a number that is none here.
+    """
+    _bound(text)
+    depth = 0
+    for piece in _JSON_PIECE.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(piece[0], 0)
+        if depth > MAX_DEPTH:
+            raise ParseError(f"JSON is nested deeper than {MAX_DEPTH}")
+    try:
+        return json.loads(
+            text,
+            parse_int=lambda number: int(_number(number)),
+            parse_float=_number,
+            parse_constant=_number,
+            object_pairs_hook=_object,
+        )
+    except json.JSONDecodeError as error:
+        raise ParseError(f"not JSON: {error.msg} at {shown(text[error.pos :])}") from None
+
+
+def shown(text: str) -> str:
+    """The beginning of a text, for a message."""
+    return repr(text if len(text) <= 80 else f"{text[:80]}...")
+
+
+def _bound(text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise ParseError(f"a text may have {MAX_CHARACTERS} characters, got {len(text)}")
+
+
+def _number(text: str) -> float:
+    if not _NUMBER_ALONE.fullmatch(text):
+        raise ParseError(f"not a number that is allowed here: {shown(text)}")
+    return float(text)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ParseError("a key stands twice in an object of the JSON")
+    return found

@@ -1,0 +1,270 @@
+"""Reading model text: one rule for tags, the formats of points and boxes, hostile texts in linear time."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmrl.answers import (
+    MAX_CHARACTERS,
+    ParseError,
+    check_tags,
+    extract,
+    read_box,
+    read_json,
+    read_numbers,
+    read_place,
+    read_point,
+    tagged,
+)
+
+READERS: dict[str, Callable[[str], object]] = {
+    "tagged": lambda text: tagged(text, ("think", "answer")),
+    "extract": lambda text: extract(text, "answer"),
+    "numbers": read_numbers,
+    "place": read_place,
+    "point": read_point,
+    "box": read_box,
+    "json": read_json,
+}
+# Pieces of what models write; joined at random they come near to every pattern.
+PIECES = [
+    *("<think>", "</think>", "<answer>", "</answer>", "<point>", "</point>", "<|box_start|>", "<|box_end|>"),
+    *("(", ")", "[", "]", "{", "}", ",", ", ", " ", "\n", ".", "-", "+", "1", "23", "4.5", "1e999", "NaN", "Infinity"),
+    *('"bbox_2d"', '"point_2d"', ":", '"', "\\", "\u0661\u0662", "²", "\u2003", "null", "true", "9" * 30, "\x00", "'"),
+]
+TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
+
+
+def test_the_parts_in_tags_and_what_is_around_them() -> None:
+    found = tagged("a <think>b</think> c\n<answer> d </answer> e", ("think", "answer"))
+    assert found.contents == ("b", " d ") and found.outside == "a  c\n e"
+    assert extract("x <answer>1</answer> y", "answer") == "1"
+    assert extract("as it is", None) == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5", "needs one <answer> and one </answer>, got 0 and 0"),
+        ("<answer>5", "got 1 and 0"),
+        ("5</answer>", "got 0 and 1"),
+        ("</answer>5<answer>", "<answer>...</answer> is not in its place"),
+        ("<answer>5</answer><answer>6</answer>", "got 2 and 2"),
+        ("<answer><answer>5</answer></answer>", "got 2 and 2"),
+        ("<Answer>5</Answer>", "got 0 and 0"),
+        ("<answer >5</answer>", "got 0 and 1"),
+    ],
+)
+def test_an_answer_is_one_well_formed_pair(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        extract(text, "answer")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("tags", [(), ("a", "a"), ("a b",), ("",), ("<a>",), ("1a",)])
+def test_only_names_are_tags(tags: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="tags must be different names"):
+        check_tags(tags)
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("(3, 4)", (3, 4)),
+        ("[3,4]", (3, 4)),
+        ("( -3.5 ,\n+4. )", (-3.5, 4)),
+        ("click at (.5, 0.25) now", (0.5, 0.25)),
+        ('{"point_2d": [3, 4], "label": "button (2)"}', (3, 4)),
+        ('```json\n[{"point_2d": [3, 4]}]\n```', (3, 4)),
+        ("<point>3 4</point>", (3, 4)),
+        ("<point> 3, 4 </point>", (3, 4)),
+        ("<|box_start|>(3,4)<|box_end|>", (3, 4)),
+        ("(0.3333333333333333, 000000000012)", (0.3333333333333333, 12)),
+    ],
+)
+def test_a_point_is_read(text: str, point: tuple[float, float]) -> None:
+    assert read_point(text) == read_place(text) == point
+    with pytest.raises(ParseError, match="a box has four numbers"):
+        read_box(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        ("[1, 2, 3, 4]", (1, 2, 3, 4)),
+        ("(1,2,3,4)", (1, 2, 3, 4)),
+        ('{"bbox_2d": [1, 2, 3, 4], "label": "cat"}', (1, 2, 3, 4)),
+        ("<|box_start|>(1,2),(3,4)<|box_end|>", (1, 2, 3, 4)),
+        ("(1, 2), (3, 4)", (1, 2, 3, 4)),
+        ("<box>[[1, 2, 3, 4]]</box>", (1, 2, 3, 4)),
+        ("[9, 8, 3, 4]", (9, 8, 3, 4)),  # as written
+        ("the box is [-1.5, 2, 3.25, 4].", (-1.5, 2, 3.25, 4)),
+    ],
+)
+def test_a_box_is_read(text: str, box: tuple[float, ...]) -> None:
+    assert read_box(text) == read_place(text) == box
+    with pytest.raises(ParseError, match="a point has two numbers"):
+        read_point(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "3 4", "3, 4", "(3 4)", "(3, 4", "3, 4)", "(3, 4]", "(3)", "(1, 2, 3)", "[1, 2, 3, 4, 5]", "(a, b)"),
+        *(
+            "(1e3, 4)",
+            "(1e999, 4)",
+            "(inf, 4)",
+            "(NaN, 4)",
+            "(1_0, 4)",
+            "(0x1, 4)",
+            "(1" + 12 * "0" + ", 4)",
+            "(--1, 4)",
+        ),
+        *(
+            "(\u0661, \u0662)",
+            "(\uff13, \uff14)",
+            "(²,³)",
+            "(3\u2003, 4)",
+            "(1+1, 4)",
+            "(., 4)",
+            "([3, 4)",
+            "<point>3 4",
+            "<point>34</point>",
+        ),
+        *("(1, 2) (3, 4)", "[1, 2], [3, 4]", "(1, 2), (3, 4), (5, 6)", "[1, 2, 3, 4] [1, 2, 3, 4]", "(1,2) [1,2,3,4]"),
+    ],
+)
+def test_what_is_not_one_place_is_none(text: str) -> None:
+    with pytest.raises(ParseError):
+        read_place(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("1, 2.5 -3", (1, 2.5, -3)), (" [7] ", (7,)), ("( 1 , 2 )", (1, 2)), ("12", (12,)), ("1\n2", (1, 2))],
+)
+def test_numbers_alone_are_read(text: str, numbers: tuple[float, ...]) -> None:
+    assert read_numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1,,2", "1, 2,", "one", "1e5", "1 (2)", "[1, 2)", "9" * 13, "1-2"])
+def test_other_text_is_no_numbers(text: str) -> None:
+    with pytest.raises(ParseError, match="not numbers alone"):
+        read_numbers(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**12) + 1, 10**12 - 1) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_json_is_what_the_library_reads(value: Any) -> None:
+    assert read_json(json.dumps(value)) == value
+
+
+def test_json_numbers_keep_their_kind() -> None:
+    value = read_json('[1, -2, 0.25, "[[["]')
+    assert value == [1, -2, 0.25, "[[["] and [type(item) for item in value[:3]] == [int, int, float]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("", "not JSON"),
+        ("{'a': 1}", "not JSON"),
+        ("[1e999]", "not a number"),
+        ("[1e2]", "not a number"),
+        ("[NaN]", "not a number"),
+        ("[-Infinity]", "not a number"),
+        (f"[{'9' * 5000}]", "not a number"),
+        ('{"a": 1, "a": 2}', "twice"),
+        ("[" * 21 + "]" * 21, "deeper than 20"),
+        ("[" * 900_000, "deeper than 20"),
+        ('{"a":' * 150_000, "deeper than 20"),
+    ],
+)
+def test_other_json_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        read_json(text)
+
+
+def attempt(reader: Callable[[str], object], text: str) -> None:
+    """Only ParseError may escape."""
+    try:
+        reader(text)
+    except ParseError as error:
+        assert len(str(error)) < 600, "a message does not repeat a long text"
+
+
+@given(TEXTS)
+def test_nothing_but_a_parse_error_escapes(text: str) -> None:
+    for reader in READERS.values():
+        attempt(reader, text)
+
+
+@pytest.mark.slow  # ten thousand texts
+@settings(max_examples=10_000, deadline=None)
+@given(TEXTS)
+def test_nothing_but_a_parse_error_escapes_from_ten_thousand_texts(text: str) -> None:
+    for reader in READERS.values():
+        attempt(reader, text)
+
+
+HOSTILE = [
+    *(
+        "(",
+        "[",
+        "((1,",
+        "( ",
+        "(1",
+        "(1 ",
+        "1",
+        "1 ",
+        "1,",
+        "(1,2),",
+        "(1,2",
+        "[1,2,3,",
+        "(1,2),(3,",
+        "<point>",
+        "<point>1 ",
+    ),
+    *(
+        "<think>",
+        "<answer>",
+        "</answer>",
+        "<think></think><answer>{[1,1,1,1]",
+        '"',
+        '\\"',
+        '"\\',
+        '{"a":',
+        "[]",
+        "{}",
+        " ",
+    ),
+    *("9", "-", ".", "\n", "\u0661", "[1],", "[],", '"",', "[1,2,3,4]", "\ud800"),
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_megabyte_of_hostile_text_takes_under_a_second(piece: str) -> None:
+    text = ("[" if piece in ("[1],", "[],", '"",') else "") + piece * ((MAX_CHARACTERS - 1) // len(piece))
+    for reader in READERS.values():
+        began = time.process_time()
+        attempt(reader, text)
+        assert time.process_time() - began < 1
+
+
+def test_a_longer_text_is_refused_unread() -> None:
+    for reader in READERS.values():
+        with pytest.raises(ParseError, match="may have 1000000 characters, got 1000001"):
+            reader("1" * (MAX_CHARACTERS + 1))
