@@ -1,5 +1,7 @@
 """The lab's model, a Qwen2.5-VL in miniature with random weights, its tokenizer and its processor."""
 
+from typing import Any
+
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
@@ -122,11 +124,12 @@ def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGenerat
         tie_word_embeddings=True,
     )
     model = Qwen2_5_VLForConditionalGeneration(config)
-    embeddings: Tensor = model.get_input_embeddings().weight
+    embeddings: Any = model.get_input_embeddings().weight
     _order_numbers(embeddings, processor.tokenizer.convert_tokens_to_ids(number_words()))
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
-    return model.eval()
+    model.eval()
+    return model
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
-"""Dense targets that teach the tower what lies where and the language model which one is meant; the heads are thrown away.
+"""Dense targets: they teach the tower what lies where, and the language model which one is meant.
 
-Without them a model of this size does not learn to look: it answers with the most frequent place.
+Without them a model of this size does not learn to look: it answers with the most frequent place. The heads that read
+the targets off are thrown away.
 """
 
 from collections.abc import Sequence

@@ -72,9 +72,10 @@ class Question:
 
 
 def prompts(split: str) -> list[Question]:
-    """The questions of `click_train` and `box_train` (8,192 screens) or of `click_held_out` and `box_held_out` (512 others).
+    """The questions of `click_train` and `box_train` (8,192 screens), `click_held_out` and `box_held_out` (512 others).
 
-    Held out are screens, not names: every colour, kind and pair is asked for in both. Raises ValueError for another split.
+    Held out are screens, not names: every colour, kind and pair is asked for in both.
+    Raises ValueError for another split.
     """
     if split not in SPLITS:
         nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]

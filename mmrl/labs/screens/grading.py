@@ -1,0 +1,49 @@
+"""What a model of the lab answers on held-out screens, and how good that is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from mmrl.labs.screens import world
+from mmrl.labs.screens.questions import prompt_text
+
+BATCH_SIZE = 128
+
+
+@torch.no_grad()
+def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_greedy: bool) -> list[str]:
+    """One answer to each question, greedy, or at temperature 1 from torch's global generator."""
+    texts = [prompt_text(processor, question.text) for question in asked]
+    images = [question.media[0].load() for question in asked]
+    encoded = processor(text=texts, images=images, padding=True, return_tensors="pt")
+    how: dict[str, Any] = {"do_sample": False} if is_greedy else {"do_sample": True, "top_k": 0, "top_p": 1.0}
+    output = model.generate(**encoded, max_new_tokens=16, **how)
+    rows: list[str] = processor.tokenizer.batch_decode(output[:, encoded["input_ids"].shape[1] :])
+    return [row.partition(processor.tokenizer.eos_token)[0] for row in rows]
+
+
+def evaluate(model: Any, processor: Any, task: world.Task, *, is_greedy: bool, num_questions: int) -> float:
+    """Mean score of the first held-out questions: share of hits for clicks, mean IoU for boxes."""
+    asked = world.prompts(f"{task}_held_out")[:num_questions]
+    scores = []
+    for start in range(0, len(asked), BATCH_SIZE):
+        part = asked[start : start + BATCH_SIZE]
+        answers = answer(model, processor, part, is_greedy=is_greedy)
+        scores += [world.score(text, q.target["box"], task) for text, q in zip(answers, part, strict=True)]
+    return sum(scores) / len(scores)
+
+
+def report(folder: Path, num_questions: int) -> None:
+    """Prints how good the checkpoint in the folder is at both tasks, sampled and greedy."""
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    for task in get_args(world.Task):
+        torch.manual_seed(0)
+        sampled, greedy = (
+            evaluate(model, processor, task, is_greedy=is_greedy, num_questions=num_questions)
+            for is_greedy in (False, True)
+        )
+        print(f"{folder.name} {task}: sampled {sampled:.4f} greedy {greedy:.4f}", flush=True)
