@@ -228,7 +228,9 @@ class MmrlIteration:
         parts = build(config)
         settings = {item.name: getattr(parts.policy, item.name) for item in fields(StableDiffusion3) if item.init}
         policy, scorer = TimedPolicy(**settings), TimedScorer(parts.scorer.terms)
-        return cls(make_trainer(config, replace(parts, policy=policy, scorer=scorer), folder), policy, scorer)
+        trainer = make_trainer(config, replace(parts, policy=policy, scorer=scorer), folder)
+        policy.conditioning([prompt.text for prompts in parts.prompts.sets for prompt in prompts])  # as in a later pass
+        return cls(trainer, policy, scorer)
 
     def __call__(self) -> Seconds:
         trainer, self.policy.decoding = self.trainer, 0.0

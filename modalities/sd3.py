@@ -41,6 +41,7 @@ class StableDiffusion3(FlowPolicy):
     _pipeline: Any = field(default=None, init=False, repr=False)
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
+    _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +105,11 @@ class StableDiffusion3(FlowPolicy):
 
         `uniform`: linspace(1, 1/T, T), shifted once, then 0 (the grid of the model's own training).
         """
+        if (kind, num_steps) not in self._grids:
+            self._grids[kind, num_steps] = self._grid(kind, num_steps)
+        return self._grids[kind, num_steps]
+
+    def _grid(self, kind: str, num_steps: int) -> list[float]:
         scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
         extra: dict[str, Any] = {"mu": self._dynamic_shift()} if scheduler.config.get("use_dynamic_shifting") else {}
         if kind == "uniform":
