@@ -111,13 +111,13 @@ class Teacher:
         """Trains the vision tower alone on dense targets of fresh screens, then freezes it."""
         heads = TowerHeads(networks.WIDTH)
         step_optimizer = Optimizer([*self.model.model.visual.parameters(), *heads.parameters()])
-        start = time.monotonic()
+        start = time.process_time()
         for step in range(num_steps):
             screens = [world.screen(next(self.seeds)) for _ in range(NUM_SCREENS)]
             loss = heads.loss(self.look(screens), screens)
             step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
             if step % 100 == 99 or step == num_steps - 1:
-                print(f"tower {step + 1} {time.monotonic() - start:.0f}s loss {loss.item():.3f}", flush=True)
+                print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.3f}", flush=True)
         self.model.model.visual.requires_grad_(False)
 
     def look(self, screens: Sequence[world.Screen]) -> Tensor:
@@ -131,7 +131,7 @@ class Teacher:
         """Trains the language model on questions about screens that the frozen tower looked at."""
         step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *self.pointer.parameters()])
         pool: list[Seen] = []
-        start = time.monotonic()
+        start = time.process_time()
         for step in range(num_steps):
             if len(pool) < 8 or step % 3 == 0:
                 pool = [*pool[1 - POOL :], self._fresh(stage)]
@@ -143,7 +143,7 @@ class Teacher:
             step_optimizer(answers + stage.pointer * pointer, stage.learning_rate * min(1.0, (step + 1) / 30) * fall)
             if step % 50 == 49 or step == num_steps - 1:
                 losses = f"{answers.item():.3f}, pointer {pointer.item():.3f}"
-                print(f"{stage.name} {step + 1} {time.monotonic() - start:.0f}s loss {losses}", flush=True)
+                print(f"{stage.name} {step + 1} {time.process_time() - start:.0f}s loss {losses}", flush=True)
 
     @torch.no_grad()
     def _fresh(self, stage: Stage) -> Seen:

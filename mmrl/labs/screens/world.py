@@ -12,7 +12,7 @@ from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, Box, dr
 
 Task = Literal["click", "box"]
 Part = Literal["train", "held_out"]
-NUM_SCREENS = {"train": 8192, "held_out": 512}
+NUM_SCREENS = {"train": 4096, "held_out": 512}
 FIRST_SEED = {"train": 0, "held_out": 1_000_000, "pretrain": 2_000_000}  # of screens: one range for each use
 SPLITS = tuple(f"{task}_{part}" for task in get_args(Task) for part in get_args(Part))
 SIDES = {  # pixels: width from, to; height from, to. Checkboxes and dials are as high as wide.
@@ -72,7 +72,7 @@ class Question:
 
 
 def prompts(split: str) -> list[Question]:
-    """The questions of `click_train` and `box_train` (8,192 screens), `click_held_out` and `box_held_out` (512 others).
+    """The questions of `click_train` and `box_train` (4,096 screens), `click_held_out` and `box_held_out` (512 others).
 
     Held out are screens, not names: every colour, kind and pair is asked for in both.
     Raises ValueError for another split.
