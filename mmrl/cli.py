@@ -106,7 +106,10 @@ def list_plugins(
 @app.command()
 def sample(
     source: Source,
-    prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw; may be given more than once.")],
+    prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw or answer; may be given more than once.")],
+    image: Annotated[
+        list[Path] | None, typer.Option("--image", help="An image of the one prompt; may be given more than once.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     weights: Which = None,
@@ -115,7 +118,8 @@ def sample(
     """Draw samples with a run's weights (or those of a config, untrained)."""
     from mmrl import run
 
-    print(run.sample(source, prompt, count, seed, out or Path("samples"), _weights(weights)))
+    drawn = run.sample(source, prompt, count, seed, out or Path("samples"), _weights(weights), images=image or [])
+    print(drawn)
 
 
 @app.command()

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
+from mmrl import drawing
 from mmrl.contracts import Modality, RunError, Sampler
-from mmrl.data import Prompt, Rollout, Scores, WeightsName
+from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
@@ -22,8 +24,9 @@ class SavedSample:
     prompt: str
     seed: int
     scores: dict[str, float]
-    image: torch.Tensor | None = None  # [3, H, W] in [0, 1]
-    text: str | None = None
+    image: Image.Image | None = None  # what was drawn; else the question's first image, with what was answered on it
+    text: str | None = None  # what was answered
+    num_images: int = 0  # of the question
 
 
 @dataclass(frozen=True)
@@ -97,20 +100,40 @@ def _result(scores: Scores, samples: list[SavedSample]) -> Result:
 
 def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
     """The sample `row` of a rollout; its seed is the draw number of its group."""
-    prompt, outputs = int(rollout.prompt[row]), rollout.outputs
+    number, outputs = int(rollout.prompt[row]), rollout.outputs
+    prompt = rollout.prompts[number]
     return SavedSample(
-        prompt=rollout.prompts[prompt].text,
-        seed=rollout.keys[prompt].draw,
+        prompt=prompt.text,
+        seed=rollout.keys[number].draw,
         scores=scores,
-        image=None if outputs.images is None else outputs.images[row].cpu(),
+        image=_drawn(outputs, row) if outputs.images is not None else _answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
+        num_images=len(prompt.media),
     )
+
+
+def _drawn(outputs: Outputs, row: int) -> Image.Image:
+    assert outputs.images is not None
+    pixels = (outputs.images[row].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
+    return Image.fromarray(pixels.numpy())
+
+
+def _answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
+    """The question's first image with the true place and the answer's, as far as there is one."""
+    if not prompt.media:
+        return None
+    action = None if outputs.actions is None else outputs.actions[row]
+    if action is not None:
+        predicted = drawing.action_marks(action)
+    elif outputs.actions is None and outputs.texts is not None and outputs.canvases is not None:
+        predicted = drawing.answer_marks(outputs.texts[row], outputs.canvases[row])
+    else:
+        predicted = drawing.Marks()
+    return drawing.draw(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
 
 
 def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
     """Writes pictures and `samples.json` for the report."""
-    from PIL import Image
-
     folder.mkdir(parents=True, exist_ok=True)
     listed: list[dict[str, Any]] = []
     for number, sample in enumerate(samples):
@@ -118,10 +141,11 @@ def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
         entry: dict[str, Any] = {"prompt": sample.prompt, "seed": sample.seed, "scores": scores}
         if sample.image is not None:
             entry["file"] = f"{number:03d}.png"
-            pixels = (sample.image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-            Image.fromarray(pixels).save(folder / entry["file"])
+            sample.image.save(folder / entry["file"])
         if sample.text is not None:
             entry["text"] = sample.text
+        if sample.num_images:
+            entry["num_images"] = sample.num_images
         listed.append(entry)
-    kind = "image" if samples and samples[0].image is not None else "text"
+    kind = "image" if samples and samples[0].text is None else "text"
     (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -12,12 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from mmrl import checkpoint, start, trackers
+from mmrl import checkpoint, plugins, start, trackers
 from mmrl.config import RunConfig, load_config, shipped_names
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Prompt, WeightsName
 from mmrl.evaluation import Result, save_samples, saved_sample
 from mmrl.keys import GroupKey
+from mmrl.media import StoredPicture
 from mmrl.parts import build, final_weights, make_trainer
 from mmrl.report import write_report
 from mmrl.tracking import MetricsLog, Tracking
@@ -46,6 +47,9 @@ class Outcome:
         if held_out["before"] is None:
             return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
         change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
+        for key, other in self.summary.items():
+            if key.startswith("held_out_") and other["after"] is not None:
+                change += f", {key.removeprefix('held_out_')} {other['before']:.3f} -> {other['after']:.3f}"
         return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
 
 
@@ -97,11 +101,7 @@ def restored(
 
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
-    folder = Path(source)
-    is_run = (folder / "config.yaml").is_file()
-    if folder.is_dir() and not is_run and source not in shipped_names():
-        raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
-    config = load_config(folder / "config.yaml" if is_run else source)
+    folder, is_run, config = Path(source), _is_run(source), _config_of(source)
     trainer = make_trainer(config, build(config), folder)
     if is_run:
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
@@ -120,16 +120,29 @@ def evaluate(source: str, which: WeightsName | None = None, at: Literal["last", 
     return replace(trainer.evaluator, weights=weights)()
 
 
-def sample(source: str, prompts: list[str], count: int, seed: int, out: Path, which: WeightsName | None = None) -> Path:
-    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it."""
+def sample(
+    source: str,
+    prompts: list[str],
+    count: int,
+    seed: int,
+    out: Path,
+    which: WeightsName | None = None,
+    *,
+    images: Sequence[Path] = (),
+) -> Path:
+    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
+
+    `images` belong to the one prompt that is then given. Raises ConfigError where they cannot, or cannot be read.
+    """
     _refuse_full(out)
+    media = _pictures(source, prompts, images)
     trainer, weights = restored(source, which)
     evaluator = trainer.evaluator
     sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):
-        rollout = trainer.policy.rollout([Prompt(text) for text in prompts], plans, keys)
+        rollout = trainer.policy.rollout([Prompt(text, media) for text in prompts], plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples)]
     save_samples(samples, out)
     return out
@@ -144,6 +157,32 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     with trainer.policy.weights(weights):
         trainer.policy.export(out)
     return out
+
+
+def _is_run(source: str) -> bool:
+    return (Path(source) / "config.yaml").is_file()
+
+
+def _config_of(source: str) -> RunConfig:
+    folder = Path(source)
+    if folder.is_dir() and not _is_run(source) and source not in shipped_names():
+        raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
+    return load_config(folder / "config.yaml" if _is_run(source) else source)
+
+
+def _pictures(source: str, prompts: list[str], images: Sequence[Path]) -> tuple[StoredPicture, ...]:
+    """The images of a prompt from the command line, read once before any weight is loaded."""
+    if not images:
+        return ()
+    if len(prompts) != 1:
+        raise ConfigError(f"--image belongs to one prompt: give one --prompt, got {len(prompts)}")
+    settings = _config_of(source).modality
+    if plugins.build("modalities", settings).draws == "latents":
+        raise ConfigError(f"modality {settings['name']!r} draws images and is not asked about any; leave --image out")
+    pictures = tuple(StoredPicture(str(path), path=path) for path in images)
+    for picture in pictures:
+        picture.load()
+    return pictures
 
 
 def _refuse_full(out: Path) -> None:

@@ -153,6 +153,20 @@ def test_samples_are_drawn_for_each_prompt(cli: CommandLine, run: Path) -> None:
     assert [Path("again", sample["file"]).read_bytes() for sample in listed] == pictures
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--prompt", "a"], "modality 'sd3' draws images and is not asked about any; leave --image out"),
+        (["--prompt", "a", "--prompt", "b"], "--image belongs to one prompt: give one --prompt, got 2"),
+    ],
+)
+def test_an_image_that_no_prompt_can_have_is_refused(cli: CommandLine, given: list[str], message: str) -> None:
+    Image.new("RGB", (8, 8)).save("asked.png")
+    ended = cli("sample", "quickstart", *given, "--image", "asked.png")
+    assert ended.code == 2 and message in ended.err
+    assert not Path("samples").exists()
+
+
 def test_an_export_is_a_plain_diffusers_folder_with_the_run_s_weights(cli: CommandLine, run: Path) -> None:
     from diffusers import SD3Transformer2DModel
 

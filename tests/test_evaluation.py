@@ -12,10 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from mmrl.actions import Action
 from mmrl.contracts import Granularity, RewardBatch, RunError
-from mmrl.data import Prompt
+from mmrl.coordinates import Canvas
+from mmrl.data import Outputs, Prompt, Rollout
+from mmrl.drawing import PREDICTED, TRUE
 from mmrl.engine import Engine
-from mmrl.evaluation import Evaluator, SavedSample, save_samples
+from mmrl.evaluation import Evaluator, SavedSample, save_samples, saved_sample
 from mmrl.keys import GroupKey
 from mmrl.scoring import RewardTerm, Scorer
 from tests.toys import ToyTokens
@@ -161,9 +164,11 @@ def test_saved_samples_are_the_first_of_a_fixed_choice_of_prompts(count: int) ->
 
 
 def test_saved_pictures_and_scores_can_be_read_back(tmp_path: Path) -> None:
-    pixels = torch.zeros(3, 2, 4)
-    pixels[0, 1, 3], pixels[2, 0, 0] = 1.0, 0.5
-    save_samples([SavedSample("a <b>", 4, {"good": 0.25, "failed": math.nan}, image=pixels)], tmp_path / "samples")
+    pixels = torch.zeros(2, 3, 2, 4)
+    pixels[1, 0, 1, 3], pixels[1, 2, 0, 0] = 1.0, 0.5
+    policy, key = ToyTokens(), GroupKey(0, 0, 4)
+    drawn = replace(policy.rollout([Prompt("a <b>")], [2], [key]), outputs=Outputs(images=pixels))
+    save_samples([saved_sample(drawn, 1, {"good": 0.25, "failed": math.nan})], tmp_path / "samples")
     page = json.loads((tmp_path / "samples" / "samples.json").read_text(encoding="utf-8"))
     assert page["kind"] == "image"
     (entry,) = page["samples"]
@@ -177,3 +182,56 @@ def test_saved_answers_are_kept_as_text(tmp_path: Path) -> None:
     save_samples([SavedSample("a", 0, {"sum": 3.0}, text="1 2")], tmp_path)
     page = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
     assert page == {"kind": "text", "samples": [{"prompt": "a", "seed": 0, "scores": {"sum": 3.0}, "text": "1 2"}]}
+
+
+@dataclass(frozen=True)
+class Grey:
+    """A grey image of 64 x 64 pixels."""
+
+    level: int = 128
+
+    def load(self) -> Image.Image:
+        return Image.new("RGB", (64, 64), (self.level,) * 3)
+
+
+ASKED = Prompt("<image><image> where?", (Grey(), Grey(9)), {"box": [8, 8, 24, 24]})
+
+
+def answered(**outputs: Any) -> Rollout:
+    """One answer about two images."""
+    rollout = ToyTokens().rollout([ASKED], [1], [GroupKey(0, 0, 3)])
+    return replace(rollout, outputs=Outputs(**{"texts": ("(500, 500)",), **outputs}))
+
+
+def colours(sample: SavedSample) -> set[Any]:
+    assert sample.image is not None
+    return set(sample.image.crop((0, 0, 320, 320)).get_flattened_data())
+
+
+def test_an_answer_is_drawn_on_the_first_image_of_its_question_beside_the_truth(tmp_path: Path) -> None:
+    canvas = Canvas((64, 64), (28, 28), "thousand")
+    sample = saved_sample(answered(canvases=(canvas,)), 0, {})
+    assert (sample.text, sample.num_images, sample.seed) == ("(500, 500)", 2, 3)
+    assert sample.image is not None and sample.image.getpixel((160, 160)) == PREDICTED.colour
+    assert {TRUE.colour, PREDICTED.colour, (128, 128, 128)} <= colours(sample)
+    save_samples([sample], tmp_path)
+    page = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
+    (entry,) = page["samples"]
+    assert (entry["file"], entry["text"], entry["num_images"]) == ("000.png", "(500, 500)", 2)
+    with Image.open(tmp_path / "000.png") as picture:
+        assert picture.size == sample.image.size
+
+
+def test_an_action_goes_before_the_text_and_what_is_not_understood_is_not_drawn() -> None:
+    canvas = Canvas((64, 64), (64, 64), "original")
+    acted = saved_sample(answered(canvases=(canvas,), actions=(Action("click", point=(48.0, 8.0)),)), 0, {})
+    assert acted.image is not None and acted.image.getpixel((240, 40)) == PREDICTED.colour
+    for changes in ({"actions": (None,), "canvases": (canvas,)}, {"texts": ("here",), "canvases": (canvas,)}, {}):
+        assert PREDICTED.colour not in colours(saved_sample(answered(**changes), 0, {}))
+
+
+def test_a_question_without_image_has_none_beside_its_answer() -> None:
+    sample = saved_sample(
+        ToyTokens().rollout([Prompt("?", target={"box": [1, 2, 3, 4]})], [1], [GroupKey(0, 0, 0)]), 0, {}
+    )
+    assert sample.image is None and sample.num_images == 0

@@ -60,6 +60,41 @@ def test_tiny_pictures_are_inlined_exactly_and_large_ones_made_small(run: Path) 
     assert text.count("no picture") == 2
 
 
+def test_an_answer_stands_below_the_picture_that_it_is_about(run: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    for iteration, answer in ((0, f"old {hostile}"), (3, f"new {hostile}")):
+        samples = [_sample("<image>\nwhere?", 1, file="0.png", text=answer, num_images=1)]
+        samples += [_sample("<image> or <image>?", 2, file="0.png", text=answer, num_images=2)]
+        samples += [_sample("why?", 3, text=answer), _sample("lost", 4, file="1.png", text=answer, num_images=1)]
+        _save(run, iteration, samples, {"0.png": Image.new("RGB", (320, 343), "green")})
+    text = write_report(run).read_text()
+    assert (
+        len(re.findall(r'<img alt="(?:before|after): the image of the question[^>]*><pre class="answer">', text)) == 4
+    )
+    assert text.count("no picture</div><pre") == 2 and text.count("</p><pre") == 2
+    assert "<script>alert" not in text and text.count("&lt;script&gt;alert(1)") == 8
+    assert '<p class="prompt">where?</p>' in text
+    assert '<p class="prompt">&lt;image&gt; or &lt;image&gt;?</p><p class="seed">seed 2, first of 2 images</p>' in text
+
+
+@pytest.mark.parametrize(("width", "room"), [(320, "wide"), (1024, "full")])
+def test_large_pictures_with_answers_have_half_of_the_page_each(run: Path, width: int, room: str) -> None:
+    for iteration in (0, 3):
+        shown = {"0.png": Image.effect_noise((width, width), 60).convert("RGB")}
+        _save(run, iteration, [_sample("where?", 1, file="0.png", text="here")], shown)
+    text = write_report(run).read_text()
+    assert f'<div class="pairs {room}">' in text
+    sizes = [Image.open(BytesIO(b64decode(content))).size for content in re.findall(r'base64,([^"]*)"', text)]
+    assert sizes == [(min(width, 768), min(width, 768))] * 2
+
+
+def test_a_picture_is_inlined_exactly_where_that_is_smaller(run: Path) -> None:
+    for iteration in (0, 3):
+        shown = {"0.png": Image.new("RGB", (320, 320)), "1.png": Image.effect_noise((320, 320), 60).convert("RGB")}
+        _save(run, iteration, [_sample("a", n, file=f"{n}.png") for n in (0, 1)], shown)
+    assert re.findall(r"data:image/(\w+)", write_report(run).read_text()) == ["png", "png", "jpeg", "jpeg"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -120,6 +155,20 @@ def test_the_contact_sheet_centres_a_tall_picture(run: Path) -> None:
     sheet = Image.open(picture(run, run / "sheet.png"))
     row = [sheet.getpixel((72 + x, 100)) for x in (71, 72, 119, 120)]  # 48 wide, in the middle of 192
     assert row == [(255, 255, 255), (0, 0, 128), (0, 0, 128), (255, 255, 255)]
+
+
+def test_the_contact_sheet_of_answers_has_them_below_their_pictures(run: Path) -> None:
+    for iteration, colour in ((0, (200, 0, 0)), (3, (0, 200, 0))):
+        shown = {"0.png": Image.new("RGB", (320, 343), colour)}
+        _save(run, iteration, [_sample("a", seed, file="0.png", text="word " * 99) for seed in range(5)], shown)
+    sheet = Image.open(picture(run, run / "sheet.png"))
+    part = 344 + 2 * 18 + 12  # a picture, two lines of its answer, a gap
+    assert sheet.size == (72 + 4 * (320 + 12), 12 + 2 * (18 + 2 * part + 12))
+    column = [sheet.getpixel((72, 30 + y)) for y in (0, 342, 343, part, part + 342)]
+    assert column == [(200, 0, 0), (200, 0, 0), (255, 255, 255), (0, 200, 0), (0, 200, 0)]  # as large as they were
+    for top in (30 + 344, 30 + part + 344):
+        assert min(sheet.crop((72, top, 392, top + 36)).convert("L").tobytes()) < 128, "the answer is written"
+        assert min(sheet.crop((392, top, 404, top + 36)).convert("L").tobytes()) == 255, "and stays in its column"
 
 
 def test_a_run_without_two_pictures_has_no_contact_sheet(run: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mmrl._report.charts import Line, line_chart
-from mmrl._report.record import Record, Series
+from mmrl._report.record import Record, Series, held_out
 from mmrl._report.words import count, number
 
 
@@ -72,13 +72,27 @@ DIAGNOSTICS = (
 )
 
 
+@dataclass(frozen=True)
+class Charts:
+    """Cards to show, and those whose curves never move, in words."""
+
+    cards: list[str]
+    constant: list[str]  # HTML: a title and its value
+
+
 def score_curves(record: Record) -> list[str]:
-    """The held-out score and the training reward."""
+    """The held-out score, under further samplers too, and the training reward."""
     cards = []
-    held_out = record.finite("held_out/score")
-    if held_out:
+    lines = [
+        Line(name or "held-out score", series, colour=colour)
+        for name, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
+        if (series := record.finite(f"{held_out(name)}/score"))
+    ]
+    if lines:
         hint = "Prompts that training never sees; iteration 0 is before training."
-        cards.append(_card(record, "Held-out score", [Line("held-out score", held_out)], "score", hint))
+        if len(lines) > 1:
+            hint += " The other curves are the same prompts under further samplers."
+        cards.append(_card(record, "Held-out score", lines, "score", hint))
     reward = _spread_line(record, "reward", "reward", colour=2)
     if reward:
         hint = "Mean over the samples of an iteration" + (
@@ -88,27 +102,30 @@ def score_curves(record: Record) -> list[str]:
     return cards
 
 
-def reward_breakdown(record: Record) -> list[str]:
+def reward_breakdown(record: Record) -> Charts:
     """Each reward by itself: in training with its spread, and held-out where it was evaluated."""
+    groups = {"reward", held_out(""), *map(held_out, record.other_samplers)}
     names: dict[str, None] = {}
     for metric in record.metrics:
         group, *middle, last = metric.split("/")
-        if group in ("reward", "held_out") and middle and last == "mean":
+        if group in groups and middle and last == "mean":
             names["/".join(middle)] = None
-    cards = []
+    found = Charts([], [])
     for name in names:
         lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
-        held_out = record.finite(f"held_out/{name}/mean")
-        if held_out:
-            lines.append(Line("held-out", held_out, colour=1))
+        lines += [
+            Line(f"held-out, {other}" if other else "held-out", series, colour=colour)
+            for other, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
+            if (series := record.finite(f"{held_out(other)}/{name}/mean"))
+        ]
         if lines:
-            cards.append(_card(record, name, lines, "reward", ""))
-    return cards
+            _add(found, record, name, lines, "reward", "")
+    return found
 
 
-def diagnostics(record: Record) -> list[str]:
+def diagnostics(record: Record) -> Charts:
     """The known charts that the run has metrics for, then every other metric of the loss, optimizer and groups."""
-    cards = []
+    found = Charts([], [])
     known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
     others = [
         Diagnostic(metric, {metric: metric}, "", "")
@@ -125,19 +142,40 @@ def diagnostics(record: Record) -> list[str]:
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
-        cards.append(_card(record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken))
-    return cards
+        _add(found, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+    return found
+
+
+def _add(
+    found: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
+) -> None:
+    """A card where something moves or is broken; else a line's worth of words."""
+    if num_not_finite or not all(_is_level(line) for line in lines):
+        found.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        return
+    values = [_shown(line.series.values[-1], line.series.values) for line in lines]
+    if len(set(values)) > 1:
+        values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
+    else:
+        values = values[:1]
+    found.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+
+
+def _is_level(line: Line) -> bool:
+    """Whether neither the values nor the spread ever differ by more than the rounding of a mean."""
+    return all(
+        max(series.values) - min(series.values) <= 1e-6 * max(map(abs, series.values))
+        for series in (line.series, line.spread)
+        if series is not None
+    )
 
 
 def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0) -> str:
-    now = ""
-    if len(lines) == 1:
-        values = lines[0].series.values
-        is_whole = all(value.is_integer() for value in values)
-        first, last = (count(value) if is_whole else number(value) for value in (values[0], values[-1]))
-        now = last if len(values) == 1 else f"{first} &rarr; {last}"
+    now = [_change(line.series.values) for line in lines]
     legend = "".join(
-        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)}</span>' for line in lines if len(lines) > 1
+        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)} <b>{change}</b></span>'
+        for line, change in zip(lines, now, strict=True)
+        if len(lines) > 1
     )
     said = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
@@ -145,13 +183,24 @@ def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: st
     drawn = line_chart(lines, unit, record.span, f"{title}: {said}") if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
-        f'<figure class="card"><figcaption><h3>{escape(title)}</h3><span class="now">{now}</span></figcaption>'
+        f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
+        f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
         + drawn
         + warning
         + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
         + "</figure>"
     )
+
+
+def _change(values: Sequence[float]) -> str:
+    first, last = _shown(values[0], values), _shown(values[-1], values)
+    return last if len(values) == 1 else f"{first} &rarr; {last}"
+
+
+def _shown(value: float, values: Sequence[float]) -> str:
+    """As a whole number where all of `values` are."""
+    return count(value) if all(one.is_integer() for one in values) else number(value)
 
 
 def _spread_line(record: Record, prefix: str, name: str, colour: int) -> Line | None:

@@ -4,7 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl._report.record import Record
+from mmrl._report.record import Record, held_out
+
+
+@dataclass(frozen=True)
+class Change:
+    """The held-out score under a further sampler, before and after training."""
+
+    name: str
+    before: float
+    after: float
 
 
 @dataclass(frozen=True)
@@ -15,6 +24,7 @@ class Headline:
     before: float | None
     after: float | None
     best: float | None
+    others: list[Change]
     seconds: float | None  # of training
     iterations: int
     network_calls: float | None
@@ -32,6 +42,7 @@ def headline(record: Record) -> Headline:
         before=before,
         after=after,
         best=best,
+        others=[change for name in record.other_samplers if (change := _other(record, name))],
         seconds=record.total("time/iteration") if seconds is None else seconds,
         iterations=int(_number(summary.get("iterations")) or record.span[1]),
         network_calls=_calls(record) if calls is None else calls,
@@ -40,22 +51,26 @@ def headline(record: Record) -> Headline:
 
 
 def _measured(record: Record) -> tuple[str, float | None, float | None, float | None]:
-    held_out = record.summary.get("held_out")
-    if isinstance(held_out, dict):
-        before, after = _number(held_out.get("before")), _number(held_out.get("after"))
+    said = record.summary.get(held_out(""))
+    if isinstance(said, dict):
+        before, after = _number(said.get("before")), _number(said.get("after"))
         if before is not None and after is not None:
-            name = held_out.get("name")
-            return (
-                f"held-out score ({name})" if name else "held-out score",
-                before,
-                after,
-                _number(held_out.get("best")),
-            )
+            measure = f"held-out score ({said['name']})" if said.get("name") else "held-out score"
+            return measure, before, after, _number(said.get("best"))
     for name, measure in (("held_out/score", "held-out score"), ("reward/mean", "training reward")):
         series = record.finite(name)
         if series is not None and len(series.values) >= 2:
             return measure, series.values[0], series.values[-1], max(series.values)
     return "", None, None, None
+
+
+def _other(record: Record, name: str) -> Change | None:
+    said = record.summary.get(held_out(name))
+    before, after = (_number(said.get(end)) for end in ("before", "after")) if isinstance(said, dict) else (None, None)
+    series = record.finite(f"{held_out(name)}/score")
+    if before is not None and after is not None:
+        return Change(name, before, after)
+    return Change(name, series.values[0], series.values[-1]) if series and len(series.values) >= 2 else None
 
 
 def _calls(record: Record) -> float | None:

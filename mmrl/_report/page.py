@@ -7,14 +7,13 @@ from hashlib import sha256
 from html import escape
 
 from mmrl._report.charts import share_bar
-from mmrl._report.curves import diagnostics, reward_breakdown, score_curves
+from mmrl._report.curves import Charts, diagnostics, reward_breakdown, score_curves
 from mmrl._report.headline import Headline, headline
+from mmrl._report.pairs import about_pairs, pair_cards
 from mmrl._report.record import Record
-from mmrl._report.samples import Pairs, Sample, data_uri, is_tiny
+from mmrl._report.samples import Pairs
 from mmrl._report.theme import NUM_COLOURS, SCRIPT, STYLE
 from mmrl._report.words import count, duration, number
-
-MAX_PAIRS = 24
 
 TIME_PARTS = {
     "time/rollout": "sampling: text encoding and network calls",
@@ -28,14 +27,14 @@ def page(record: Record, pairs: Pairs | None) -> str:
     """The whole document."""
     sections = [
         ("Curves", "curves", "", _grid("two", score_curves(record))),
-        ("Before and after", "samples", _samples_about(pairs), _samples(pairs)),
+        ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
         (
             "Rewards",
             "rewards",
             "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
-            _grid("three", reward_breakdown(record)),
+            _charts(reward_breakdown(record)),
         ),
-        ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _grid("three", diagnostics(record))),
+        ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
         ("Where the time goes", "time", _time_about(record), _time(record)),
         ("Settings", "settings", "", _settings(record.config)),
         ("Versions", "versions", "", _versions(record)),
@@ -76,7 +75,8 @@ def _header(record: Record, said: Headline) -> str:
         verb = "rose" if said.after > said.before else "fell" if said.after < said.before else "stayed the same,"
         what = escape(said.measure[:1].upper() + said.measure[1:])
         ends = f"<strong>{number(said.before)}</strong> to <strong>{number(said.after)}</strong>"
-        lead = f"{what} {verb} from {ends}{took}: {', '.join(cost)}."
+        others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in said.others)
+        lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
         "" if said.is_finished else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
     )
@@ -89,9 +89,10 @@ def _header(record: Record, said: Headline) -> str:
 def _tiles(said: Headline) -> str:
     tiles = []
     if said.before is not None and said.after is not None:
-        best = "" if said.best is None else f"best {number(said.best)}"
+        more = [] if said.best is None else [f"best {number(said.best)}"]
+        more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in said.others]
         value = f"{number(said.before)} <span>&rarr;</span> <b>{number(said.after)}</b>"
-        tiles.append(_tile(said.measure, value, best, " main"))
+        tiles.append(_tile(said.measure, value, ", ".join(more), " main"))
     if said.seconds is not None:
         tiles.append(_tile("training time", duration(said.seconds), "without evaluation"))
     each = f"{duration(said.seconds / said.iterations)} each" if said.seconds and said.iterations else ""
@@ -106,57 +107,18 @@ def _tile(name: str, value: str, more: str, kind: str = "") -> str:
     return f'<div class="card tile{kind}"><dt>{escape(name)}</dt><dd class="value">{value}</dd>{note}</div>'
 
 
+def _words(name: str) -> str:
+    return escape(name.replace("_", " "))
+
+
+def _charts(found: Charts) -> str:
+    """A grid of what moves, and a line of what does not."""
+    level = f'<p class="constant">Constant: {"; ".join(found.constant)}.</p>' if found.constant else ""
+    return _grid("three", found.cards) + level
+
+
 def _grid(columns: str, cards: Sequence[str]) -> str:
     return f'<div class="grid {columns}">{"".join(cards)}</div>' if cards else ""
-
-
-def _samples_about(pairs: Pairs | None) -> str:
-    if pairs is None:
-        return ""
-    shown, total = min(MAX_PAIRS, len(pairs.pairs)), len(pairs.pairs)
-    cut = f" {shown} of {total} are shown." if shown < total else ""
-    return f"The same prompt and seed at iterations {pairs.before} and {pairs.after}.{cut}"
-
-
-def _samples(pairs: Pairs | None) -> str:
-    if pairs is None:
-        return ""
-    cards = "".join(_pair(before, after) for before, after in pairs.pairs[:MAX_PAIRS])
-    return f'<div class="pairs">{cards}</div>'
-
-
-def _pair(before: Sample, after: Sample) -> str:
-    sides = "".join(
-        f'<div><p class="side">{name}</p>{_output(sample, name)}</div>'
-        for name, sample in (("before", before), ("after", after))
-    )
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
-        f'<td class="right{_direction(before.scores.get(name), score)}">{number(score)}</td></tr>'
-        for name, score in after.scores.items()
-    )
-    scores = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-    return (
-        f'<article class="card pair"><div><p class="prompt">{escape(before.prompt)}</p>'
-        f'<p class="seed">seed {before.seed}</p></div><div class="sides">{sides}</div>{scores}</article>'
-    )
-
-
-def _output(sample: Sample, name: str) -> str:
-    if sample.text is not None:
-        return f'<pre class="answer">{escape(sample.text)}</pre>'
-    picture = sample.picture()
-    if picture is None:
-        return '<div class="missing">no picture</div>'
-    crisp = ' class="crisp"' if is_tiny(picture) else ""
-    label = escape(f"{name}: {sample.prompt}")
-    return f'<img{crisp} alt="{label}" width="{picture.width}" height="{picture.height}" src="{data_uri(picture)}">'
-
-
-def _direction(before: float | None, after: float | None) -> str:
-    if before is None or after is None or before == after:
-        return ""
-    return " up" if after > before else " down"
 
 
 def _time_about(record: Record) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.contracts import ConfigError
+
+OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
+
+
+def held_out(sampler: str) -> str:
+    """The group of metrics, and the part of the summary, of evaluation under a further sampler ('': the main one)."""
+    return f"held_out_{sampler}" if sampler else "held_out"
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,12 @@ class Record:
         """The first and the last iteration that any metric was logged at."""
         ends = [(min(series.iterations), max(series.iterations)) for series in self.metrics.values()]
         return int(min(first for first, _ in ends)), int(max(last for _, last in ends))
+
+    @cached_property
+    def other_samplers(self) -> list[str]:
+        """The further samplers of held-out evaluation, by name: `greedy` for the metric `held_out_greedy/score`."""
+        found = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
+        return [match[1] for match in found if match]
 
     def finite(self, name: str) -> Series | None:
         """A metric's finite values; None where it has none."""

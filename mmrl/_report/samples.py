@@ -14,18 +14,27 @@ from mmrl._report.record import read_object
 from mmrl.contracts import ConfigError
 
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
+LARGEST_ANSWERED = 768  # of an image that was asked about: it is shown larger
+MARK = "<image>"  # where an image stands in a prompt's text
 TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One saved output: a picture's file, or a text."""
+    """One saved output: a picture's file, a text, or a text and the picture that it was asked about."""
 
     prompt: str
     seed: int
     file: Path | None
     text: str | None
     scores: Mapping[str, float | None]
+    num_images: int = 0  # of the question; the picture is the first
+
+    @property
+    def question(self) -> str:
+        """The prompt as a person reads it: the mark of a single image says nothing beside the image."""
+        is_single = self.num_images == 1 and self.prompt.count(MARK) == 1
+        return self.prompt.replace(MARK, "").strip() if is_single else self.prompt
 
     def picture(self) -> Image.Image | None:
         """The picture in RGB; None when the sample has none, or its file cannot be read any more."""
@@ -73,16 +82,26 @@ def read_pairs(run: Path) -> Pairs | None:
     return Pairs(before.iteration, after.iteration, pairs) if pairs else None
 
 
-def data_uri(picture: Image.Image) -> str:
-    """The picture as a data: URI: a tiny one exactly (PNG), a large one small enough to inline (JPEG)."""
-    buffer = BytesIO()
-    if is_tiny(picture):
-        picture.save(buffer, "PNG")
-        return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
+    """The picture as a data: URI, its longer side `largest` pixels at most: a tiny one exactly (PNG), another as JPEG
+    where that is smaller."""
+    exact = _encoded(picture, "PNG") if max(picture.size) <= max(TINY, largest) else None
+    if exact is not None and is_tiny(picture):
+        return _uri("png", exact)
     fitted = picture.copy()
-    fitted.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-    fitted.save(buffer, "JPEG", quality=88)
-    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+    fitted.thumbnail((largest, largest), Image.Resampling.LANCZOS)
+    small = _encoded(fitted, "JPEG", quality=88)
+    return _uri("jpeg", small) if exact is None or len(small) < len(exact) else _uri("png", exact)
+
+
+def _encoded(picture: Image.Image, kind: str, **settings: int) -> bytes:
+    buffer = BytesIO()
+    picture.save(buffer, kind, **settings)
+    return buffer.getvalue()
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64," + b64encode(content).decode()
 
 
 def is_tiny(picture: Image.Image) -> bool:
@@ -108,6 +127,7 @@ def _read_sample(path: Path, entry: Any) -> Sample:
     ):
         raise ConfigError(f"{path}: a sample needs a text 'prompt' and a whole number 'seed', got {entry!r:.200}")
     file, text, scores = entry.get("file"), entry.get("text"), entry.get("scores") or {}
+    num_images = entry.get("num_images")
     if file is not None and (not isinstance(file, str) or Path(file).name != file):
         raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
     return Sample(
@@ -116,6 +136,7 @@ def _read_sample(path: Path, entry: Any) -> Sample:
         file=None if file is None else path.parent / file,
         text=None if text is None else str(text),
         scores={str(name): _finite(value) for name, value in scores.items()},
+        num_images=num_images if isinstance(num_images, int) else 0,
     )
 
 

@@ -1,81 +1,124 @@
 """The contact sheet: before above after, one column per prompt."""
 
+from dataclasses import dataclass
+
 from PIL import Image, ImageDraw, ImageFont
 
-from mmrl._report.samples import Pairs
+from mmrl._report.samples import Pairs, Sample
 
-CELL = 192  # pixels: a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
 GAP = 12
 SIDE = 72  # room for "before" and "after" at the left
-LINE = 18  # height of a line of the prompt
+LINE = 18  # height of a line of the prompt or of an answer
 MAX_LINES = 3
-MAX_COLUMNS = 6
 MAX_ROWS = 2
 
 PAGE, INK, SOFT = (255, 255, 255), (27, 29, 33), (95, 101, 112)
 
 
-def contact_sheet(pairs: Pairs) -> Image.Image | None:
-    """The sheet of at most 12 pairs in rows of 6; None when no pair has both pictures.
+@dataclass(frozen=True)
+class Layout:
+    """How large pictures are, how many stand in a row, and how many lines are kept for the answer below each."""
 
-    Column c has its left edge at SIDE + c * (CELL + GAP). A row is the prompts (as many lines of LINE as the longest
-    prompt of the sheet needs, at most 3), the pictures before, and those after, each CELL high with GAP below, and
-    GAP more before the next row.
+    width: int  # pixels of the room for a picture
+    height: int  # pixels
+    columns: int
+    num_answer_lines: int
+
+
+DRAWN = Layout(192, 192, 6, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
+ANSWERED = Layout(320, 344, 4, 2)  # a picture of 320 pixels with its legend fits as it is
+
+
+@dataclass(frozen=True)
+class _Column:
+    prompt: list[str]
+    pictures: list[Image.Image]  # before, after
+    answers: list[list[str]]  # before, after
+
+
+def contact_sheet(pairs: Pairs) -> Image.Image | None:
+    """The sheet of the first pairs in two rows of 6 (of 4, where answers stand below); None when no pair has both
+    pictures.
+
+    Column c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest
+    prompt of the sheet needs, at most 3), the pictures before, and those after, each with room for an answer and GAP
+    below, and GAP more before the next row.
     """
-    drawn = [
-        (before.prompt, first, last)
+    shown = [
+        (before, after, [first, last])
         for before, after in pairs.pairs
         if (first := before.picture()) is not None and (last := after.picture()) is not None
-    ][: MAX_COLUMNS * MAX_ROWS]
-    if not drawn:
+    ]
+    if not shown:
         return None
-    prompts = [_lines(prompt) for prompt, _, _ in drawn]
-    room = LINE * max(map(len, prompts))
-    columns, height = min(MAX_COLUMNS, len(drawn)), room + 2 * (CELL + GAP) + GAP
-    size = (SIDE + columns * (CELL + GAP), GAP + -(-len(drawn) // columns) * height)
+    is_answered = any(sample.text is not None for before, after, _ in shown for sample in (before, after))
+    layout = ANSWERED if is_answered else DRAWN
+    columns = [
+        _Column(
+            _lines(before.question, layout.width, MAX_LINES),
+            [fit(picture, layout.width, layout.height) for picture in pictures],
+            [_answer(sample, layout) for sample in (before, after)],
+        )
+        for before, after, pictures in shown[: layout.columns * MAX_ROWS]
+    ]
+    return _sheet(columns, layout)
+
+
+def _sheet(columns: list[_Column], layout: Layout) -> Image.Image:
+    room = LINE * max(len(column.prompt) for column in columns)
+    part = layout.height + LINE * layout.num_answer_lines + GAP  # height of a picture and what is below
+    across, height = min(layout.columns, len(columns)), room + 2 * part + GAP
+    size = (SIDE + across * (layout.width + GAP), GAP + -(-len(columns) // across) * height)
     sheet = Image.new("RGB", size, PAGE)
     draw = ImageDraw.Draw(sheet)
-    for index, (lines, (_, *shown)) in enumerate(zip(prompts, drawn, strict=True)):
-        left, top = SIDE + index % columns * (CELL + GAP), GAP + index // columns * height + room
-        for number, line in enumerate(reversed(lines)):
+    for index, column in enumerate(columns):
+        left, top = SIDE + index % across * (layout.width + GAP), GAP + index // across * height + room
+        for number, line in enumerate(reversed(column.prompt)):
             draw.text((left, top - 4 - number * LINE), line, fill=INK, font=_font(), anchor="ld")
-        for name, picture, y in zip(("before", "after"), shown, (top, top + CELL + GAP), strict=True):
-            fitted = fit(picture)
-            sheet.paste(fitted, (left + (CELL - fitted.width) // 2, y + (CELL - fitted.height) // 2))
-            if index % columns == 0:
-                draw.text((SIDE - GAP, y + CELL // 2), name, fill=SOFT, font=_font(), anchor="rm")
+        for name, picture, answer in zip(("before", "after"), column.pictures, column.answers, strict=True):
+            free = layout.width - picture.width, layout.height - picture.height
+            sheet.paste(picture, (left + free[0] // 2, top + free[1] // 2))
+            for number, line in enumerate(answer):
+                draw.text((left, top + layout.height + 4 + number * LINE), line, fill=SOFT, font=_font(), anchor="la")
+            if index % across == 0:
+                draw.text((SIDE - GAP, top + layout.height // 2), name, fill=SOFT, font=_font(), anchor="rm")
+            top += part
     return sheet
 
 
-def fit(picture: Image.Image) -> Image.Image:
+def fit(picture: Image.Image, width: int, height: int) -> Image.Image:
     """The picture in a cell: a small one enlarged by the largest whole factor that fits, a large one shrunk."""
-    factor = CELL // max(picture.size)
+    factor = min(width // picture.width, height // picture.height)
     if factor >= 1:
         return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     fitted = picture.copy()
-    fitted.thumbnail((CELL, CELL), Image.Resampling.LANCZOS)
+    fitted.thumbnail((width, height), Image.Resampling.LANCZOS)
     return fitted
 
 
-def _lines(prompt: str) -> list[str]:
-    """The prompt's first lines, no wider than a cell, broken between words or inside one that is too long."""
+def _answer(sample: Sample, layout: Layout) -> list[str]:
+    return _lines(sample.text or "", layout.width, layout.num_answer_lines)
+
+
+def _lines(text: str, width: int, most: int) -> list[str]:
+    """The text's first lines, no wider than a cell, broken between words or inside one that is too long."""
     lines: list[str] = []
-    rest = " ".join(prompt[:400].split())
-    while rest and len(lines) < MAX_LINES:
-        end = _fitting(rest)
+    rest = " ".join(text[:400].split())
+    while rest and len(lines) < most:
+        end = _fitting(rest, width)
         cut = rest.rfind(" ", 0, end + 1) if end < len(rest) else end
         cut = cut if cut > 0 else end
         lines.append(rest[:cut])
         rest = rest[cut:].strip()
-    if rest:
+    if rest and lines:
         lines[-1] += "..."
     return lines
 
 
-def _fitting(text: str) -> int:
-    """How many characters of `text` fit into a cell beside an ellipsis; at least one."""
+def _fitting(text: str, width: int) -> int:
+    """How many characters of `text` fit into `width` pixels beside an ellipsis; at least one."""
     length = 1
-    while length < len(text) and _font().getlength(text[: length + 1] + "...") <= CELL:
+    while length < len(text) and _font().getlength(text[: length + 1] + "...") <= width:
         length += 1
     return length
 

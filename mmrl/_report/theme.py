@@ -48,6 +48,9 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .now { color: var(--soft); font-size: 14px; white-space: nowrap; }
 .hint { color: var(--soft); font-size: 13px; line-height: 1.45; margin-top: 8px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--soft); margin-bottom: 4px; }
+.legend b, .constant b { font-weight: 600; color: var(--ink); white-space: nowrap; }
+.constant { color: var(--soft); font-size: 14px; overflow-wrap: anywhere; }
+.grid + .constant { margin-top: 14px; }
 .swatch { width: 10px; height: 10px; display: inline-block; border-radius: 3px; margin-right: 6px; }
 .chart { display: block; width: 100%; height: auto; touch-action: pan-y; overflow: visible; }
 .chart text { font-size: 12.5px; fill: var(--soft); }
@@ -64,10 +67,13 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 #tip { position: fixed; pointer-events: none; visibility: hidden; z-index: 9; background: var(--ink);
   color: var(--page); font-size: 13px; line-height: 1.4; padding: 6px 10px; border-radius: 8px; white-space: pre; }
 .pairs { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 14px; }
+.pairs.wide { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+.pairs.full { grid-template-columns: minmax(0, 1fr); }
 .pair { display: flex; flex-direction: column; gap: 10px; }
 .pair .prompt { font-weight: 500; overflow-wrap: anywhere; white-space: pre-line; max-height: 6em; overflow: auto; }
 .pair .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 10px; margin-top: auto; }
 .pair .sides > div { min-width: 0; }
+.pair img + pre.answer { margin-top: 8px; }
 .pair img { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
 img.crisp { image-rendering: pixelated; }
 .pair .missing { aspect-ratio: 1; display: grid; place-items: center; border: 1px dashed var(--none);
@@ -97,6 +103,7 @@ details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 
   Consolas, "Liberation Mono", monospace; }
 @media (max-width: 900px) {
   .grid.three, .pairs { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .pairs.wide { grid-template-columns: minmax(0, 1fr); }
   .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
   .tile.main { grid-column: 1 / -1; }
 }
@@ -105,7 +112,7 @@ details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 
   h1 { font-size: 24px; }
   .lead { font-size: 16px; }
   section { margin-top: 34px; }
-  .grid.two, .grid.three, .pairs { grid-template-columns: minmax(0, 1fr); }
+  .grid.two, .grid.three, .pairs, .pairs.wide { grid-template-columns: minmax(0, 1fr); }
   .card { padding: 14px; }
   .tiles { gap: 10px; }
   .tile .value { font-size: 18px; }
