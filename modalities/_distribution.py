@@ -91,9 +91,8 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
     is_possible = probability > 0
     # A parallel sum may waver in its last bit where nothing is added, so only possible tokens take part.
     reached = probability.cumsum_(1).masked_fill_(~is_possible, 0.0)
-    total = reached.amax(1)
-    below_total = torch.nextafter(total, torch.zeros_like(total))  # 0.999... * total may round to total
-    threshold = torch.minimum(uniform.to(total) * total, below_total)
+    below_one = uniform.to(reached).clamp(max=1 - 2**-53)  # one that was rounded to 1 still finds a token
+    threshold = below_one * reached.amax(1)  # rounds to less than the total, whatever the total
     return (reached > threshold[:, None]).to(torch.uint8).argmax(1)  # the first of the largest
 
 

@@ -166,7 +166,8 @@ def test_the_last_number_below_one_never_falls_behind_the_last_token() -> None:
     """Totals for which uniform * total rounds to the total, and possible tokens followed by impossible ones."""
     log_probs = some_logits(2000, 7, seed=3)  # not normalised: any total
     log_probs[:, 4:] = -math.inf
-    assert set(draw(log_probs, torch.full((2000,), BELOW_ONE, dtype=torch.float64)).tolist()) <= {0, 1, 2, 3}
+    for uniform in (torch.full((2000,), BELOW_ONE, dtype=torch.float64), torch.full((2000,), BELOW_ONE)):
+        assert set(draw(log_probs, uniform).tolist()) == {3}  # in float32 the same number is 1
 
 
 @pytest.mark.parametrize("shaping", [SHAPINGS[0], SHAPINGS[4]])

@@ -1,4 +1,4 @@
-"""Properties of every sampler, found by walking the folder, and what they share."""
+"""Properties of every flow sampler, found by walking the folder, and what they share."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,9 +8,10 @@ import pytest
 from mmrl.contracts import ConfigError
 from mmrl.keys import GroupKey
 from mmrl.plans import Plan
-from mmrl.plugins import build, names
+from mmrl.plugins import build, find, names
 
-NAMES = names("samplers")
+SAMPLERS: dict[str, Any] = {name: find("samplers", name) for name in names("samplers")}
+NAMES = [name for name, cls in SAMPLERS.items() if cls.draws == "latents"]
 STOCHASTIC = [name for name in NAMES if name != "ode"]
 KEY = GroupKey(seed=3, iteration=5, draw=7)
 WINDOWS: list[dict[str, Any]] = [

@@ -10,10 +10,11 @@ from torch.distributions import Independent, Normal
 from mmrl.evaluations import GaussianDecisions
 from mmrl.keys import GroupKey
 from mmrl.plans import Step
-from mmrl.plugins import build, names
+from mmrl.plugins import build, find, names
 
 SHAPE = (2, 3, 3)
-STOCHASTIC = [name for name in names("samplers") if name != "ode"]
+SAMPLERS: dict[str, Any] = {name: find("samplers", name) for name in names("samplers")}
+STOCHASTIC = [name for name, cls in SAMPLERS.items() if cls.draws == "latents" and name != "ode"]
 
 
 def random_steps(name: str, policy: Any) -> list[Step]:

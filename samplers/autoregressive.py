@@ -1,0 +1,56 @@
+"""Answers drawn token by token."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from mmrl.keys import GroupKey
+from mmrl.plans import AnswerPlan
+from mmrl.samplers._base import check_positive
+
+
+@dataclass(frozen=True)
+class Autoregressive:
+    """Each token from softmax(logits / temperature), if asked cut to its likeliest tokens and normalised.
+
+    `max_tokens`: the budget of an answer, its end token included. `temperature` 0 takes the likeliest token: for
+    evaluation only. `top_k`, then `top_p` in (0, 1], then `min_p` in [0, 1] (relative to the likeliest) cut the
+    distribution; log-probs are those of what is left. `stop`: texts that end an answer, kept at its end.
+    `truncated`: an answer that the budget cut is kept as it is, or masked out of the update and judged all the same
+    (overlong filtering, DAPO, Yu et al. 2025, arXiv 2503.14476, section 3.4).
+    """
+
+    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    truncated: Literal["keep", "mask"] = "keep"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0 (0: the likeliest token), got {self.temperature}")
+        check_positive("top_p", self.top_p, at_most=1)
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {self.top_k}; null keeps all tokens")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must be between 0 (keeps all tokens) and 1, got {self.min_p}")
+        if "" in self.stop:
+            raise ValueError("stop must hold texts to stop at, got an empty one, which every answer holds")
+
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> AnswerPlan:
+        """The same for every group: chance comes with the key of each answer."""
+        return AnswerPlan(
+            num_samples=group_size,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop=self.stop,
+            masks_truncated=self.truncated == "mask",
+        )
