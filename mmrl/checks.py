@@ -13,6 +13,7 @@ from mmrl.config import RunConfig
 from mmrl.contracts import Advantage, Loss, Reward, Sampler
 from mmrl.errors import RunError
 from mmrl.parts import Parts, build, example_plan, make_trainer
+from mmrl.prompts import tiny_prompts
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.trainer import Trainer
 
@@ -57,7 +58,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
 def check_tiny(config: RunConfig) -> dict[str, Any]:
     """Two full iterations on the CPU with small random twins of all parts, evaluation, checkpoint and report included.
 
-    Sizes shrink, the code that runs does not. Returns what was found, `is_good` among it.
+    Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
+    its layout. Returns what was found, `is_good` among it.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
     from transformers.utils import logging
@@ -65,6 +67,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     logging.disable_progress_bar()  # of files of a few kilobytes
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
+        small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         parts, watched = _watch(_twins(build(small), small, Path(name)))
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
 
 from mmrl.errors import ConfigError
 from mmrl.plugins import did_you_mean, explain, refuse_bools_as_numbers
@@ -22,21 +22,57 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class DatasetSettings(Settings):
+    """Prompts from files in a layout that others use, with their images; `docs/data.md` lists the layouts."""
+
+    path: str | tuple[str, ...]  # a .jsonl, .json, .csv or .parquet file, a folder, or owner/name of the hub
+    layout: str = "columns"
+    subset: str | None = None  # of a hub name or folder
+    split: str | None = None  # of a hub name or folder; None: train
+    images: str | None = None  # the folder that image paths are under; None: the file's own
+    outside: bool = False  # whether image paths may leave it
+    columns: dict[str, str] = {}  # fields of the layout that the files call otherwise
+    template: str | None = None  # a text with {prompt} in it; {row.NAME} is another column
+    bad_rows: Literal["fail", "skip"] = "fail"
+    limit: Positive | None = None  # rows at most
+    seed: int | None = None  # takes rows in a random order; None: the first ones
+    cache: str | None = None  # where `datasets` keeps its copies; None: its own folder
+
+    @field_validator("template")
+    @classmethod
+    def _has_the_prompt(cls, template: str | None) -> str | None:
+        if template is not None and template.count("{prompt}") != 1:
+            raise ValueError("needs {prompt} once, where the prompt stands")
+        return template
+
+
+def _kind_of_source(value: Any) -> str:
+    if isinstance(value, Mapping | BaseModel):
+        return "DatasetSettings"
+    return "list" if isinstance(value, list | tuple) else "text"
+
+
+Text = Annotated[str, Tag("text")]
+Dataset = Annotated[DatasetSettings, Tag("DatasetSettings")]
+Source = Annotated[Text | Dataset, Discriminator(_kind_of_source)]
+
+
 class MixedPrompts(Settings):
     """One source of a weighted mixture."""
 
-    source: str
+    source: Source
     weight: Annotated[float, Field(gt=0)] = 1.0
 
 
 class PromptSettings(Settings):
-    """Where prompts come from: `lab:NAME/SPLIT`, or a .txt (one a line) or .jsonl file (`prompt` and target fields).
+    """Where prompts come from: `lab:NAME/SPLIT`, a .txt (one a line) or .jsonl file (`prompt` and target fields).
 
-    A path is looked up in the working folder, then beside the shipped configs.
+    Such a path is looked up in the working folder, then beside the shipped configs. All else is a section with a `path`
+    and a `layout`.
     """
 
-    train: str | tuple[MixedPrompts, ...]
-    held_out: str | None = None
+    train: Annotated[Text | Dataset | Annotated[tuple[MixedPrompts, ...], Tag("list")], Discriminator(_kind_of_source)]
+    held_out: Source | None = None
 
 
 class GroupSettings(Settings):

@@ -1,14 +1,21 @@
 """Images that belong to prompts: kept as files or bytes, opened when a policy looks at them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mmrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size at which Pillow itself warns
+# Pillow knows more, among them some that start other programs (EPS)
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
 
 
 class Picture(Protocol):
@@ -21,22 +28,69 @@ class Picture(Protocol):
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """An image file, or the bytes of one; `name` is what errors call it."""
+    """An image file, or the bytes of one (also a view of a file that is mapped into memory).
+
+    `name` is what errors call it. Raises ConfigError, where it is opened, for what is no image, is cut off, or has more
+    than `MAX_PIXELS` pixels.
+    """
 
     name: str
     path: Path | None = None
-    content: bytes | None = None
+    content: bytes | memoryview | None = None
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
             raise ValueError(f"picture {self.name!r} needs a path or its bytes, one of the two")
 
     def load(self) -> "Image":
+        """The image in RGB; what is transparent becomes white."""
+        with self._opened() as image:
+            if "A" not in image.getbands() and "transparency" not in image.info:
+                return image.convert("RGB")
+            # dropping the alpha channel would show the colour that is stored below it, mostly black
+            layered = image.convert("RGBA")
+            page = layered.copy()
+            page.paste((255, 255, 255, 255), (0, 0, *layered.size))
+            page.alpha_composite(layered)
+            return page.convert("RGB")
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, from the header alone."""
+        with self._opened() as image:
+            return image.size
+
+    @contextmanager
+    def _opened(self) -> "Iterator[Image]":
         from PIL import Image, UnidentifiedImageError
 
         try:
-            source = self.path if self.path is not None else BytesIO(self.content or b"")
-            with Image.open(source) as opened:
-                return opened.convert("RGB")
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+            file = self.path if self.path is not None else BytesIO(self.content or b"")
+            with Image.open(file, formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ConfigError(
+                        f"the image {self.name} has {image.width} x {image.height} pixels; "
+                        f"at most {MAX_PIXELS:,} are allowed"
+                    )
+                yield image
+        except ConfigError:
+            raise
+        except UnidentifiedImageError as error:  # its own words show the address of an object
+            raise ConfigError(
+                f"cannot read the image {self.name}: it is in none of the formats {', '.join(FORMATS)}"
+            ) from error
+        # what Pillow raises for a broken file depends on its format
+        except (
+            OSError,
+            Image.DecompressionBombError,
+            Warning,
+            SyntaxError,
+            ValueError,
+            RuntimeError,
+            EOFError,
+        ) as error:
             raise ConfigError(f"cannot read the image {self.name}: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
+        content = bytes(self.content) if self.content is not None else None
+        return StoredPicture, (self.name, self.path, content)

@@ -15,7 +15,7 @@ from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
 from mmrl.keys import GroupKey, seed_from
 from mmrl.plans import GroupPlan
-from mmrl.prompts import PromptStream, load_prompts
+from mmrl.prompts import PromptStream, load_prompts, mixture
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import Trainer
@@ -177,11 +177,8 @@ def final_weights(config: RunConfig) -> WeightsName:
 
 
 def _stream(config: RunConfig) -> PromptStream:
-    train = config.prompts.train
-    mixture = [(train, 1.0)] if isinstance(train, str) else [(part.source, part.weight) for part in train]
-    if not mixture:
-        raise ConfigError("prompts.train: needs at least one source, got an empty list")
-    return PromptStream([load_prompts(source) for source, _ in mixture], [weight for _, weight in mixture], config.seed)
+    sources = mixture(config.prompts.train)
+    return PromptStream([load_prompts(source) for source, _ in sources], [weight for _, weight in sources], config.seed)
 
 
 def _evaluation(config: RunConfig) -> EvaluationParts | None:

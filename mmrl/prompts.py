@@ -10,22 +10,29 @@ from typing import Any
 
 import torch
 
+from mmrl import datasets
+from mmrl.config import DatasetSettings, MixedPrompts, PromptSettings
 from mmrl.contracts import ConfigError
 from mmrl.data import Prompt
 from mmrl.keys import generator
 
 
-def load_prompts(source: str) -> tuple[Prompt, ...]:
-    """The prompts of `lab:NAME/SPLIT`, or of a .txt or .jsonl file (in the working folder, else shipped with mmrl).
+def load_prompts(source: str | DatasetSettings) -> tuple[Prompt, ...]:
+    """The prompts of `lab:NAME/SPLIT`, a .txt or .jsonl file (in the working folder, else shipped), or a data set.
 
     A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`.
     Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
     """
+    if isinstance(source, DatasetSettings):
+        return datasets.load_dataset_prompts(source)
     if source.startswith("lab:"):
         return _lab_prompts(source)
     path, shipped = Path(source).expanduser(), files("mmrl.configs").joinpath(source)
     if path.suffix not in (".txt", ".jsonl"):
-        raise ConfigError(f"prompts: needs lab:NAME/SPLIT, or a .txt or .jsonl file, got {source!r}")
+        raise ConfigError(
+            f"prompts: needs lab:NAME/SPLIT, or a .txt or .jsonl file, got {source!r}; "
+            "other files and hub names are given as a section: {path: ..., layout: ...}"
+        )
     if not path.is_file() and not shipped.is_file():
         raise ConfigError(f"prompts: there is no file {source!r}, neither in the working folder nor shipped with mmrl")
     try:
@@ -39,6 +46,36 @@ def load_prompts(source: str) -> tuple[Prompt, ...]:
     if path.suffix == ".jsonl":
         return tuple(_row(source, number, line) for number, line in lines)
     return tuple(Prompt(line) for _, line in lines)
+
+
+def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple[str | DatasetSettings, float]]:
+    """The sources of a run and their weights; raises ConfigError for an empty list."""
+    if isinstance(train, str | DatasetSettings):
+        return [(train, 1.0)]
+    if not train:
+        raise ConfigError("prompts.train: needs at least one source, got an empty list")
+    return [(part.source, part.weight) for part in train]
+
+
+def tiny_prompts(settings: PromptSettings, folder: Path, seed: int) -> PromptSettings:
+    """The same sources with few rows: synthetic ones in `folder` where a data set is not on this machine."""
+
+    def tiny(source: str | DatasetSettings, name: str) -> str | DatasetSettings:
+        if isinstance(source, str):
+            return source
+        return datasets.shrunk(source) if datasets.is_here(source) else datasets.stand_in(source, folder / name, seed)
+
+    train, held_out = settings.train, settings.held_out
+    if isinstance(train, str | DatasetSettings):
+        small: Any = tiny(train, "train")
+    else:
+        small = tuple(
+            part.model_copy(update={"source": tiny(part.source, f"train_{number}")})
+            for number, part in enumerate(train)
+        )
+    return settings.model_copy(
+        update={"train": small, "held_out": None if held_out is None else tiny(held_out, "held_out")}
+    )
 
 
 @dataclass

@@ -25,6 +25,7 @@ NEEDED = "needed"
 SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's name
     "The run": config.RunConfig,
     "prompts": config.PromptSettings,
+    "prompts / a data set": config.DatasetSettings,
     "prompts / a source in a mixture": config.MixedPrompts,
     "groups": config.GroupSettings,
     "updates": config.UpdateSettings,

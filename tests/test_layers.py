@@ -25,6 +25,7 @@ CORE = [
     "config",
     "start",
     "catalogue",
+    "datasets",
     "prompts",
     "engine",
     "update",
@@ -67,6 +68,7 @@ PLUGINS = {
     "advantages": CONTRACTS | {"labs"},
 }
 HEAVY = {"torch", "torchvision", "diffusers", "transformers", "peft", "accelerate", "open_clip", "matplotlib", "scipy"}
+HEAVY |= {"datasets", "pyarrow", "pandas"}
 ROOT = Path(__file__).parents[1]
 
 
