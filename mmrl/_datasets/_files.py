@@ -1,0 +1,172 @@
+"""Rows of files, folders and hub data sets, each with the place where a user finds it.
+
+JSON and CSV are read here: `datasets` names no line, stops at the first bad one, and guesses types (the text of a date
+becomes a time). All else is read by `datasets` into its memory-mapped Arrow files: images stay on the disk.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl.errors import ConfigError
+
+FILES = (".jsonl", ".json", ".csv", ".parquet")
+METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")  # how an image folder describes its files
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """A row as it is written."""
+
+    place: str  # file and line or row
+    values: Mapping[str, Any]
+    images: Path | None  # the folder that its images are under, where nothing else is said
+    fault: str | None = None  # why it could not be read
+
+
+@dataclass(frozen=True)
+class Source:
+    """A path or hub name, with what `datasets` needs to load it."""
+
+    path: str
+    subset: str | None = None
+    split: str | None = None
+    cache: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a file or a folder on this machine."""
+        return Path(self.path).expanduser().exists()
+
+    def rows(self) -> Iterator[RawRow]:
+        """Every row. Raises ConfigError for what is missing or cannot be read as a whole."""
+        path = Path(self.path).expanduser()
+        if path.is_dir():
+            metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
+            if metadata is None:
+                return self._loaded(str(path), path, self.path)
+            return map(_image_of_metadata, self._file(metadata, f"{self.path.rstrip('/')}/{metadata.name}"))
+        if path.suffix.lower() in FILES:
+            return self._file(path, self.path)
+        if HUB_NAME.fullmatch(self.path) and not path.exists():
+            return self._loaded(self.path, None, self.path)
+        raise ConfigError(
+            f"prompts: path needs a {', '.join(FILES)} file, a folder or the name owner/name of a data set of the hub, "
+            f"got {self.path!r}"
+        )
+
+    def _file(self, path: Path, name: str) -> Iterator[RawRow]:
+        if not path.is_file():
+            raise ConfigError(f"prompts: there is no file {name!r} (`mmrl check --tiny` runs without it)")
+        if self.split is not None or self.subset is not None:
+            raise ConfigError(f"prompts: split and subset are for folders and hub names, {name!r} is a file")
+        suffix = path.suffix.lower()
+        if suffix == ".parquet":
+            return self._loaded("parquet", path.parent, name, files=str(path))
+        return {".jsonl": _json_lines, ".json": _json, ".csv": _csv}[suffix](path, name)
+
+    def _loaded(self, what: str, images: Path | None, name: str, files: str | None = None) -> Iterator[RawRow]:
+        table = _arrow_table(what, self.subset, self.split or "train", self.cache, name, files)
+        columns = {column: table[column] for column in table.column_names}
+        for number in range(table.num_rows):
+            values = {column: _plain(cells[number]) for column, cells in columns.items()}
+            yield RawRow(f"{name}, row {number + 1}", values, images)
+
+
+def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, name: str, files: str | None) -> Any:
+    import datasets
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    is_local = files is not None or Path(what).is_dir()
+    has_bars = not datasets.are_progress_bars_disabled()
+    if is_local:
+        datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(what, subset, data_files=files, split=split, cache_dir=cache)
+        return loaded.with_format("arrow")[:]
+    except (DatasetsError, HfHubHTTPError, OSError, ValueError) as error:
+        cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ is not None else error
+        hint = "" if is_local else " (neither a file or folder here, nor to be had from the hub)"
+        raise ConfigError(f"prompts: cannot load {name!r}{hint}: {cause}") from error
+    finally:
+        if has_bars:
+            datasets.enable_progress_bars()
+
+
+def _plain(scalar: Any) -> Any:
+    """An Arrow value in Python's terms; bytes as a view of the mapped file, so that images cost no memory."""
+    import pyarrow
+
+    if not scalar.is_valid:
+        return None
+    kind = scalar.type
+    if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
+        return memoryview(scalar.as_buffer()).toreadonly()
+    if pyarrow.types.is_struct(kind):
+        return {name: _plain(scalar[name]) for name in scalar}
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        return [_plain(one) for one in scalar.values]
+    return scalar.as_py()
+
+
+def _image_of_metadata(row: RawRow) -> RawRow:
+    """The image of a row of an image folder's metadata is called `file_name` there."""
+    if "file_name" not in row.values or "image" in row.values:
+        return row
+    values = {"image" if key == "file_name" else key: value for key, value in row.values.items()}
+    return RawRow(row.place, values, row.images, row.fault)
+
+
+def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
+    with path.open("rb") as file:  # bytes: text would also be cut at characters that may stand inside JSON
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                place = f"{name}, line {number}"
+                try:
+                    yield _object(place, json.loads(line.decode("utf-8-sig")), path.parent)
+                except (ValueError, RecursionError) as error:
+                    yield RawRow(place, {}, path.parent, f"it is not JSON: {error}")
+
+
+def _json(path: Path, name: str) -> Iterator[RawRow]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        if path.read_bytes().lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # JSON lines by another name
+            yield from _json_lines(path, name)
+            return
+        raise ConfigError(f"prompts: {name!r} is not JSON: {error}") from error
+    rows = [found] if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise ConfigError(f"prompts: {name!r} needs a list of objects, got {type(found).__name__}")
+    for number, row in enumerate(rows, 1):
+        yield _object(f"{name}, row {number}", row, path.parent)
+
+
+def _csv(path: Path, name: str) -> Iterator[RawRow]:
+    """Cells stay text; empty ones are left out."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        try:
+            header = next(reader, [])
+            for cells in reader:
+                place = f"{name}, line {reader.line_num}"
+                if cells and len(cells) != len(header):
+                    yield RawRow(place, {}, path.parent, f"it has {len(cells)} cells, the header has {len(header)}")
+                elif cells:
+                    values = {key: cell for key, cell in zip(header, cells, strict=True) if cell}
+                    yield RawRow(place, values, path.parent)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"prompts: cannot read {name!r} after line {reader.line_num}: {error}") from error
+
+
+def _object(place: str, value: Any, images: Path) -> RawRow:
+    if not isinstance(value, dict):
+        return RawRow(place, {}, images, f"it needs an object of fields, got {str(value)[:80]!r}")
+    return RawRow(place, value, images)

@@ -1,0 +1,124 @@
+"""One row of a data set: its fields are taken one by one, and what is left belongs to the target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl._datasets import _values
+from mmrl._datasets._pictures import BadRow, PictureFolder
+from mmrl.coordinates import Box, Convention, Point
+from mmrl.data import Prompt
+from mmrl.media import StoredPicture
+
+IMAGE_MARK = "<image>"
+OTHER_MEDIA = ("videos", "video", "audios", "audio")
+
+
+def without_none(value: Any) -> Any:
+    """Arrow gives every struct of a column the keys of all others, filled with None: they are dropped again."""
+    if isinstance(value, Mapping):
+        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(inner) for inner in value]
+    return value
+
+
+@dataclass
+class Row:
+    """A row without its empty fields. Every method raises BadRow for what is missing or does not fit."""
+
+    values: dict[str, Any]
+    folder: PictureFolder
+    columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
+
+    def __post_init__(self) -> None:
+        self.values = without_none(self.values)
+        for name in OTHER_MEDIA:
+            if self.take(name):
+                raise BadRow(f"it has {name}; only images are read")
+
+    def take(self, name: str) -> Any:
+        """The value of a field, which is then used up; None where there is none."""
+        return self.values.pop(name, None)
+
+    def need(self, name: str) -> Any:
+        """The same of a field that must be there."""
+        if name not in self.values:
+            called = f"{self.columns[name]!r} (for {name!r})" if name in self.columns else repr(name)
+            raise BadRow(f"it has no field {called}; its fields are {', '.join(sorted(self.values)) or 'none'}")
+        return self.take(name)
+
+    def text(self, name: str) -> str:
+        """A text that must be there."""
+        value = self.need(name)
+        if not isinstance(value, str) or not value.strip():
+            raise BadRow(f"the field {name!r} must be a text, got {value!r:.80}")
+        return value
+
+    def images(self, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
+        """The images of the first of these fields that is there: one, or a list."""
+        for name in names:
+            value = self.take(name)
+            if isinstance(value, str) and value.startswith("["):
+                value = _values.parsed(value)  # a list in the cell of a table
+            if isinstance(value, list):
+                return tuple(self.folder.picture(one, f"{name} {n}") for n, one in enumerate(value, 1))
+            if value is not None and value != "":
+                return (self.folder.picture(value, name),)
+        return ()
+
+    def needed_image(self, names: Sequence[str]) -> StoredPicture:
+        """The one image that a grounding row is about."""
+        found = self.images(names)
+        if len(found) != 1:
+            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(found)}")
+        return found[0]
+
+    def box(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Box:
+        """A box on the first image, in its pixels."""
+        return _values.box(self.need(name), name, size_of(media, name), convention)
+
+    def boxes(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> tuple[Box, ...]:
+        """A list of boxes on the first image, in its pixels."""
+        found = _values.many(self.need(name), name)
+        return tuple(
+            _values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(found, 1)
+        )
+
+    def point(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Point:
+        """A point on the first image, in its pixels."""
+        return _values.point(self.need(name), name, size_of(media, name), convention)
+
+    def prompt(
+        self, text: str, media: Sequence[StoredPicture], target: Mapping[str, Any], system: str | None = None
+    ) -> Prompt:
+        """The prompt; fields that nobody took join the target under their own names, bytes excepted."""
+        rest = {key: value for key, value in self.values.items() if not _holds_bytes(value)}
+        return Prompt(text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system)
+
+
+def check_marks(prompt: Prompt) -> None:
+    """Raises BadRow where the marks in the text are not as many as the images, or ask for something else."""
+    marks = prompt.text.count(IMAGE_MARK)
+    if marks and marks != len(prompt.media):
+        raise BadRow(f"its text has {marks} marks {IMAGE_MARK}, but it has {len(prompt.media)} images")
+    for other in ("<video>", "<audio>"):
+        if other in prompt.text:
+            raise BadRow(f"its text has a mark {other}; only images are read")
+    if not prompt.text.strip():
+        raise BadRow("its prompt is empty")
+
+
+def size_of(media: Sequence[StoredPicture], name: str) -> tuple[int, int]:
+    """Width and height of the first image, which `name` lies on."""
+    if not media:
+        raise BadRow(f"{name} needs an image to lie on, it has none")
+    return media[0].size
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_bytes(inner) for inner in value.values())
+    if isinstance(value, list):
+        return any(_holds_bytes(inner) for inner in value)
+    return isinstance(value, bytes | bytearray | memoryview)

@@ -1,0 +1,54 @@
+"""Your own columns: `prompt` (text or messages), `images`, `system`, and the fields of the target by their names."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl._datasets import _values
+from mmrl._datasets._layout import Example, FileType
+from mmrl._datasets._messages import media_of, question
+from mmrl._datasets._row import Row
+from mmrl.data import Prompt
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The field's common denominator; boxes and points are in pixels of the first image."""
+
+    file: ClassVar[FileType] = "jsonl"
+    fields: ClassVar[tuple[str, ...]] = (
+        "prompt", "messages", "images", "image", "system",
+        "box", "boxes", "labels", "point", "answer", "action", "input_text",
+    )  # fmt: skip
+
+    def prompt(self, row: Row) -> Prompt:
+        name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
+        asked = question(row.need(name), name)
+        media = media_of(row, asked)
+        system = row.take("system")
+        target: dict[str, Any] = {
+            "answer": _values.answer(row.take("answer") if "answer" in row.values else asked.answer),
+            "box": row.box("box", media) if "box" in row.values else None,
+            "point": row.point("point", media) if "point" in row.values else None,
+            "action": _values.action(row.take("action")) if "action" in row.values else None,
+            "input_text": row.text("input_text") if "input_text" in row.values else None,
+        }
+        if "boxes" in row.values:
+            target["boxes"] = row.boxes("boxes", media)
+        if "labels" in row.values:
+            target["labels"] = _values.texts(row.take("labels"), "labels")
+            _values.detections(target.get("boxes", ()), target["labels"])
+        return row.prompt(asked.text, media, target, asked.system if system is None else str(system))
+
+    def row(self, example: Example) -> dict[str, Any]:
+        return {
+            "prompt": f"Where is the {example.name}?",
+            "images": [example.image],
+            "system": "Answer in one word.",
+            "box": list(example.box),
+            "boxes": [list(box) for box in example.boxes],
+            "labels": list(example.names),
+            "point": list(example.point),
+            "answer": example.answer,
+            "action": "click",
+            "input_text": example.name,
+        }
