@@ -1,34 +1,18 @@
-"""What a GUI agent can do, as one type whatever text a model writes it in."""
+"""What a GUI agent can do, and the dialects in which models write it."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal
 
-from mmrl.coordinates import Box, Point
+from mmrl._actions import plain, pyautogui, qwen, ui_tars
+from mmrl._actions.action import CLICKS, Action, Direction, Kind
+from mmrl._actions.dialect import Dialect
 
-Kind = Literal[
-    "click", "double_click", "right_click", "type", "scroll", "drag", "hotkey", "wait", "answer", "finish"
-]  # fmt: skip
-Direction = Literal["up", "down", "left", "right"]
+__all__ = ["CLICKS", "DIALECTS", "Action", "Dialect", "DialectName", "Direction", "Kind"]
 
-
-@dataclass(frozen=True)
-class Action:
-    """One action of an agent; coordinates are pixels of the original screenshot.
-
-    A click has a `point`, and the `box` if the model answered with one (its centre is then the point). A drag goes
-    from `point` to `end`. `text` is what is typed or answered, or the status of a finish.
-    Raises ValueError for an unknown kind.
-    """
-
-    kind: Kind
-    point: Point | None = None
-    box: Box | None = None
-    end: Point | None = None
-    text: str | None = None
-    keys: tuple[str, ...] = ()
-    direction: Direction | None = None
-    amount: float | None = None  # pixels of a scroll, seconds of a wait
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+DialectName = Literal["plain", "pyautogui", "qwen", "ui_tars"]
+DIALECTS: Mapping[DialectName, Dialect] = {
+    "plain": plain.DIALECT,
+    "pyautogui": pyautogui.DIALECT,
+    "qwen": qwen.DIALECT,
+    "ui_tars": ui_tars.DIALECT,
+}

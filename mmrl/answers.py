@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mmrl.coordinates import Box, Point
 
 MAX_CHARACTERS = 1_000_000
+MAX_JSON_CHARACTERS = 100_000  # its numbers and brackets are looked at one by one
 MAX_DEPTH = 20  # of nested JSON
 
 _NUMBER = r"[+-]?(?:[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+|\.[0-9]{1,20}+)"
@@ -127,12 +128,12 @@ def read_box(text: str) -> Box:
 
 
 def read_json(text: str) -> object:
-    """The value of a JSON text, nested at most MAX_DEPTH deep; its numbers are those that this module allows.
+    """The value of a JSON text, at most MAX_JSON_CHARACTERS long and MAX_DEPTH deep; its numbers as in this module.
 
     Raises:
-        ParseError: not JSON, too deep, a key twice in an object, or a number that is none here.
+        ParseError: not JSON, too long or deep, a key twice in an object, or a number that is none here.
     """
-    _bound(text)
+    _bound(text, MAX_JSON_CHARACTERS)
     depth = 0
     for piece in _JSON_PIECE.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(piece[0], 0)
@@ -155,9 +156,9 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
-def _bound(text: str) -> None:
-    if len(text) > MAX_CHARACTERS:
-        raise ParseError(f"a text may have {MAX_CHARACTERS} characters, got {len(text)}")
+def _bound(text: str, most: int = MAX_CHARACTERS) -> None:
+    if len(text) > most:
+        raise ParseError(f"a text may have {most} characters, got {len(text)}")
 
 
 def _number(text: str) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mmrl.answers import (
     MAX_CHARACTERS,
+    MAX_JSON_CHARACTERS,
     ParseError,
     check_tags,
     extract,
@@ -172,8 +173,8 @@ def test_json_is_what_the_library_reads(value: Any) -> None:
 
 
 def test_json_numbers_keep_their_kind() -> None:
-    value = read_json('[1, -2, 0.25, "[[["]')
-    assert value == [1, -2, 0.25, "[[["] and [type(item) for item in value[:3]] == [int, int, float]  # type: ignore[index]
+    value: Any = read_json('[1, -2, 0.25, "[[["]')
+    assert value == [1, -2, 0.25, "[[["] and [type(item) for item in value[:3]] == [int, int, float]
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,9 @@ def test_json_numbers_keep_their_kind() -> None:
         (f"[{'9' * 5000}]", "not a number"),
         ('{"a": 1, "a": 2}', "twice"),
         ("[" * 21 + "]" * 21, "deeper than 20"),
-        ("[" * 900_000, "deeper than 20"),
-        ('{"a":' * 150_000, "deeper than 20"),
+        ("[" * 90_000, "deeper than 20"),
+        ('{"a":' * 15_000, "deeper than 20"),
+        ("[" * 100_001, "may have 100000 characters, got 100001"),
     ],
 )
 def test_other_json_is_refused(text: str, message: str) -> None:
@@ -257,8 +259,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_hostile_text_takes_under_a_second(piece: str) -> None:
-    text = ("[" if piece in ("[1],", "[],", '"",') else "") + piece * ((MAX_CHARACTERS - 1) // len(piece))
-    for reader in READERS.values():
+    start = "[" if piece in ("[1],", "[],", '"",') else ""
+    for name, reader in READERS.items():
+        longest = MAX_JSON_CHARACTERS if name == "json" else MAX_CHARACTERS
+        text = start + piece * ((longest - 1) // len(piece))
         began = time.process_time()
         attempt(reader, text)
         assert time.process_time() - began < 1
@@ -266,5 +270,5 @@ def test_a_megabyte_of_hostile_text_takes_under_a_second(piece: str) -> None:
 
 def test_a_longer_text_is_refused_unread() -> None:
     for reader in READERS.values():
-        with pytest.raises(ParseError, match="may have 1000000 characters, got 1000001"):
+        with pytest.raises(ParseError, match=r"may have 10*0 characters, got 1000001"):
             reader("1" * (MAX_CHARACTERS + 1))
