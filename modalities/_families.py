@@ -1,0 +1,82 @@
+"""What is known of each family of vision-language models beside its transformers class."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl.contracts import ConfigError
+from mmrl.coordinates import Convention
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture of transformers."""
+
+    name: str  # `model_type` in config.json
+    patterns: tuple[str, ...]  # of hub names, lower case
+    convention: Convention = "unit"  # of the coordinates that its models were taught to write
+
+
+FAMILIES = (
+    Family("qwen2_5_vl", (r"qwen2[._]5-?vl", r"ui-tars-1\.5", r"gui-?(r1|g1|g2)", r"infigui", r"vlm-r1"), "resized"),
+    Family("qwen2_vl", (r"qwen2-?vl", r"ui-tars", r"os-atlas-base-7b", r"showui"), "thousand"),
+    Family("qwen3_vl", (r"qwen3-?vl",), "thousand"),
+    Family("internvl", (r"internvl",), "thousand"),
+    Family("smolvlm", (r"smolvlm",)),
+    Family("idefics3", (r"idefics3",)),
+    Family("llava_onevision", (r"llava-?(onevision|ov)",)),
+    Family("gemma3", (r"gemma-?3",)),
+)
+
+
+def family_of(model_type: str) -> Family:
+    """The family of a `model_type`; an unlisted one is used by the general rules, with coordinates in 0..1."""
+    return next((family for family in FAMILIES if family.name == model_type), Family(model_type, ()))
+
+
+def family_of_name(model: str) -> Family:
+    """The family that a hub name speaks of. Raises ConfigError where it speaks of none."""
+    name = model.lower()
+    for family in FAMILIES:
+        if any(re.search(pattern, name) for pattern in family.patterns):
+            return family
+    raise ConfigError(
+        f"modality.model: cannot tell the family of {model!r} from its name; set modality.family to one of "
+        f"{', '.join(family.name for family in FAMILIES)}"
+    )
+
+
+_MEDIA_WORDS = ("image", "video", "vision", "audio", "boi", "eoi")
+
+
+def media_tokens(config: Any, processor: Any) -> dict[str, int]:
+    """Text and id of every token that stands for media, or frames it, and that no answer may hold."""
+    tokenizer = processor.tokenizer
+    found = {
+        value
+        for name, value in _settings(config)
+        if isinstance(value, int) and name.startswith(_MEDIA_WORDS) and name.endswith(("_token_id", "_token_index"))
+    }
+    texts = {
+        str(value)
+        for name, value in vars(processor).items()
+        if any(word in name for word in (*_MEDIA_WORDS, "fake")) and name.endswith("_token")
+    }
+    vocabulary = tokenizer.get_vocab()
+    found |= {vocabulary[text] for text in texts if text in vocabulary}
+    found |= {vocabulary[text] for text in vocabulary if re.fullmatch(r"<row_\d+_col_\d+>|<global-img>", text)}
+    names = tokenizer.convert_ids_to_tokens(sorted(found))
+    return {text: number for text, number in zip(names, sorted(found), strict=True) if text is not None}
+
+
+def without_text(vocabulary_size: int, tokenizer: Any) -> Iterable[int]:
+    """Rows of the embedding beyond the tokenizer's last token: padding to a round size, never trained."""
+    return range(max(tokenizer.get_vocab().values()) + 1, vocabulary_size)
+
+
+def _settings(config: Any) -> Iterable[tuple[str, Any]]:
+    yield from vars(config).items()
+    text = config.get_text_config()
+    if text is not config:
+        yield from vars(text).items()

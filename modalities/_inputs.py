@@ -1,0 +1,132 @@
+"""Prompts as a network reads them: text with images in their places, encoded once, kept whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import ConfigError
+from mmrl.coordinates import Canvas
+from mmrl.data import Prompt
+
+MARK = "<image>"
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """One prompt of L tokens. Its media are never cut: some processors keep all patches of a prompt on one axis."""
+
+    tokens: Tensor  # [L] int64
+    token_types: Tensor  # [L] int64: 1 where an image stands, else 0
+    positions: Tensor  # [A, L] int64: A = 3 axes (time, height, width) for M-RoPE, else 1
+    next_position: int  # where the first token of an answer stands, on all axes
+    media: Mapping[str, Tensor]  # what the processor made of its images; empty where it has none
+    canvas: Canvas | None  # of its first image
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """P prompts padded to one length L, on the network's device."""
+
+    tokens: Tensor  # [P, L] int64
+    mask: Tensor  # [P, L] int64: 0 = padding
+    token_types: Tensor  # [P, L] int64
+    positions: Tensor  # [A, P, L] int64
+    next_position: Tensor  # [P] int64
+    last: Tensor  # [P] int64: index of each prompt's last token
+    media: Mapping[str, Tensor]  # of all prompts, in order
+
+    @classmethod
+    def of(cls, prompts: Sequence[EncodedPrompt], device: torch.device, pad: int, side: Side = "left") -> "PromptBatch":
+        """Padded with the token `pad` on one side; positions of padding are 0."""
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        longest = int(lengths.max())
+        last = torch.full_like(lengths, longest - 1) if side == "left" else lengths - 1
+        return cls(
+            tokens=pad_rows([prompt.tokens for prompt in prompts], pad, side).to(device),
+            mask=pad_rows([torch.ones_like(prompt.tokens) for prompt in prompts], 0, side).to(device),
+            token_types=pad_rows([prompt.token_types for prompt in prompts], 0, side).to(device),
+            positions=pad_rows([prompt.positions for prompt in prompts], 0, side).transpose(0, 1).to(device),
+            next_position=torch.tensor([prompt.next_position for prompt in prompts]).to(device),
+            last=last.to(device),
+            media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts]).items()},
+        )
+
+
+def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
+    """[..., L_i] each -> [n, ..., L], padded at the end of the last axis or before its start."""
+    longest = max(row.shape[-1] for row in rows)
+    missing = [longest - row.shape[-1] for row in rows]
+    ends = [(count, 0) if side == "left" else (0, count) for count in missing]
+    return torch.stack([torch.nn.functional.pad(row, end, value=value) for row, end in zip(rows, ends, strict=True)])
+
+
+def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """All media of several prompts, one after the other.
+
+    Tensors are joined along their first axis: patches, tiles, images, or prompts with images. Where the other axes
+    differ (numbers of tiles) they are padded with zeros, which the families that have such axes take for no tile.
+    """
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _cat_padded([part[name] for part in parts if name in part]) for name in names}
+
+
+def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
+    shape = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    padded = []
+    for tensor in tensors:
+        ends = [(0, most - size) for size, most in zip(tensor.shape[1:], shape, strict=True)]
+        padded.append(torch.nn.functional.pad(tensor, [n for end in reversed(ends) for n in end]))
+    return torch.cat(padded)
+
+
+def parts_of(text: str, num_images: int) -> list[str | None]:
+    """The text cut at its `<image>` marks, None for each image; without marks the images come first.
+
+    Raises ValueError where the marks are not as many as the images.
+    """
+    pieces = text.split(MARK)
+    if len(pieces) == 1:
+        return [None] * num_images + ([text] if text else [])
+    if len(pieces) - 1 != num_images:
+        raise ValueError(f"its text has {len(pieces) - 1} marks {MARK} for {num_images} images")
+    parts: list[str | None] = []
+    for number, piece in enumerate(pieces):
+        parts += ([None] if number else []) + ([piece] if piece else [])
+    return parts
+
+
+def messages_of(prompt: Prompt, template: str, system: str | None) -> list[dict[str, Any]]:
+    """A system message, if any, and the user's, in the form of chat templates; images are opened here."""
+    images = iter(prompt.media)
+    text = template.replace("{prompt}", prompt.text)
+    content = [
+        {"type": "image", "image": next(images).load()} if part is None else {"type": "text", "text": part}
+        for part in parts_of(text, len(prompt.media))
+    ]
+    messages = [{"role": "user", "content": content}]
+    own = prompt.system if prompt.system is not None else system
+    if own is not None:
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": own}]})
+    return messages
+
+
+def called(prompt: Prompt) -> str:
+    """What errors call a prompt."""
+    return f"prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
+
+
+def refuse_media_tokens(prompt: Prompt, system: str | None, media_tokens: Sequence[str]) -> None:
+    """Raises ConfigError for a text that spells a media token: the network would look for one image more.
+
+    `<image>`, which some families spell their token as, is our mark and gone before.
+    """
+    text = f"{prompt.text}\n{prompt.system or system or ''}".replace(MARK, "")
+    if spelt := [token for token in media_tokens if token in text]:
+        raise ConfigError(f"{called(prompt)} spells the model's own media token {spelt[0]!r}; write {MARK} instead")

@@ -1,0 +1,130 @@
+"""A prompt and all its answers as one row under a tree mask: one forward pass, no cache, so checkpointing works."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmrl.modalities._backbone import Answers, Backbone
+from mmrl.modalities._inputs import EncodedPrompt, Side, join_media, pad_rows
+
+PROMPT, PADDING = -1, -2  # members that are not answers
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """One row [prompt, answer 1, answer 2 ...] for each prompt, T tokens with the padding.
+
+    An answer's last token is not there: it is predicted, never read.
+    """
+
+    tokens: Tensor  # [P, T] int64
+    positions: Tensor  # [A, P, T] int64: every answer starts where the prompt ends
+    token_types: Tensor  # [P, T] int64
+    member: Tensor  # [P, T] int64: number of the answer within its row; PROMPT, PADDING
+    step: Tensor  # [P, T] int64: how many tokens of its own branch stand before it
+
+    def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
+        """[P, T, T] bool, query by key: the prompt and the own answer, up to the token itself.
+
+        window: how many tokens back a sliding layer looks, itself included. images_see_ahead: the tokens of one image
+        see each other in both directions (Gemma 3).
+        """
+        key, query = self.member[:, None, :], self.member[:, :, None]
+        is_branch = (key == PROMPT) | (key == query)
+        distance = self.step[:, :, None] - self.step[:, None, :]
+        allowed = is_branch & (distance >= 0)
+        if images_see_ahead:
+            block = _image_blocks(self.token_types)
+            allowed |= (block[:, :, None] == block[:, None, :]) & (block[:, :, None] > 0)
+        if window is not None:
+            allowed &= distance < window
+        allowed &= key != PADDING
+        # padding looks at itself: a row that sees nothing would be NaN
+        return allowed | torch.eye(allowed.shape[1], dtype=torch.bool, device=allowed.device)
+
+
+def _image_blocks(token_types: Tensor) -> Tensor:
+    """[P, T] number of the run of image tokens that each token is in, 0 for text."""
+    is_image = token_types == 1
+    starts = is_image & ~torch.nn.functional.pad(is_image, (1, 0))[:, :-1]
+    return starts.cumsum(1) * is_image
+
+
+def hidden_by_packing(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
+) -> Tensor:
+    """[N, H]: hidden states that the N tokens of all answers are predicted from, answer by answer."""
+    rows, places = _pack(backbone, prompts, answers, side)
+    media = join_media([prompt.media for prompt in prompts])
+    states = backbone.hidden(
+        rows.tokens,
+        _masks(backbone, rows),
+        rows.positions,
+        media={name: tensor.to(backbone.device) for name, tensor in media.items()},
+    )
+    return states.flatten(0, 1)[places]
+
+
+def _pack(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side
+) -> tuple[PackedRows, Tensor]:
+    """The rows, and for each of the N tokens the place [N] in the flattened rows that predicts it."""
+    members: list[list[int]] = [[] for _ in prompts]
+    for number, prompt in enumerate(answers.prompt.tolist()):
+        members[prompt].append(number)
+    lengths = answers.length.tolist()
+    read = [tokens[: length - 1] for tokens, length in zip(answers.tokens.cpu(), lengths, strict=True)]
+    packed = [_row(prompts[p], [read[n] for n in own], backbone.num_axes) for p, own in enumerate(members)]
+    fills = (backbone.pad_token, 0, 0, PADDING, 0)
+    columns = (
+        pad_rows(parts, fill, side).to(backbone.device)
+        for parts, fill in zip(zip(*packed, strict=True), fills, strict=True)
+    )
+    tokens, positions, token_types, member, step = columns
+    rows = PackedRows(tokens, positions.transpose(0, 1), token_types, member, step)
+    total = tokens.shape[1]
+    places: list[Tensor] = [torch.empty(0, dtype=torch.int64)] * len(read)
+    for number, (prompt, own) in enumerate(zip(prompts, members, strict=True)):
+        start = total * number + (total - len(packed[number][0]) if side == "left" else 0)
+        offset = start + len(prompt)
+        for answer in own:
+            count = len(read[answer])
+            places[answer] = torch.cat([torch.tensor([start + len(prompt) - 1]), offset + torch.arange(count)])
+            offset += count
+    return rows, torch.cat(places).to(backbone.device)
+
+
+def _row(prompt: EncodedPrompt, read: Sequence[Tensor], num_axes: int) -> tuple[Tensor, ...]:
+    """tokens, positions, token types, member and step of one row, without padding."""
+    counts = [len(tokens) for tokens in read]
+    steps = [torch.arange(count) for count in counts]
+    member = [torch.full((len(prompt),), PROMPT)] + [torch.full((count,), n) for n, count in enumerate(counts)]
+    answer_positions = [(prompt.next_position + step).expand(num_axes, -1) for step in steps]
+    return (
+        torch.cat([prompt.tokens, *read]),
+        torch.cat([prompt.positions, *answer_positions], 1),
+        torch.cat([prompt.token_types, torch.zeros(sum(counts), dtype=torch.int64)]),
+        torch.cat(member),
+        torch.cat([torch.arange(len(prompt)), *(len(prompt) + step for step in steps)]),
+    )
+
+
+def _masks(backbone: Backbone, rows: PackedRows) -> Tensor | Mapping[str, Tensor]:
+    """[P, 1, T, T] as the attention takes it, one for each kind of layer where the model has several."""
+    config = backbone.model.config.get_text_config()
+    ahead = backbone.reads_token_types
+    full = _as_taken(backbone, rows.may_see(images_see_ahead=ahead))
+    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
+        return full
+    sliding = rows.may_see(window=config.sliding_window, images_see_ahead=ahead)
+    return {"full_attention": full, "sliding_attention": _as_taken(backbone, sliding)}
+
+
+def _as_taken(backbone: Backbone, allowed: Tensor) -> Tensor:
+    """Bool for scaled_dot_product_attention; an additive mask in float32 for the eager way."""
+    mask = allowed[:, None]
+    if backbone.model.config.get_text_config()._attn_implementation != "eager":
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)

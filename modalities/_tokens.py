@@ -1,0 +1,282 @@
+"""What policies that answer in tokens share: drawing by plan, evaluation of decisions, the trace between the two."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.contracts import ConfigError
+from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
+from mmrl.evaluations import TokenDecisions
+from mmrl.keys import GroupKey
+from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
+from mmrl.modalities._backbone import Answers, Backbone
+from mmrl.modalities._chunked import Head, chosen
+from mmrl.modalities._distribution import Shaping
+from mmrl.modalities._inputs import EncodedPrompt
+from mmrl.modalities._packed import hidden_by_packing
+from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
+from mmrl.plans import AnswerPlan
+from mmrl.views import DecisionView, View
+from mmrl.weights import Weights
+
+Way = Literal["cache", "packed", "none"]
+_WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
+
+
+@dataclass(frozen=True)
+class TokenTrace:
+    """What a token policy needs to evaluate a rollout again."""
+
+    prompts: tuple[EncodedPrompt, ...]  # P
+    drawn: Drawn  # B answers
+    shaping: Shaping
+    is_recorded: bool  # the log-probs are there; False for answers from elsewhere
+
+    @classmethod
+    def join(cls, parts: "Sequence[TokenTrace]") -> "TokenTrace":
+        """One trace of all, in order."""
+        assert len({(part.shaping, part.is_recorded) for part in parts}) == 1, "rollouts of different distributions"
+        prompts = tuple(prompt for part in parts for prompt in part.prompts)
+        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, parts[0].is_recorded)
+
+
+@dataclass(kw_only=True)
+class TokenPolicy(ABC):
+    """A language model that reads a prompt and answers in tokens; a family supplies inputs, network and text.
+
+    One network call is one answer. Vision tower and prompt run once for all answers of a micro-batch to one prompt.
+
+    `vocabulary_chunk` is how many logits are held at once in an update; `answer_batch` how many answers are drawn side
+    by side.
+    """
+
+    evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
+    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
+
+    vocabulary_chunk: int = 2**22
+    answer_batch: int = 256
+    num_calls: int = field(default=0, init=False, repr=False)  # answers drawn or evaluated so far
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_chunk", "answer_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    # What a family supplies.
+
+    @property
+    @abstractmethod
+    def backbone(self) -> Backbone: ...
+
+    @property
+    @abstractmethod
+    def head(self) -> Head: ...
+
+    @property
+    @abstractmethod
+    def banned(self) -> tuple[int, ...]:
+        """Tokens that no answer may hold."""
+
+    @property
+    @abstractmethod
+    def end_tokens(self) -> tuple[int, ...]:
+        """Tokens that end an answer; the first is the one behind given answers."""
+
+    @property
+    @abstractmethod
+    def way(self) -> Way:
+        """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Weights: ...
+
+    @abstractmethod
+    def modules(self) -> Mapping[str, nn.Module]: ...
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+        """Each distinct prompt once; raises ConfigError for one that cannot be read or is too long."""
+
+    @abstractmethod
+    def decode(self, tokens: list[int]) -> str:
+        """Text of an answer; special tokens stay visible."""
+
+    @abstractmethod
+    def tokenize(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def running(self) -> AbstractContextManager[None]:
+        """Around every use of the network: precision, checkpointing."""
+
+    def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
+        """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
+        return outputs
+
+    # What every family has from here.
+
+    @torch.no_grad()
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
+        """Draws one group of answers per prompt by its plan, every member's tokens from its own stream."""
+        plan = plans[0]
+        assert all(replace(p, num_samples=1) == replace(plan, num_samples=1) for p in plans), "plans of two samplers"
+        encoded = self.encode(prompts)
+        members = [(key, number) for key, p in zip(keys, plans, strict=True) for number in range(p.num_samples)]
+        prompt_of = torch.arange(len(prompts)).repeat_interleave(torch.tensor([p.num_samples for p in plans]))
+        shaping = Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
+        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
+        with self.running():
+            drawn = draw_answers(
+                self.backbone,
+                self.head,
+                encoded,
+                prompt_of,
+                uniforms(members, plan.max_tokens),
+                shaping,
+                ending,
+                self.answer_batch,
+            )
+        self.num_calls += len(members)
+        is_decision = torch.full((len(members),), plan.temperature > 0)
+        if plan.masks_truncated:
+            is_decision &= drawn.is_finished
+        trace = TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
+        return self._rollout(prompts, keys, prompt_of, trace, is_decision if plan.temperature > 0 else None)
+
+    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
+
+        Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing or spell
+        a banned token.
+        """
+        if outputs.texts is None or len(outputs.texts) != len(prompts):
+            got = "none" if outputs.texts is None else str(len(outputs.texts))
+            raise ValueError(f"{len(prompts)} prompts need as many texts, got {got}")
+        rows = [torch.tensor([*self.tokenize(text), self.end_tokens[0]]) for text in outputs.texts]
+        banned = torch.tensor(self.banned, dtype=torch.int64)
+        for number, row in enumerate(rows):
+            if torch.isin(row, banned).any():
+                raise ValueError(f"answer {number} holds a media token, which no answer may: {outputs.texts[number]!r}")
+        length = torch.tensor([len(row) for row in rows])
+        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        drawn = Drawn(tokens, length, torch.zeros(tokens.shape), torch.ones(len(rows), dtype=torch.bool), None)
+        trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
+        rollout = self._rollout(prompts, keys, torch.arange(len(rows)), trace, torch.ones(len(rows), dtype=torch.bool))
+        return replace(rollout, num_calls=0)
+
+    def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:
+        """Log-probs and entropies of the view's answers under the weights now in place."""
+        if not isinstance(view, DecisionView):
+            raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
+        trace: TokenTrace = rollout.trace
+        rows = _rows(rollout.blocks[view.block], view)
+        table = torch.zeros(rollout.blocks[view.block].call.shape, device=self.backbone.device)
+        if not len(rows):
+            return TokenDecisions(table, table)
+        is_token = torch.arange(table.shape[1]) < trace.drawn.length[rows, None]  # [n, K]
+        entries = (rows.repeat_interleave(trace.drawn.length[rows]), is_token.nonzero()[:, 1])
+        log_prob, entropy = self._chosen(trace, rollout.prompt[rows], rows)
+        place = tuple(index.to(table.device) for index in entries)
+        return TokenDecisions(table.index_put(place, log_prob), table.index_put(place, entropy))
+
+    def recorded(self, rollout: Rollout, view: View) -> TokenDecisions:
+        """The log-probs as the weights that drew the answers gave them."""
+        assert isinstance(view, DecisionView), "only decisions are recorded"
+        trace: TokenTrace = rollout.trace
+        if not trace.is_recorded:
+            raise ValueError("the log-probs of given answers are not recorded; recompute the rollout first")
+        block = rollout.blocks[view.block]
+        is_inside = torch.isin(block.call, view.calls)  # [B, K]
+        values = torch.where(is_inside, trace.drawn.log_prob[:, : block.call.shape[1]], torch.zeros(()))
+        return TokenDecisions(values.to(self.backbone.device))
+
+    @torch.no_grad()
+    def recompute(self, rollout: Rollout, size: int) -> Rollout:
+        """The rollout with the log-probs of its decisions computed again by the weights now in place."""
+        trace: TokenTrace = rollout.trace
+        calls = rollout.blocks[0].call
+        view = DecisionView(torch.arange(int(calls.max()) + 1 if calls.numel() else 0))
+        log_prob = torch.zeros_like(trace.drawn.log_prob)
+        for part in view.split(size):
+            log_prob[:, : calls.shape[1]] += self.evaluate(rollout, part).values.cpu()
+        return replace(rollout, trace=replace(trace, drawn=replace(trace.drawn, log_prob=log_prob), is_recorded=True))
+
+    def _chosen(self, trace: TokenTrace, prompt: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [N] of the tokens of the answers `rows` [n] to `prompt` [n], answer by answer."""
+        drawn, device = trace.drawn, self.backbone.device
+        distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt.tolist()}
+        place = {name: number for number, name in enumerate(distinct)}
+        length = drawn.length[rows]
+        tokens = drawn.tokens[rows, : int(length.max())].to(device)
+        prompt_of = torch.tensor([place[id(trace.prompts[number])] for number in prompt.tolist()], device=device)
+        answers = Answers(prompt_of, tokens, length.to(device))
+        support = None
+        if drawn.support is not None:
+            first = drawn.length.cumsum(0) - drawn.length
+            support = drawn.support.select(torch.cat([first[r] + torch.arange(int(drawn.length[r])) for r in rows]))
+        self.num_calls += len(rows)
+        with self.running():
+            hidden = _WAYS[self.way](self.backbone, list(distinct.values()), answers)
+            return chosen(hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, support)
+
+    def _rollout(
+        self,
+        prompts: Sequence[Prompt],
+        keys: Sequence[GroupKey],
+        prompt_of: Tensor,
+        trace: TokenTrace,
+        is_decision: Tensor | None,
+    ) -> Rollout:
+        drawn, count = trace.drawn, len(prompt_of)
+        before_end = [
+            [token for token in row[:length] if token not in self.end_tokens]
+            for row, length in zip(drawn.tokens.tolist(), drawn.length.tolist(), strict=True)
+        ]
+        outputs = Outputs(
+            texts=tuple(self.decode(tokens) for tokens in before_end),
+            is_finished=drawn.is_finished,
+            num_tokens=drawn.length,
+            canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),
+        )
+        outputs = self.completed([prompts[number] for number in prompt_of.tolist()], outputs)
+        blocks = DecisionBlock.none(count) if is_decision is None else _block(trace, prompt_of, is_decision)
+        return Rollout(
+            prompts=tuple(prompts),
+            keys=tuple(keys),
+            prompt=prompt_of,
+            group=torch.tensor([key.draw for key in keys])[prompt_of],
+            episode=torch.arange(count),
+            turn=torch.zeros(count, dtype=torch.int64),
+            outputs=outputs,
+            blocks=(blocks,),
+            trace=trace,
+            num_calls=count,
+        )
+
+
+def _rows(block: DecisionBlock, view: DecisionView) -> Tensor:
+    """The samples [n] behind the view's calls, in the order of the calls."""
+    if not block.call.shape[1]:
+        return torch.empty(0, dtype=torch.int64)
+    number = block.call[:, 0]  # every answer has a first token
+    rows = torch.isin(number, view.calls).nonzero()[:, 0]
+    return rows[number[rows].argsort()]
+
+
+def _block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> DecisionBlock:
+    """One call per answer, one edge per token; groups stay together, short ones first, short answers first in each."""
+    length = trace.drawn.length
+    longest = torch.zeros(len(trace.prompts), dtype=torch.int64).scatter_reduce(0, prompt_of, length, "amax")
+    longest += torch.tensor([len(prompt) for prompt in trace.prompts])
+    rows = is_decision.nonzero()[:, 0]
+    order = sorted(rows.tolist(), key=lambda row: (int(longest[prompt_of[row]]), int(prompt_of[row]), int(length[row])))
+    number = torch.full((len(prompt_of),), -1)
+    number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
+    is_edge = (torch.arange(trace.drawn.tokens.shape[1]) < length[:, None]) & is_decision[:, None]  # [B, K]
+    edge = torch.where(is_edge, is_edge.flatten().cumsum(0).view_as(is_edge) - 1, -1)
+    return DecisionBlock(torch.where(is_edge, number[:, None], -1), edge, is_edge.float())

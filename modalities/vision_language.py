@@ -1,0 +1,284 @@
+"""Vision-language models: a transformers image-text-to-text model as a policy that answers in text."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from mmrl.contracts import ConfigError, Placement
+from mmrl.coordinates import Convention
+from mmrl.data import Prompt
+from mmrl.modalities._backbone import Backbone
+from mmrl.modalities._chunked import Head
+from mmrl.modalities._encoder import PromptEncoder
+from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, without_text
+from mmrl.modalities._inputs import EncodedPrompt
+from mmrl.modalities._lora import Lora
+from mmrl.modalities._tokens import TokenPolicy, Way
+from mmrl.weights import Weights
+
+_SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
+
+
+@dataclass(kw_only=True)
+class VisionLanguage(TokenPolicy):
+    """Any image-text-to-text model of transformers with its processor and chat template, full or with LoRA.
+
+    `template` is the user's message, `{prompt}` in it the prompt's text. `min_pixels` and `max_pixels` bound an image
+    after resizing (families with a pixel budget). `vision: trained` trains what turns images into tokens too (tower and
+    connector; adapters on it with LoRA), at `vision_rate` times the learning rate. Frozen weights are in the run's
+    precision, trained ones in float32 under autocast.
+
+    `sharing`: how an update runs a prompt once for its answers. `cache` expands the prompt's cache (under
+    `gradient_checkpointing` only the vision tower is then checkpointed), `packed` makes one row of prompt and answers,
+    `none` repeats the prompt; `auto` is `packed` under checkpointing, else `cache`. What cannot share falls back to
+    none; `sharing_used` says so. `attention` names an implementation of transformers. `coordinates`: the unit that the
+    model writes coordinates in, by default its family's. Longer prompts than `max_prompt_tokens` are refused.
+    `family` is a model_type of transformers, for hub names that do not tell it; only `tiny` asks.
+    """
+
+    model: str
+    system_prompt: str | None = None
+    template: str = "{prompt}"
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    lora: Lora | None = None
+    vision: Literal["frozen", "trained"] = "frozen"
+    vision_rate: float = 1.0
+    gradient_checkpointing: bool = False
+    sharing: Literal["auto", "cache", "packed", "none"] = "auto"
+    attention: str | None = None
+    coordinates: Convention | None = None
+    max_prompt_tokens: int | None = None
+    prompt_cache: int = 64
+    family: str | None = None
+    _model: Any = field(default=None, init=False, repr=False)
+    _encoder: PromptEncoder | None = field(default=None, init=False, repr=False)
+    _placement: Placement | None = field(default=None, init=False, repr=False)
+    _weights: Weights | None = field(default=None, init=False, repr=False)
+    _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "{prompt}" not in self.template:
+            raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
+        for name in ("min_pixels", "max_pixels", "max_prompt_tokens", "prompt_cache"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
+            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
+        if self.vision_rate <= 0:
+            raise ValueError(f"vision_rate must be above 0 (use vision: frozen), got {self.vision_rate}")
+
+    def prepare(self, placement: Placement) -> None:
+        """Loads model and processor. Raises ConfigError when they cannot be found or are of another kind."""
+        self._placement = placement
+        dtype = torch.float32 if self.lora is None else placement.dtype
+        self._model, processor = _load(self.model, dtype, self.attention)
+        self._model.requires_grad_(False).eval().to(placement.device)
+        tokens = media_tokens(self._model.config, processor)
+        self._banned = tuple(sorted({*tokens.values(), *without_text(len(self.head.weight), processor.tokenizer)}))
+        self._encoder = PromptEncoder(
+            processor=processor,
+            model=self._model,
+            template=self.template,
+            system=self.system_prompt,
+            convention=self.coordinates or family_of(self._model.config.model_type).convention,
+            media_tokens=tokens,
+            max_tokens=self.max_prompt_tokens,
+            capacity=self.prompt_cache,
+        )
+        self._encoder.set_pixels(self.min_pixels, self.max_pixels)
+        self._weights = self._choose_trained(placement.dtype)
+        if self.gradient_checkpointing:
+            self._model.activation_checkpointing_enable({"use_reentrant": False})
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same settings on a random twin of the family at small sizes; images shrink to at most 56 x 56 pixels."""
+        from mmrl.modalities._tiny_vision_language import write_tiny
+
+        write_tiny(self._family().name, seed, folder)
+        lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
+        return replace(
+            self,
+            model=str(folder),
+            lora=lora,
+            min_pixels=None if self.min_pixels is None else 28 * 28,
+            max_pixels=None if self.max_pixels is None else 56 * 56,
+            max_prompt_tokens=None if self.max_prompt_tokens is None else 2**15,  # its tokens are bytes and a few words
+        )
+
+    @property
+    def backbone(self) -> Backbone:
+        config = self._model.config
+        pad = self.encoder.processor.tokenizer.pad_token_id
+        return Backbone(self._model, 0 if pad is None else pad, config.model_type == "gemma3")
+
+    @property
+    def head(self) -> Head:
+        layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
+        scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
+        return Head(layer.weight, layer.bias, scale, getattr(text, "final_logit_softcapping", None))
+
+    @property
+    def encoder(self) -> PromptEncoder:
+        assert self._encoder is not None, "prepare() comes first"
+        return self._encoder
+
+    @property
+    def banned(self) -> tuple[int, ...]:
+        return self._banned
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Those of the model's generation settings, the tokenizer's own first."""
+        own = self.encoder.processor.tokenizer.eos_token_id
+        ends = self._model.generation_config.eos_token_id
+        ends = [ends] if isinstance(ends, int) else list(ends or [own])
+        return tuple(sorted(ends, key=lambda token: token != own))
+
+    @property
+    def way(self) -> Way:
+        return self._sharing()[0]
+
+    @property
+    def sharing_used(self) -> str:
+        """How an update shares prompts, and why not where it does not; known after `prepare`."""
+        way, reason = self._sharing()
+        return f"{way} ({reason})" if reason else way
+
+    @property
+    def weights(self) -> Weights:
+        assert self._weights is not None, "prepare() comes first"
+        return self._weights
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return {"model": self._model}
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+        return self.encoder(prompts)
+
+    def decode(self, tokens: list[int]) -> str:
+        tokenizer = self.encoder.processor.tokenizer
+        return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(self.encoder.processor.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Autocast below float32; checkpointing where it is asked for and a gradient will be taken."""
+        assert self._placement is not None, "prepare() comes first"
+        dtype, device = self._placement.dtype, self._placement.device
+        with nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype), self._checkpointing():
+            yield
+
+    def export(self, folder: Path) -> None:
+        """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""
+        self._model.save_pretrained(folder)
+        self.encoder.processor.save_pretrained(folder)
+
+    def _family(self) -> Family:
+        if self.family is not None:
+            return family_of(self.family)
+        config = Path(self.model).expanduser() / "config.json"
+        if config.is_file():
+            return family_of(json.loads(config.read_text(encoding="utf-8"))["model_type"])
+        return family_of_name(self.model)
+
+    def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
+        """Marks what is trained, and names it."""
+        model, language = self._model, _language_name(self._model)
+        vision = [f"model.{name}" for name, _ in model.model.named_children() if f"model.{name}" != language]
+        if self.lora is not None:
+            self.lora.add_to_language_model(model, [language, *(vision if self.vision == "trained" else [])])
+        else:
+            is_vision = {name: _is_vision(name, language) for name, _ in model.named_parameters()}
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(self.vision == "trained" or not is_vision[name])
+            if self.vision == "frozen":
+                for name in vision:
+                    model.get_submodule(name).to(frozen_dtype)
+        trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
+        scales = {name: self.vision_rate for name in trained if _is_vision(name.removeprefix("model."), language)}
+        off = None if self.lora is None or self.lora.path is not None else self._without_adapter
+        return Weights(trained, adapter_off=off, rate_scale=scales)
+
+    def _sharing(self) -> tuple[Way, str]:
+        config = self._model.config.get_text_config()
+        other = sorted(set(getattr(config, "layer_types", None) or ()) - _SHARED_LAYERS)
+        if other:
+            return "none", f"{self._model.config.model_type} has layers of {', '.join(other)}"
+        wanted: Way = self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
+        if wanted == "packed" and config._attn_implementation not in ("sdpa", "eager"):
+            return "none", f"attention {config._attn_implementation} takes no tree mask"
+        return wanted, ""
+
+    @contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        self._model.disable_adapters()
+        try:
+            yield
+        finally:
+            self._model.enable_adapters()
+
+    @contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Layers checkpoint in training mode only; only they enter it, so that no dropout wakes up.
+
+        A layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared.
+        """
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        language = _language_name(self._model)
+        layers = [
+            module
+            for name, module in self._model.named_modules()
+            if isinstance(module, GradientCheckpointingLayer)
+            and (self.way != "cache" or not name.startswith(f"{language}."))
+        ]
+        is_on = self.gradient_checkpointing and torch.is_grad_enabled()
+        for layer in layers if is_on else ():
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
+
+
+def _language_name(model: Any) -> str:
+    return "model.language_model" if hasattr(model.model, "language_model") else "model.text_model"
+
+
+def _is_vision(name: str, language: str) -> bool:
+    """Whether a parameter turns images into tokens: neither the language model's nor its head's."""
+    return not name.startswith((f"{language}.", "lm_head."))
+
+
+def _load(model: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    path = Path(model).expanduser()
+    if not path.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
+        raise ConfigError(f"modality.model: there is no folder {model!r}; give a transformers folder or a hub name")
+    source = str(path) if path.is_dir() else model
+    try:
+        processor = AutoProcessor.from_pretrained(source)
+        loaded = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, attn_implementation=attention)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ConfigError(f"modality.model: cannot load {model!r} as a vision-language model: {error}") from error
+    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
+        kind = type(processor).__name__
+        raise ConfigError(f"modality.model: {model!r} has no processor of images and text, got {kind}")
+    if getattr(processor, "chat_template", None) is None:
+        raise ConfigError(f"modality.model: {model!r} has no chat template; give an instruction-tuned model")
+    return loaded, processor

@@ -1,0 +1,63 @@
+"""Tiny vision-language policies, prompts with pictures of noise, and rollouts that several test files share."""
+
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from PIL import Image
+
+from mmrl.contracts import Placement
+from mmrl.data import Prompt, Rollout
+from mmrl.keys import GroupKey
+from mmrl.media import StoredPicture
+from mmrl.modalities._tiny_vision_language import write_tiny
+from mmrl.modalities.vision_language import VisionLanguage
+from mmrl.plans import AnswerPlan
+
+_FOLDERS = TemporaryDirectory(prefix="mmrl-twins-")  # removed when the tests end
+
+
+@cache
+def twin(family: str) -> Path:
+    """The folder of a family's tiny twin, written once."""
+    folder = Path(_FOLDERS.name) / family
+    write_tiny(family, 1, folder)
+    return folder
+
+
+def policy(family: str = "qwen2_5_vl", **settings: Any) -> VisionLanguage:
+    """A prepared policy on the tiny twin, vision trained unless the settings say otherwise."""
+    torch.manual_seed(0)
+    dtype = settings.pop("dtype", torch.float32)
+    made = VisionLanguage(**{"model": str(twin(family)), "vision": "trained"} | settings)
+    made.prepare(Placement(torch.device("cpu"), dtype))
+    return made
+
+
+def picture(width: int, height: int, seed: int) -> StoredPicture:
+    """An image of noise."""
+    pixels = torch.randint(256, (height, width, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    content = BytesIO()
+    Image.fromarray(pixels.numpy()).save(content, "PNG")
+    return StoredPicture(f"noise {seed}", content=content.getvalue())
+
+
+PROMPTS = (
+    Prompt("what is red?"),
+    Prompt("click the <image> box", (picture(60, 40, 1),)),
+    Prompt("<image> and <image> or <image>?", (picture(30, 30, 2), picture(80, 28, 3), picture(40, 20, 4)), {}, "look"),
+)  # fmt: skip
+GROUPS = (3, 2, 4)
+
+
+def keys(count: int, first: int = 0) -> list[GroupKey]:
+    return [GroupKey(1, 0, first + number) for number in range(count)]
+
+
+def rollout(policy: VisionLanguage, max_tokens: int = 10, **shaping: Any) -> Rollout:
+    """Groups of 3, 2 and 4 answers to prompts with no, one and three images."""
+    plans = [AnswerPlan(count, max_tokens, **shaping) for count in GROUPS]
+    return policy.rollout(PROMPTS, plans, keys(3))
