@@ -56,12 +56,13 @@ def true_marks(target: Mapping[str, Any]) -> Marks:
 
 
 def action_marks(action: Action) -> Marks:
-    """Where an action points: its box, its point, and the way of a drag."""
-    is_drag = action.point is not None and action.end is not None
+    """Where an action points: its box, its point, and the way of a drag (its end, where it starts at the pointer)."""
+    start, end = action.point, action.end
+    point = end if start is None else start
     return Marks(
         () if action.box is None else (action.box,),
-        () if action.point is None else (action.point,),
-        ((action.point, action.end),) if is_drag else (),  # type: ignore[arg-type]  # neither is None
+        () if point is None else (point,),
+        () if start is None or end is None else ((start, end),),
     )
 
 

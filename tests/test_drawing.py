@@ -50,6 +50,7 @@ def test_an_action_is_its_point_its_box_and_the_way_of_its_drag() -> None:
         ((1.0, 1.0, 3.0, 3.0),), ((2.0, 2.0),)
     )
     assert action_marks(Action("drag", point=(1.0, 2.0), end=(3.0, 4.0))).paths == (((1.0, 2.0), (3.0, 4.0)),)
+    assert action_marks(Action("drag", end=(3.0, 4.0))) == Marks(points=((3.0, 4.0),))
     assert not action_marks(Action("type", text="(1, 2)"))
 
 
