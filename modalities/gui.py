@@ -1,0 +1,98 @@
+"""Agents that look at a screenshot and say what to do with mouse and keyboard: a vision-language model with actions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mmrl.actions import DIALECTS, Action, Dialect, DialectName, Kind
+from mmrl.answers import ParseError
+from mmrl.contracts import ConfigError
+from mmrl.coordinates import Canvas, resized_size
+from mmrl.data import Outputs, Prompt
+from mmrl.modalities._inputs import EncodedPrompt, called
+from mmrl.modalities.vision_language import VisionLanguage
+
+
+@dataclass(kw_only=True)
+class Gui(VisionLanguage):
+    """A vision-language model whose answers are actions on the screenshot that is the prompt's first image.
+
+    `dialect` is how the model writes actions: `qwen` (tool calls in JSON), `ui_tars`, `pyautogui` (calls), `plain` (a
+    point or a box). `actions` are those that it may take, by default all that the dialect has: any other counts as not
+    understood. `instructions`: where the model is told the dialect, the size of the screen in its own unit of
+    coordinates, and the actions allowed: behind the `system` message, before the `prompt`, or nowhere (`none`: the
+    template says it, or the model knows).
+
+    The outputs of a rollout hold an action for each answer, in pixels of the original screenshot, None where the answer
+    is not exactly one action that is allowed.
+    """
+
+    dialect: DialectName
+    actions: tuple[Kind, ...] | None = None
+    instructions: Literal["system", "prompt", "none"] = "system"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = DIALECTS[self.dialect].says
+        if self.actions is not None and (not self.actions or set(self.actions) - set(known)):
+            unknown = ", ".join(kind for kind in self.actions if kind not in known)
+            raise ValueError(
+                f"actions must be some of those that dialect {self.dialect!r} has, {', '.join(known)}; got "
+                f"{unknown or 'none'}"
+            )
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+        """Each distinct prompt once, with the instructions; raises ConfigError for one without a screenshot too."""
+        for prompt in prompts:
+            if not prompt.media:
+                raise ConfigError(f"{called(prompt)} has no screenshot; modality 'gui' needs one in every prompt")
+        if self.instructions == "none":
+            return super().encode(prompts)
+        screens = [self._screen(prompt) for prompt in prompts]
+        told = [self._instructed(prompt, screen) for prompt, screen in zip(prompts, screens, strict=True)]
+        encoded = super().encode(told)
+        assert [one.canvas for one in encoded] == screens, "the prompt must state the size that the model sees"
+        return encoded
+
+    def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
+        """The outputs with the actions that their texts spell."""
+        outputs = super().completed(prompts, outputs)
+        assert outputs.texts is not None and outputs.canvases is not None, "a rollout of answers about screenshots"
+        return replace(outputs, actions=tuple(map(self.action, outputs.texts, outputs.canvases)))
+
+    def action(self, text: str, canvas: Canvas | None) -> Action | None:
+        """The one allowed action that a text spells; None where it is not understood."""
+        if canvas is None:
+            return None
+        try:
+            action = self._dialect.parse(text, canvas)
+        except ParseError:
+            return None
+        return action if self.actions is None or action.kind in self.actions else None
+
+    @property
+    def _dialect(self) -> Dialect:
+        return DIALECTS[self.dialect]
+
+    def _instructed(self, prompt: Prompt, screen: Canvas) -> Prompt:
+        """The prompt with the instructions where they belong."""
+        words = self._dialect.prompt(screen)
+        if self.actions is not None and set(self.actions) != set(self._dialect.says):
+            words += f" Only these actions are allowed: {', '.join(kind.replace('_', ' ') for kind in self.actions)}."
+        if self.instructions == "prompt":
+            return replace(prompt, text=f"{words}\n\n{prompt.text}")
+        own = prompt.system if prompt.system is not None else self.system_prompt
+        return replace(prompt, system=f"{own}\n\n{words}" if own else words)
+
+    def _screen(self, prompt: Prompt) -> Canvas:
+        """The screenshot's canvas, needed for the text of the prompt and so before the processor sees the two."""
+        width, height = prompt.media[0].load().size
+        images, resized = self.encoder.processor.image_processor, (width, height)
+        if hasattr(images, "merge_size"):  # the families with a pixel budget
+            factor, size = images.patch_size * images.merge_size, images.size
+            least, most = size["shortest_edge"], size["longest_edge"]
+            try:
+                resized = resized_size(width, height, factor=factor, min_pixels=least, max_pixels=most)
+            except ValueError as error:
+                raise ConfigError(f"{called(prompt)}: {error}") from error
+        return Canvas((width, height), resized, self.encoder.convention)
