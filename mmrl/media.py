@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size at which Pillow itself warns
 # Pillow knows more, among them some that start other programs (EPS)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
+# what Pillow raises for a broken file, depending on its format; warnings where they are errors
+BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 
 
 class Picture(Protocol):
@@ -79,16 +81,7 @@ class StoredPicture:
             raise ConfigError(
                 f"cannot read the image {self.name}: it is in none of the formats {', '.join(FORMATS)}"
             ) from error
-        # what Pillow raises for a broken file depends on its format
-        except (
-            OSError,
-            Image.DecompressionBombError,
-            Warning,
-            SyntaxError,
-            ValueError,
-            RuntimeError,
-            EOFError,
-        ) as error:
+        except (*BROKEN, Image.DecompressionBombError) as error:
             raise ConfigError(f"cannot read the image {self.name}: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can

@@ -89,6 +89,7 @@ class PromptStream:
     weights: Sequence[float]
     seed: int
     counts: list[int] = field(init=False)
+    _orders: dict[int, tuple[int, torch.Tensor]] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.counts = [0] * len(self.sets)
@@ -110,9 +111,15 @@ class PromptStream:
             chosen = int(torch.multinomial(weights, 1, generator=generator(self.seed, "set", number)))
         prompts, position = self.sets[chosen], self.counts[chosen]
         turn, place = divmod(position, len(prompts))
-        order = torch.randperm(len(prompts), generator=generator(self.seed, "order", chosen, turn))
         self.counts[chosen] += 1
-        return number, prompts[int(order[place])]
+        return number, prompts[int(self._order(chosen, turn)[place])]
+
+    def _order(self, chosen: int, turn: int) -> torch.Tensor:
+        """The order of a set in one of its passes; that of the pass at hand is kept, since sets may be large."""
+        if self._orders.get(chosen, (-1, None))[0] != turn:
+            fresh = torch.randperm(len(self.sets[chosen]), generator=generator(self.seed, "order", chosen, turn))
+            self._orders[chosen] = (turn, fresh)
+        return self._orders[chosen][1]
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": list(self.counts)}

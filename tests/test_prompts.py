@@ -5,11 +5,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
+from mmrl.config import DatasetSettings, PromptSettings, check_config, load_config, to_yaml
 from mmrl.data import Prompt
+from mmrl.datasets import write_synthetic
 from mmrl.errors import ConfigError
+from mmrl.keys import generator
 from mmrl.labs.shapes import world
-from mmrl.prompts import PromptStream, load_prompts
+from mmrl.prompts import PromptStream, load_prompts, mixture
 
 
 def prompt_set(name: str, size: int) -> tuple[Prompt, ...]:
@@ -104,3 +108,72 @@ def test_a_restored_stream_goes_on_where_it_stopped() -> None:
     again.load_state_dict(state)
     assert again.drawn == 13
     assert again.draw(20) == expected
+
+
+def test_the_order_of_a_pass_is_that_of_its_own_generator() -> None:
+    stream = PromptStream([prompt_set("a", 9)], [1.0], seed=3)
+    for turn in range(3):
+        order = torch.randperm(9, generator=generator(3, "order", 0, turn)).tolist()
+        assert drawn(stream, 9) == [f"a{number}" for number in order]
+
+
+def test_the_order_of_a_mixture_does_not_depend_on_the_kind_of_its_sources(tmp_path: Path) -> None:
+    made = write_synthetic("columns", tmp_path, 6, 0)
+    questions = [prompt.text for prompt in load_prompts(made)]
+    (tmp_path / "same.txt").write_text("\n".join(questions))
+    orders = []
+    for first in (made, str(tmp_path / "same.txt")):
+        settings = PromptSettings.model_validate(
+            {"train": [{"source": first, "weight": 2}, {"source": "lab:shapes/train"}]}
+        )
+        sources = mixture(settings.train)
+        assert [weight for _, weight in sources] == [2.0, 1.0]
+        stream = PromptStream([load_prompts(source) for source, _ in sources], [weight for _, weight in sources], 0)
+        orders.append(drawn(stream, 40))
+        assert stream.state_dict() == {"counts": stream.counts}  # all that a checkpoint needs
+    assert orders[0] == orders[1]
+    assert set(questions) & set(orders[0]) and set(world.prompts("train")) & set(orders[0])
+
+
+def test_a_stream_of_a_data_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    made = write_synthetic("screenspot_hf", tmp_path, 7, 0)
+    stream = PromptStream([load_prompts(made)], [1.0], seed=0)
+    stream.draw(10)
+    state = json.loads(json.dumps(stream.state_dict()))
+    again = PromptStream([load_prompts(made)], [1.0], seed=0)
+    again.load_state_dict(state)
+    for (number, expected), (other, prompt) in zip(stream.draw(10), again.draw(10), strict=True):
+        assert (number, expected.text, expected.target) == (other, prompt.text, prompt.target)
+        assert expected.media == prompt.media
+
+
+def test_a_source_is_a_text_a_section_or_a_weighted_list() -> None:
+    section = {"path": ["a.jsonl", "b.jsonl"], "layout": "trl", "columns": {"prompt": "q"}, "limit": 3}
+    for train in ("a.txt", section, [{"source": section}, {"source": "a.txt", "weight": 2}]):
+        config = check_config(
+            load_config("quickstart").model_dump() | {"prompts": {"train": train, "held_out": section}}
+        )
+        assert check_config(json.loads(config.model_dump_json())) == config
+        assert isinstance(config.prompts.held_out, DatasetSettings) and to_yaml(config)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            {"pth": "a"},
+            "config.prompts.train.path is needed\nconfig.prompts.train has no field 'pth' .did you mean 'path'",
+        ),
+        ({"path": 3}, "config.prompts.train.path: should be a valid string"),
+        ({"path": "a", "bad_rows": "keep"}, "config.prompts.train.bad_rows: should be 'fail' or 'skip', got 'keep'"),
+        ({"path": "a", "limit": True}, "config.prompts.train.limit: should be a number, got True"),
+        ({"path": "a", "limit": 0}, "config.prompts.train.limit: should be greater than or equal to 1"),
+        ({"path": "a", "template": "x"}, "config.prompts.train.template: needs {prompt} once"),
+        ([{"source": {"path": "a", "layuot": "b"}}], "config.prompts.train.0.source has no field 'layuot'"),
+        ([{"source": 3}], "config.prompts.train.0.source: should be a valid string, got 3"),
+        (3, "config.prompts.train: should be a valid string, got 3"),
+    ],
+)
+def test_a_wrong_source_is_one_clear_error(train: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(load_config("quickstart").model_dump() | {"prompts": {"train": train}})

@@ -5,6 +5,7 @@ becomes a time). All else is read by `datasets` into its memory-mapped Arrow fil
 """
 
 import csv
+import glob
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -88,7 +89,8 @@ def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, n
     if is_local:
         datasets.disable_progress_bars()
     try:
-        loaded = datasets.load_dataset(what, subset, data_files=files, split=split, cache_dir=cache)
+        exact = None if files is None else glob.escape(files)
+        loaded = datasets.load_dataset(what, subset, data_files=exact, split=split, cache_dir=cache)
         return loaded.with_format("arrow")[:]
     except (DatasetsError, HfHubHTTPError, OSError, ValueError) as error:
         cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ is not None else error
@@ -129,9 +131,11 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
             if line.strip():
                 place = f"{name}, line {number}"
                 try:
-                    yield _object(place, json.loads(line.decode("utf-8-sig")), path.parent)
+                    yield _object(place, json.loads(line.decode("utf-8-sig").strip()), path.parent)
+                except json.JSONDecodeError as error:  # its own words count lines from here
+                    yield RawRow(place, {}, path.parent, f"it is not JSON: {error.msg} at character {error.colno}")
                 except (ValueError, RecursionError) as error:
-                    yield RawRow(place, {}, path.parent, f"it is not JSON: {error}")
+                    yield RawRow(place, {}, path.parent, f"it cannot be read: {error}")
 
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:
