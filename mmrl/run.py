@@ -76,9 +76,14 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
     saved = checkpoint.latest(folder / "checkpoints") if resume else None
     if saved is not None:
         trainer.restore(checkpoint.load(saved))
+    if trainer.progress.iteration > config.iterations:
+        raise ConfigError(
+            f"{folder} has {trainer.progress.iteration} iterations already, got iterations={config.iterations}"
+        )
     if trainer.engine.is_main:
         shown = ("reward/mean", "held_out/score")
         bar = ProgressBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
+        bar.say(_beginning(trainer))
         trainer.tracking = Tracking(MetricsLog(folder / "metrics.jsonl"), watchers, bar)
     kept = trainer.progress.iteration if saved is not None else -1
     with trainer.tracking.open(folder, config.model_dump(mode="json"), kept), _stop_on_signal(trainer):
@@ -92,6 +97,21 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
         write_report(folder)
     trainer.engine.wait()
     return Outcome(folder, summary, is_complete)
+
+
+def _beginning(trainer: Trainer) -> str:
+    """What starts and where, in one line."""
+    import torch
+
+    engine, done, total = trainer.engine, trainer.progress.iteration, trainer.config.iterations
+    where = str(engine.device)
+    if engine.device.type == "cpu":
+        where += f" with {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    if engine.num_processes > 1:
+        where += f" in each of {engine.num_processes} processes"
+    first = "the held-out prompts first" if trainer.evaluator is not None and done == 0 else "at once"
+    steps = f"iterations {done + 1} to {total}" if done < total else f"all {total} iterations are done"
+    return f"{trainer.folder}: {steps}, on {where}, {first}"
 
 
 def restored(

@@ -128,7 +128,11 @@ class Progress:
             self._bar.start()  # the first time; afterwards it does nothing
             self._bar.update(self._task, completed=self._done, description=self.line())
         elif is_new and (iteration % self._every == 0 or iteration == self._total):
-            self._console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+            self.say(self.line())
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def line(self) -> str:
         """Where the run stands, in one line."""

@@ -120,3 +120,5 @@ def test_resuming_a_finished_run_changes_nothing_and_reports(processes: Processe
     assert (run / "metrics.jsonl").read_bytes() == metrics
     assert (run / "report.html").exists() and (run / "summary.json").exists()
     assert "after 6 iterations" in processes.output.read_text()
+    assert processes.run(["train", "--resume", str(run), "iterations=4"]) == 2
+    assert "has 6 iterations already, got iterations=4" in processes.output.read_text()
