@@ -42,6 +42,12 @@ class Tagged:
     outside: str  # everything before, between and after them
 
 
+def check_tag(tag: str | None) -> None:
+    """Raises ValueError unless this is the name of a tag, or none."""
+    if tag is not None:
+        check_tags((tag,))
+
+
 def check_tags(tags: tuple[str, ...]) -> None:
     """Raises ValueError unless these are names of tags, at least one, each once."""
     if not tags or len(set(tags)) != len(tags) or not all(_TAG_NAME.fullmatch(tag) for tag in tags):

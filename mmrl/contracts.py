@@ -109,7 +109,7 @@ class Reward(Protocol):
     range: ClassVar[tuple[float, float]]  # ends of the score, may be infinite
     granularity: ClassVar[Granularity]
     differentiable: ClassVar[bool]
-    needs: ClassVar[frozenset[str]]  # of "images", "videos", "texts", and "target.<field>"
+    needs: ClassVar[frozenset[str]]  # of `reward_batches.MEDIA`, and "target.<field>"
     batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
 
     def score(self, batch: RewardBatch) -> Tensor:

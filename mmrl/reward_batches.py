@@ -11,7 +11,8 @@ from mmrl.contracts import ConfigError, Reward, RewardBatch
 from mmrl.data import Rollout
 from mmrl.keys import generator
 
-MEDIA = ("images", "videos", "texts")  # kinds that a policy can make; a reward may also need target.<field>
+# What a policy can make; a reward may also need target.<field>.
+MEDIA = ("images", "videos", "texts", "is_finished", "canvases", "actions")
 
 
 def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:

@@ -1,6 +1,7 @@
 """Batches for reward tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,15 @@ from mmrl.data import Outputs, Prompt
 
 
 @pytest.fixture(scope="session")
-def make_batch() -> Callable[[Outputs, Sequence[str]], RewardBatch]:
-    """Outputs and their prompts' texts to a batch of groups of two."""
+def make_batch() -> Callable[..., RewardBatch]:
+    """Outputs, their prompts' texts and targets (one for each, or none) to a batch of groups of two."""
 
-    def make(outputs: Outputs, texts: Sequence[str]) -> RewardBatch:
+    def make(outputs: Outputs, texts: Sequence[str], targets: Sequence[Mapping[str, Any]] = ()) -> RewardBatch:
         number = torch.arange(len(texts))
         return RewardBatch(
-            prompts=tuple(Prompt(text) for text in texts),
+            prompts=tuple(
+                Prompt(text, target=target) for text, target in zip(texts, targets or [{}] * len(texts), strict=True)
+            ),
             outputs=outputs,
             group=number // 2,
             episode=number,

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.coordinates import Canvas
 from mmrl.data import Outputs
 from mmrl.plugins import build, find, names
+from mmrl.reward_batches import MEDIA
 
 TEXTS = ["red circle top left", "blue cross middle right", "red circle top left", "white square bottom centre"] * 2
 DIFFERENTIABLE = [name for name in names("rewards") if vars(find("rewards", name))["differentiable"]]
-NEEDS = {"images", "videos", "texts"}
+ANSWERS = ["<answer>red</answer>", "(3, 4)", "<think>a</think><answer>[1, 2, 30, 40]</answer>", "[2, 2, 20, 19]"] * 2
+TARGET = {"answer": ["red", "blue"], "box": (2, 3, 20, 18)}
 
 
 @pytest.fixture(scope="module", params=names("rewards"))
@@ -34,9 +37,11 @@ def batch(reward: Reward, make_batch: Callable[..., RewardBatch]) -> RewardBatch
     outputs = Outputs(
         images=torch.rand(len(TEXTS), 3, 32, 32, generator=generator) if "images" in reward.needs else None,
         videos=torch.rand(len(TEXTS), 4, 3, 32, 32, generator=generator) if "videos" in reward.needs else None,
-        texts=tuple(f"answer {number}" for number in range(len(TEXTS))) if "texts" in reward.needs else None,
+        texts=tuple(ANSWERS) if "texts" in reward.needs else None,
+        is_finished=torch.arange(len(TEXTS)) % 3 > 0 if "is_finished" in reward.needs else None,
+        canvases=(Canvas((32, 32), (28, 28), "resized"),) * len(TEXTS) if "canvases" in reward.needs else None,
     )
-    return make_batch(outputs, TEXTS)
+    return make_batch(outputs, TEXTS, [TARGET] * len(TEXTS))
 
 
 def chosen(batch: RewardBatch, rows: Tensor) -> RewardBatch:
@@ -60,7 +65,7 @@ def test_the_class_says_what_the_reward_is(name: str) -> None:
     assert isinstance(low, float) and isinstance(high, float) and low < high
     assert cls.granularity in get_args(Granularity)
     assert isinstance(cls.differentiable, bool)
-    assert isinstance(cls.needs, frozenset) and all(n in NEEDS or n.startswith("target.") for n in cls.needs)
+    assert isinstance(cls.needs, frozenset) and all(n in MEDIA or n.startswith("target.") for n in cls.needs)
     assert cls.batch_size is None or (isinstance(cls.batch_size, int) and cls.batch_size > 0)
     assert hasattr(cls, "tiny") == hasattr(cls, "prepare"), "what loads weights has a tiny twin"
     assert isinstance(build("rewards", {"name": name}), Reward)

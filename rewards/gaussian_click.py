@@ -1,0 +1,87 @@
+"""How near a click is to the middle of its target, as Gaussians the size of the target: GUI-G2."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.actions import Action
+from mmrl.answers import check_tag
+from mmrl.contracts import Granularity, RewardBatch
+from mmrl.rewards._places import answered_clicks, target_boxes
+
+
+@dataclass(frozen=True)
+class GaussianClick:
+    """Weighted mean of a point term and a coverage term, each in [0, 1] and 1 for the target itself.
+
+    Tang et al. 2025 (GUI-G2, arXiv 2507.15846). Boxes are Gaussians at their centre with a standard deviation of
+    `alpha` times each side, so that small targets ask for more precision:
+      point     exp(-((x - cx)^2 / sx^2 + (y - cy)^2 / sy^2) / 2), s of the target, (x, y) the answer's point or centre
+      coverage  Bhattacharyya coefficient of the two Gaussians: 1 where position and size are the target's
+    The paper adds the two (and a format term): that is this reward with weight 2.
+
+    A click on a point has no size and is judged by the point term alone, so its best score is 1 too. Where the policy
+    makes actions these are read (any click counts), else the one point or box in the `tag` of the text (None:
+    anywhere). The score is 0 where there is none, for another action, and for a box without area or with its corners
+    in the wrong order (in the paper's code an inverted box earns full marks).
+    """
+
+    source: ClassVar[str] = "Tang et al. 2025 (GUI-G2), arXiv 2507.15846"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box"})
+    batch_size: ClassVar[int | None] = None
+
+    alpha: float = 0.5  # standard deviation over side, above 0; the paper's
+    point_weight: float = 1.0  # at least 0
+    coverage_weight: float = 1.0  # at least 0; with 0 the size of an answered box does not matter
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        check_tag(self.tag)
+        if not self.alpha > 0:
+            raise ValueError(f"alpha must be above 0, got {self.alpha}")
+        if min(self.point_weight, self.coverage_weight) < 0 or self.point_weight + self.coverage_weight == 0:
+            raise ValueError(
+                f"point_weight and coverage_weight must be at least 0 and not both 0, "
+                f"got {self.point_weight} and {self.coverage_weight}"
+            )
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
+        targets = target_boxes(batch)
+        clicks = answered_clicks(batch, self.tag)
+        scores = [self._judge(click, target) for click, target in zip(clicks, targets, strict=True)]
+        return torch.tensor(scores, dtype=torch.float32)
+
+    def _judge(self, click: Action | None, target: Tensor) -> float:
+        """The score of one click and target [4]."""
+        if click is None or (click.box is None and self.point_weight == 0):
+            return 0.0
+        point = float(point_term(target.new_tensor(click.point), target, self.alpha))
+        if click.box is None:
+            return point
+        coverage = float(coverage_term(target.new_tensor(click.box), target, self.alpha))
+        total = self.point_weight + self.coverage_weight
+        return (self.point_weight * point + self.coverage_weight * coverage) / total
+
+
+def point_term(point: Tensor, target: Tensor, alpha: float) -> Tensor:
+    """Density of points [..., 2] in the Gaussian of boxes [..., 4], over its maximum."""
+    centre, side = (target[..., :2] + target[..., 2:]) / 2, target[..., 2:] - target[..., :2]
+    return torch.exp(-((point - centre) / (alpha * side)).square().sum(-1) / 2)
+
+
+def coverage_term(box: Tensor, target: Tensor, alpha: float) -> Tensor:
+    """Bhattacharyya coefficient of the Gaussians of boxes [..., 4] and [..., 4].
+
+    The integral of sqrt(p q); along each axis sqrt(2 s t / (s^2 + t^2)) exp(-d^2 / (4 (s^2 + t^2))) with standard
+    deviations s, t and distance d of the centres.
+    """
+    apart = (box[..., :2] + box[..., 2:] - target[..., :2] - target[..., 2:]) / 2
+    s, t = alpha * (box[..., 2:] - box[..., :2]), alpha * (target[..., 2:] - target[..., :2])
+    both = s.square() + t.square()
+    return ((2 * s * t / both).sqrt() * torch.exp(-apart.square() / (4 * both))).prod(-1)

@@ -1,0 +1,52 @@
+"""Answers that are right, and those that only look it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mmrl.contracts import RewardBatch
+from mmrl.data import Outputs
+from mmrl.rewards.exact_answer import ExactAnswer
+
+Make = Callable[..., RewardBatch]
+
+
+def judge(text: str, target: Any, make_batch: Make, **settings: Any) -> float:
+    batch = make_batch(Outputs(texts=(text,)), ["question"], [{"answer": target}])
+    return float(ExactAnswer(**settings).score(batch))
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "score"),
+    [
+        ("<answer>red</answer>", "red", 1),
+        ("<think>blue?</think>\n<answer>\n  Red </answer> or so", "red", 1),
+        ("<answer>dark   red\ncar</answer>", "Dark red car", 1),
+        ("<answer>STRASSE</answer>", "Straße", 1),
+        ("<answer>blue</answer>", ["red", "blue"], 1),
+        ("<answer>3</answer>", "3.0", 0),
+        ("<answer>redd</answer>", "red", 0),
+        ("<answer>red or blue</answer>", ["red", "blue"], 0),
+        ("<answer></answer>", "red", 0),
+        ("<answer>red</answer><answer>red</answer>", "red", 0),
+        ("red", "red", 0),
+        ("", "red", 0),
+    ],
+)
+def test_right_and_wrong(text: str, target: Any, score: float, make_batch: Make) -> None:
+    assert judge(text, target, make_batch) == score
+
+
+def test_the_settings(make_batch: Make) -> None:
+    assert judge(" red ", "red", make_batch, tag=None) == 1
+    assert judge("<answer>Red</answer>", "red", make_batch, ignore_case=False) == 0
+    assert judge("<result>red</result>", "red", make_batch, tag="result") == 1
+    with pytest.raises(ValueError, match="tags must be"):
+        ExactAnswer(tag="<answer>")
+
+
+@pytest.mark.parametrize("target", [3, None, "", " ", [], ["red", 3], ["red", ""], {"red": 1}])
+def test_a_target_that_is_no_text_cannot_judge(target: Any, make_batch: Make) -> None:
+    with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts, got .* for 'question'"):
+        judge("<answer>red</answer>", target, make_batch)

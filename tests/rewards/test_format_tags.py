@@ -1,0 +1,81 @@
+"""The format reward on the texts that models write to get around it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from mmrl.answers import ParseError, extract
+from mmrl.contracts import RewardBatch
+from mmrl.data import Outputs
+from mmrl.rewards.format_tags import FormatTags
+
+Make = Callable[..., RewardBatch]
+VERDICTS: list[tuple[str, float, float]] = [  # text, strict score, graded score: thirds of think, answer, whole
+    ("<think>a</think><answer>5</answer>", 1, 1),
+    ("<think>a</think>\n<answer>5</answer>", 1, 1),
+    ("  <think>\na\n</think>\r\n\r\n<answer> 5 </answer>\n", 1, 1),
+    ("<think>a <b>bold</b> 1 < 2</think><answer>{}</answer>", 1, 1),
+    ("<think>```\ncode\n```</think><answer>5</answer>", 1, 1),
+    ("", 0, 0),
+    ("5", 0, 0),
+    ("<answer>5</answer>", 0, 1 / 3),
+    ("<think>a</think>", 0, 1 / 3),
+    ("<think>a</think>5", 0, 1 / 3),
+    ("<think></think><answer>5</answer>", 0, 1 / 3),
+    ("<think>a</think><answer></answer>", 0, 1 / 3),
+    ("<think> \n</think><answer>\t</answer>", 0, 0),
+    ("<answer>5</answer><think>a</think>", 0, 2 / 3),
+    ("x <think>a</think><answer>5</answer>", 0, 2 / 3),
+    ("<think>a</think> so <answer>5</answer>", 0, 2 / 3),
+    ("<think>a</think><answer>5</answer> x", 0, 2 / 3),
+    ("```\n<think>a</think><answer>5</answer>\n```", 0, 2 / 3),
+    ("<think>a<answer>5</answer></think>", 0, 2 / 3),
+    ("<think>a<answer>5</think></answer>", 0, 2 / 3),
+    ("<answer><think>a</think>5</answer>", 0, 2 / 3),
+    ("<think>a</think><answer>5</answer><answer>6</answer>", 0, 1 / 3),
+    ("<think>a</think><answer>5</answer> junk <answer>2</answer>", 0, 1 / 3),
+    ("<think>a</think><answer><answer>5</answer></answer>", 0, 1 / 3),
+    ("<think>a</think><think>b</think><answer>5</answer>", 0, 1 / 3),
+    ("<think>in <answer> tags</think><answer>5</answer>", 0, 1 / 3),
+    ("<think>a<answer>5</answer>", 0, 1 / 3),
+    ("<think>a</think><answer>5", 0, 1 / 3),
+    ("<think>a</think>5</answer>", 0, 1 / 3),
+    ("</think>a<think></answer>5<answer>", 0, 0),
+    ("<THINK>a</THINK><Answer>5</Answer>", 0, 0),
+    ("<think >a</think ><answer >5</answer >", 0, 0),
+    ("&lt;think&gt;a&lt;/think&gt;<answer>5</answer>", 0, 1 / 3),
+]
+
+
+def score(reward: FormatTags, texts: list[str], make_batch: Make) -> list[float]:
+    result: list[float] = reward.score(make_batch(Outputs(texts=tuple(texts)), texts)).tolist()
+    return result
+
+
+def test_the_table_of_verdicts(make_batch: Make) -> None:
+    texts = [text for text, _, _ in VERDICTS]
+    assert score(FormatTags(), texts, make_batch) == [strict for _, strict, _ in VERDICTS]
+    graded = score(FormatTags(is_graded=True), texts, make_batch)
+    assert dict(zip(texts, graded, strict=True)) == pytest.approx({text: value for text, _, value in VERDICTS})
+
+
+def test_what_has_the_format_can_be_read_and_what_answers_twice_cannot() -> None:
+    for text, strict, _ in VERDICTS:
+        if strict:
+            assert extract(text, "answer").strip() and extract(text, "think").strip()
+        if text.count("<answer>") > 1:
+            with pytest.raises(ParseError):
+                extract(text, "answer")
+
+
+def test_other_tags(make_batch: Make) -> None:
+    assert score(FormatTags(tags=("answer",)), ["<answer>5</answer>", "a<answer>5</answer>"], make_batch) == [1, 0]
+    three = FormatTags(tags=("observe", "think", "answer"))
+    texts = ["<observe>x</observe><think>a</think><answer>5</answer>", "<think>a</think><answer>5</answer>"]
+    assert score(three, texts, make_batch) == [1, 0]
+
+
+@pytest.mark.parametrize("tags", [(), ("think", "think"), ("<think>",)])
+def test_impossible_tags_are_refused(tags: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="tags must be different names"):
+        FormatTags(tags=tags)
