@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from mmrl import checkpoint
+from mmrl import checkpoint, start
+from mmrl.errors import ConfigError
+from mmrl.run import train
 from tests.tiny_runs import KINDS, Kill, Processes, arguments, assert_same, numbers, random_kills, story
 
 
@@ -120,5 +122,5 @@ def test_resuming_a_finished_run_changes_nothing_and_reports(processes: Processe
     assert (run / "metrics.jsonl").read_bytes() == metrics
     assert (run / "report.html").exists() and (run / "summary.json").exists()
     assert "after 6 iterations" in processes.output.read_text()
-    assert processes.run(["train", "--resume", str(run), "iterations=4"]) == 2
-    assert "has 6 iterations already, got iterations=4" in processes.output.read_text()
+    with pytest.raises(ConfigError, match="has 6 iterations already, got iterations=4"):
+        train(start.resumed_run(run, ["iterations=4"]), run, resume=True)
