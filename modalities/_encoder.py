@@ -59,11 +59,11 @@ class PromptEncoder:
         }
 
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
-        refuse_media_tokens(prompt, self.system, list(self.media_tokens))
         try:
             messages = messages_of(prompt, self.template, self.system)
         except ValueError as error:
             raise ConfigError(f"{called(prompt)}: {error}") from error
+        refuse_media_tokens(prompt, messages, self.media_tokens)
         images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
         with torch.no_grad():
             encoded = self.processor.apply_chat_template(

@@ -75,6 +75,26 @@ def without_text(vocabulary_size: int, tokenizer: Any) -> Iterable[int]:
     return range(max(tokenizer.get_vocab().values()) + 1, vocabulary_size)
 
 
+def unread(name: str, config: Any) -> bool:
+    """Whether a parameter lies behind the layer of the vision tower that is read, so that it never gets a gradient.
+
+    LLaVA and its kin read the hidden states of one layer; nobody reads the pooling head.
+    """
+    tower = re.search(r"\.vision_tower\.(.*)", name)
+    if tower is None:
+        return False
+    layers = getattr(config, "vision_feature_layer", None)
+    number = re.search(r"layers?\.(\d+)\.", tower[1])
+    is_head = re.search(r"(^|\.)head\.", tower[1]) is not None
+    if layers is None or (layers == -1 and config.model_type == "internvl"):  # the last, normalised
+        return is_head
+    if number is not None:
+        depth = config.vision_config.num_hidden_layers
+        last: int = max(layer % (depth + 1) for layer in ([layers] if isinstance(layers, int) else layers))
+        return int(number[1]) >= last
+    return is_head or re.search(r"(^|\.)(post_)?layernorm\.", tower[1]) is not None
+
+
 def _settings(config: Any) -> Iterable[tuple[str, Any]]:
     yield from vars(config).items()
     text = config.get_text_config()

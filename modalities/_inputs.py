@@ -1,6 +1,6 @@
 """Prompts as a network reads them: text with images in their places, encoded once, kept whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,7 +44,10 @@ class PromptBatch:
 
     @classmethod
     def of(cls, prompts: Sequence[EncodedPrompt], device: torch.device, pad: int, side: Side = "left") -> "PromptBatch":
-        """Padded with the token `pad` on one side; positions of padding are 0."""
+        """Padded with the token `pad` on one side; positions of padding are 0.
+
+        Sliding windows count the padding between a prompt and its answer, so models that have them need the left side.
+        """
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         longest = int(lengths.max())
         last = torch.full_like(lengths, longest - 1) if side == "left" else lengths - 1
@@ -122,11 +125,11 @@ def called(prompt: Prompt) -> str:
     return f"prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
 
 
-def refuse_media_tokens(prompt: Prompt, system: str | None, media_tokens: Sequence[str]) -> None:
+def refuse_media_tokens(prompt: Prompt, messages: Sequence[Mapping[str, Any]], media_tokens: Iterable[str]) -> None:
     """Raises ConfigError for a text that spells a media token: the network would look for one image more.
 
-    `<image>`, which some families spell their token as, is our mark and gone before.
+    `<image>`, which some families spell their token as, is our mark and gone from the user's message by now.
     """
-    text = f"{prompt.text}\n{prompt.system or system or ''}".replace(MARK, "")
-    if spelt := [token for token in media_tokens if token in text]:
-        raise ConfigError(f"{called(prompt)} spells the model's own media token {spelt[0]!r}; write {MARK} instead")
+    texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+    if spelt := [token for token in media_tokens if any(token in text for text in texts)]:
+        raise ConfigError(f"{called(prompt)} spells the model's own media token {spelt[0]!r} where no image stands")

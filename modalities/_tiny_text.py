@@ -38,8 +38,8 @@ def build_tokenizer(
         eos_token=eos,
         pad_token=pad,
         bos_token=bos,
-        additional_special_tokens=list(special),
-        extra_special_tokens=named or {},
+        extra_special_tokens=list(special),
+        model_specific_special_tokens=named or {},
         padding_side="left",
     )
 
@@ -80,11 +80,15 @@ def text_sizes(tokenizer: Any, **more: Any) -> dict[str, Any]:
 @torch.no_grad()
 def randomise(module: nn.Module, generator: torch.Generator) -> None:
     """Draws every weight anew so that signals keep their size; the library's own are 0.02 or zero in places."""
-    embeddings = {id(child.weight) for child in module.modules() if isinstance(child, nn.Embedding)}
+    embeddings = {
+        id(child.weight): float(getattr(child, "embed_scale", 1.0))  # Gemma multiplies them when it reads
+        for child in module.modules()
+        if isinstance(child, nn.Embedding)
+    }
     for name, parameter in module.named_parameters():
         if name.endswith("bias") or parameter.ndim < 2:
             is_scale = name.endswith("weight")  # of a norm: around 1
             parameter.normal_(float(is_scale), 0.1, generator=generator)
         else:
-            fan_in = 1 if id(parameter) in embeddings else parameter[0].numel()
-            parameter.normal_(0.0, fan_in**-0.5, generator=generator)
+            scale = embeddings.get(id(parameter), parameter[0].numel() ** 0.5)
+            parameter.normal_(0.0, 1 / scale, generator=generator)

@@ -9,12 +9,17 @@ from transformers.utils import logging
 
 from mmrl.contracts import ConfigError
 from mmrl.modalities import _tiny_grids as grids
+from mmrl.modalities import _tiny_tiles as tiles
 from mmrl.modalities._tiny_text import randomise
 
 BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "qwen2_vl": grids.qwen2_vl,
     "qwen2_5_vl": grids.qwen2_5_vl,
     "qwen3_vl": grids.qwen3_vl,
+    "internvl": tiles.internvl,
+    "idefics3": tiles.idefics3,
+    "llava_onevision": tiles.llava_onevision,
+    "gemma3": tiles.gemma3,
 }
 
 

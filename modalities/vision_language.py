@@ -16,7 +16,7 @@ from mmrl.data import Prompt
 from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._encoder import PromptEncoder
-from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, without_text
+from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, unread, without_text
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._tokens import TokenPolicy, Way
@@ -205,6 +205,9 @@ class VisionLanguage(TokenPolicy):
             if self.vision == "frozen":
                 for name in vision:
                     model.get_submodule(name).to(frozen_dtype)
+        for name, parameter in model.named_parameters():
+            if unread(name, model.config):
+                parameter.requires_grad_(False)
         trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
         scales = {name: self.vision_rate for name in trained if _is_vision(name.removeprefix("model."), language)}
         off = None if self.lora is None or self.lora.path is not None else self._without_adapter

@@ -1,0 +1,298 @@
+"""Answers are drawn from the distribution whose log-probs are recorded, one token at a time, each by its own number."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.contracts import ConfigError
+from mmrl.data import Outputs, Prompt, Rollout
+from mmrl.keys import GroupKey
+from mmrl.modalities._answers import Ending, _batches, uniforms
+from mmrl.modalities._distribution import Shaping, draw, shaped_log_probs
+from mmrl.modalities._tiny_vision_language import BUILDERS
+from mmrl.modalities.vision_language import VisionLanguage
+from mmrl.plans import AnswerPlan
+from mmrl.views import DecisionView, DenoisingView
+from tests import vision_twins
+from tests.vision_twins import GROUPS, PROMPTS, keys
+
+SHAPINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cold": {"temperature": 0.6},
+    "cut": {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.01},
+}
+
+
+@cache
+def drawn(family: str = "qwen2_5_vl", shaping: str = "plain") -> tuple[VisionLanguage, Rollout]:
+    policy = vision_twins.policy(family)
+    return policy, vision_twins.rollout(policy, 8, **SHAPINGS[shaping])
+
+
+@torch.no_grad()
+def slow_logits(policy: VisionLanguage, rollout: Rollout, sample: int) -> Tensor:
+    """[length, V] by transformers' own forward: the sample alone, one token more each time, no cache, no positions.
+
+    The model finds the positions by itself.
+    """
+    model: Any = policy.modules()["model"]
+    prompt = rollout.trace.prompts[int(rollout.prompt[sample])]
+    length = int(rollout.trace.drawn.length[sample])
+    answer = rollout.trace.drawn.tokens[sample, :length]
+    is_gemma = model.config.model_type == "gemma3"
+    found = []
+    for count in range(length):
+        tokens = torch.cat([prompt.tokens, answer[:count]])[None]
+        kinds = torch.cat([prompt.token_types, torch.zeros(count, dtype=torch.int64)])[None]
+        extra = {"token_type_ids": kinds} if is_gemma else {"mm_token_type_ids": kinds} if model_has_axes(model) else {}
+        output = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **extra, **prompt.media
+        )
+        found.append(output.logits[0, -1])
+    return torch.stack(found)
+
+
+def model_has_axes(model: Any) -> bool:
+    return hasattr(model.model, "get_rope_index")
+
+
+@pytest.mark.parametrize("shaping", SHAPINGS)
+@pytest.mark.parametrize("family", BUILDERS)
+def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, shaping: str) -> None:
+    policy, rollout = drawn(family, shaping)
+    settings = Shaping(**{"temperature": 1.0, **SHAPINGS[shaping]}, banned=policy.banned)
+    decisions = policy.evaluate(rollout, DecisionView(torch.arange(9)))
+    assert decisions.entropy is not None
+    for sample in (0, 3, 5):  # one of each prompt: no image, one, three
+        length = int(rollout.trace.drawn.length[sample])
+        log_probs = shaped_log_probs(slow_logits(policy, rollout, sample), settings)
+        tokens = rollout.trace.drawn.tokens[sample, :length]
+        expected = log_probs.gather(1, tokens[:, None])[:, 0]
+        entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(1)
+        torch.testing.assert_close(rollout.trace.drawn.log_prob[sample, :length], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(decisions.values[sample, :length].detach(), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(decisions.entropy[sample, :length].detach(), entropy, atol=1e-5, rtol=1e-5)
+
+
+def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
+    policy, rollout = drawn(shaping="cut")
+    settings = Shaping(**{"temperature": 1.0, **SHAPINGS["cut"]}, banned=policy.banned)
+    for sample, (group, member) in {0: (0, 0), 4: (1, 1), 8: (2, 3)}.items():
+        length = int(rollout.trace.drawn.length[sample])
+        generator = torch.Generator().manual_seed(GroupKey(1, 0, group).seed_for("tokens", member))
+        numbers = torch.rand(length, generator=generator, dtype=torch.float64)
+        tokens = draw(shaped_log_probs(slow_logits(policy, rollout, sample), settings), numbers)
+        assert torch.equal(tokens, rollout.trace.drawn.tokens[sample, :length])
+
+
+def test_a_longer_budget_begins_with_the_same_numbers() -> None:
+    members = [(GroupKey(1, 2, 3), number) for number in range(2)]
+    assert torch.equal(uniforms(members, 5), uniforms(members, 500)[:, :5])
+    assert not torch.equal(*uniforms(members, 5))
+
+
+@pytest.mark.parametrize("answer_batch", [1, 3, 256])
+def test_a_sample_does_not_depend_on_its_neighbours(answer_batch: int) -> None:
+    policy, together = drawn()
+    policy = vision_twins.policy(answer_batch=answer_batch)
+    alone = policy.rollout(PROMPTS[2:], [AnswerPlan(2, 8)], keys(1, first=2))
+    for member, sample in enumerate((5, 6)):
+        length = int(together.trace.drawn.length[sample])
+        assert alone.outputs.texts[member] == together.outputs.texts[sample]  # type: ignore[index]
+        found, expected = (r.trace.drawn.log_prob for r in (alone, together))
+        torch.testing.assert_close(found[member, :length], expected[sample, :length], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_micro_batches_put_together_give_the_whole(micro_batch: int) -> None:
+    policy, rollout = drawn()
+    view = DecisionView(torch.arange(9))
+    with torch.no_grad():
+        whole = policy.evaluate(rollout, view).values
+        parts = [policy.evaluate(rollout, part).values for part in view.split(micro_batch)]
+    torch.testing.assert_close(torch.stack(parts).sum(0), whole, atol=1e-5, rtol=0)
+    assert all(((part != 0).any(1).sum() <= micro_batch) for part in parts)
+
+
+def test_joined_rollouts_are_evaluated_like_one() -> None:
+    policy, together = drawn()
+    parts = [policy.rollout([p], [AnswerPlan(n, 8)], [k]) for p, n, k in zip(PROMPTS, GROUPS, keys(3), strict=True)]
+    joined = Rollout.join(parts)
+    assert joined.outputs.texts == together.outputs.texts
+    view = DecisionView(torch.arange(9))
+    with torch.no_grad():
+        found, expected = policy.evaluate(joined, view), policy.evaluate(together, view)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(policy.recorded(joined, view).values, found.values, atol=1e-5, rtol=0)
+
+
+def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None:
+    policy, together = drawn(shaping="cut")
+    plans = [AnswerPlan(n, 8, **SHAPINGS["cut"]) for n in GROUPS]
+    parts = [policy.rollout([p], [plan], [k]) for p, plan, k in zip(PROMPTS, plans, keys(3), strict=True)]
+    joined = Rollout.join(parts)
+    with torch.no_grad():
+        for view in DecisionView(torch.arange(9)).split(2):
+            found, expected = policy.evaluate(joined, view), policy.recorded(joined, view)
+            torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
+    assert joined.trace.drawn.support.ids.tolist() == together.trace.drawn.support.ids.tolist()
+
+
+def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
+    policy, _ = drawn()
+    rollout = vision_twins.rollout(policy, 5, temperature=0.0)
+    assert rollout.blocks[0].call.shape == (9, 0)
+    for sample in (0, 3, 5):
+        logits = slow_logits(policy, rollout, sample)
+        logits[:, list(policy.banned)] = -torch.inf
+        length = int(rollout.trace.drawn.length[sample])
+        assert torch.equal(logits.argmax(1), rollout.trace.drawn.tokens[sample, :length])
+
+
+def test_calls_keep_groups_together_and_sort_by_length() -> None:
+    policy, _ = drawn()
+    rollout = vision_twins.rollout(policy, 40)
+    call, length = rollout.blocks[0].call[:, 0], rollout.trace.drawn.length
+    order = call.argsort()
+    assert sorted(call.tolist()) == list(range(9))
+    groups = rollout.prompt[order].tolist()
+    assert [g for n, g in enumerate(groups) if n == 0 or groups[n - 1] != g] == [0, 1, 2]
+    for group in range(3):
+        inside = length[order][rollout.prompt[order] == group]
+        assert inside.tolist() == sorted(inside.tolist())
+    is_there = torch.arange(int(length.max())) < length[:, None]
+    assert torch.equal(rollout.blocks[0].weight, is_there.float())
+    assert rollout.blocks[0].edge[is_there].tolist() == list(range(int(length.sum())))
+
+
+def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
+    policy, _ = drawn()
+    rollout = vision_twins.rollout(policy, 60)
+    tokens, length = rollout.trace.drawn.tokens, rollout.trace.drawn.length
+    last = tokens.gather(1, length[:, None] - 1)[:, 0]
+    ends = torch.isin(last, torch.tensor(policy.end_tokens))
+    finished = rollout.outputs.is_finished
+    assert finished is not None and rollout.outputs.num_tokens is not None and rollout.outputs.texts is not None
+    assert finished.any() and not finished.all()
+    assert torch.equal(ends, finished)
+    assert torch.equal(rollout.outputs.num_tokens, length)
+    assert (length[~finished] == 60).all()
+    assert not torch.isin(tokens, torch.tensor(policy.banned)).any()
+    assert all("<|im_end|>" not in text and "<|endoftext|>" not in text for text in rollout.outputs.texts)
+
+
+def test_masked_answers_are_no_decision_but_still_samples() -> None:
+    policy, _ = drawn()
+    rollout = vision_twins.rollout(policy, 60, masks_truncated=True)
+    finished = rollout.outputs.is_finished
+    assert finished is not None
+    assert torch.equal(rollout.blocks[0].weight.any(1), finished)
+    assert (rollout.blocks[0].call[~finished] == -1).all()
+    before = policy.num_calls
+    view = DecisionView(torch.unique(rollout.blocks[0].call[finished, 0]))
+    decisions = policy.evaluate(rollout, view)
+    assert policy.num_calls - before == int(finished.sum())
+    assert torch.equal((decisions.values != 0).any(1), finished)
+
+
+def test_an_answer_stops_behind_a_stop_text_even_across_tokens() -> None:
+    policy, _ = drawn()
+    free = vision_twins.rollout(policy, 8)
+    assert free.outputs.texts is not None
+    text = free.outputs.texts[5]
+    stop = text[2:5]  # within the first tokens
+    rollout = vision_twins.rollout(policy, 8, stop=("never there", stop))
+    assert rollout.outputs.texts is not None and rollout.outputs.is_finished is not None
+    assert text.startswith(rollout.outputs.texts[5]) and stop in rollout.outputs.texts[5]
+    assert rollout.outputs.is_finished[5] and int(rollout.trace.drawn.length[5]) < int(free.trace.drawn.length[5])
+
+
+def test_an_ending_looks_only_as_far_back_as_the_stop_text_is_long() -> None:
+    ending = Ending((9,), ("ab",), lambda tokens: "".join(chr(96 + token) for token in tokens), 10)
+    tokens = torch.tensor([[1, 2, 3], [3, 1, 2], [3, 3, 9], [3, 3, 2]])
+    assert ending.ends(tokens).tolist() == [False, True, True, False]
+
+
+def test_prompts_fill_batches_and_large_groups_stand_alone() -> None:
+    assert _batches([2, 2, 3, 9, 1, 1], 4) == [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
+
+
+def test_given_texts_are_evaluated_as_if_drawn() -> None:
+    policy, _ = drawn()
+    texts = ("red", "the box </think>", "")
+    given = policy.given(PROMPTS, Outputs(texts=texts), keys(3))
+    assert given.outputs.texts == texts and given.num_calls == 0
+    view = DecisionView(torch.arange(3))
+    with pytest.raises(ValueError, match="recompute"):
+        policy.recorded(given, view)
+    again = policy.recompute(given, 2)
+    values = policy.evaluate(given, view).values.detach()
+    torch.testing.assert_close(policy.recorded(again, view).values, values, atol=1e-5, rtol=0)
+    expected = slow_logits(policy, given, 1)
+    expected[:, list(policy.banned)] = -torch.inf
+    tokens = given.trace.drawn.tokens[1, : int(given.trace.drawn.length[1])]
+    assert tokens[-1] == policy.end_tokens[0]
+    log_probs = expected.log_softmax(1).gather(1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(values[1, : len(tokens)], log_probs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (Outputs(), "3 prompts need as many texts, got none"),
+        (Outputs(texts=("one",)), "3 prompts need as many texts, got 1"),
+        (Outputs(texts=("one", "two <|image_pad|>", "three")), "answer 1 holds a media token"),
+    ],
+)
+def test_given_texts_that_do_not_fit_are_refused(outputs: Outputs, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        drawn()[0].given(PROMPTS, outputs, keys(3))
+
+
+def test_recomputed_log_probs_are_those_of_the_weights_in_place() -> None:
+    policy = vision_twins.policy()
+    rollout = vision_twins.rollout(policy, 8)
+    view = DecisionView(torch.arange(9))
+    before = policy.recorded(rollout, view).values
+    for tensor in policy.weights.tensors("trained").values():
+        tensor.mul_(1.01)
+    after = policy.recorded(policy.recompute(rollout, 4), view).values
+    torch.testing.assert_close(after, policy.evaluate(rollout, view).values.detach(), atol=1e-5, rtol=0)
+    assert (after - before).abs().max() > 1e-3
+
+
+def test_only_decisions_are_evaluated() -> None:
+    policy, rollout = drawn()
+    view = DenoisingView(torch.tensor([0]), torch.tensor([0]), torch.tensor([0.5]), (1,), 1)
+    with pytest.raises(ConfigError, match="a token policy evaluates decisions, not a DenoisingView"):
+        policy.evaluate(rollout, view)
+
+
+def test_calls_are_counted_by_answer() -> None:
+    policy = vision_twins.policy()
+    rollout = vision_twins.rollout(policy, 4)
+    assert (policy.num_calls, rollout.num_calls) == (9, 9)
+    policy.evaluate(rollout, DecisionView(torch.tensor([0, 5])))
+    assert policy.num_calls == 11
+
+
+def test_equal_prompts_of_two_groups_are_read_once_in_an_update() -> None:
+    policy = vision_twins.policy()
+    prompts = [PROMPTS[1], replace(PROMPTS[1], target={"answer": 1})]
+    rollout = policy.rollout(prompts, [AnswerPlan(2, 4)] * 2, keys(2))
+    seen: list[int] = []
+    tower = policy.modules()["model"].get_submodule("model.visual")
+    tower.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    policy.evaluate(rollout, DecisionView(torch.arange(4)))
+    assert seen == [len(rollout.trace.prompts[0].media["pixel_values"])]
+
+
+def test_a_prompt_of_text_alone_needs_no_images_anywhere_in_the_batch() -> None:
+    policy, _ = drawn()
+    rollout = policy.rollout([Prompt("red?"), Prompt("what is blue?")], [AnswerPlan(2, 4)] * 2, keys(2))
+    assert rollout.outputs.canvases == (None,) * 4
+    assert policy.evaluate(rollout, DecisionView(torch.arange(4))).values.shape == rollout.blocks[0].call.shape
