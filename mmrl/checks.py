@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from mmrl.config import RunConfig
-from mmrl.contracts import Advantage, Loss, Reward, Sampler
+from mmrl.contracts import Advantage, Loss, Reward, RewardBatch, Sampler
 from mmrl.errors import RunError
 from mmrl.parts import Parts, build, example_plan, make_trainer
 from mmrl.prompts import tiny_prompts
@@ -98,6 +98,18 @@ class Spy:
         return called
 
 
+@dataclass
+class JitteredReward(Spy):
+    """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
+    without spread would move no weight."""
+
+    size: float = 0.1
+
+    def score(self, batch: RewardBatch) -> torch.Tensor:
+        scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
+        return scores + self.size * torch.tensor([seed % 1000 / 1000 for seed in batch.seeds])
+
+
 def _shrunk(config: RunConfig) -> RunConfig:
     groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
     evaluation = config.evaluation and config.evaluation.model_copy(
@@ -141,7 +153,7 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
 def _watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
     """The parts behind spies, and the spies by what a config calls them."""
     spies = {"sampler": Spy(parts.sampler), "advantage": Spy(parts.advantage), "loss": Spy(parts.loss)}
-    spies |= {f"reward {term.name}": Spy(term.reward) for term in parts.scorer.terms}
+    spies |= {f"reward {term.name}": JitteredReward(term.reward) for term in parts.scorer.terms}
     terms = tuple(
         RewardTerm(term.name, cast(Reward, spies[f"reward {term.name}"]), term.weight) for term in parts.scorer.terms
     )

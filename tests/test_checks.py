@@ -1,14 +1,18 @@
 """`mmrl check` counts right, and `check --tiny` finds what does not run, does not move, or costs more than planned."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
 from mmrl import labs
 from mmrl.checks import check_tiny, plan_summary
 from mmrl.config import check_config
+from mmrl.contracts import RewardBatch
 from mmrl.modalities import sd3
 from mmrl.modalities.sd3 import StableDiffusion3
+from mmrl.rewards.jpeg_size import JpegSize
 from mmrl.trainer import Trainer
 
 SHARED = {
@@ -116,6 +120,19 @@ def test_a_sound_config_passes(changes: dict[str, Any]) -> None:
     assert found["is_good"], found
     assert found["network calls made"] == found["network calls planned"]
     assert found["plug-ins that ran"] == "advantage, evaluation.sampler, loss, reward shapes, sampler"
+
+
+@dataclass(frozen=True)
+class Flat(JpegSize):
+    """Sees no difference between any two images, as most rewards see none between random twins."""
+
+    def score(self, batch: RewardBatch) -> torch.Tensor:
+        return torch.zeros(len(batch))
+
+
+def test_a_reward_that_sees_no_difference_does_not_hide_whether_weights_move() -> None:
+    found = check_tiny(check_config(LAB | {"rewards": [{"name": "tests.test_checks:Flat"}]}))
+    assert found["is_good"] and found["trained tensors that did not move"] == "none"
 
 
 def test_a_plug_in_that_never_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
