@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
+from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,30 @@ MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
 # what Pillow raises for a broken file, depending on its format; warnings where they are errors
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
+
+
+class _Bytes(RawIOBase):
+    """Bytes as a file, without the copy that BytesIO makes: for a size, only the header is touched."""
+
+    def __init__(self, content: bytes | memoryview) -> None:
+        self.content, self.position = memoryview(content).cast("B"), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        start = {SEEK_CUR: self.position, SEEK_END: len(self.content)}.get(whence, 0)
+        self.position = max(0, start + offset)
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.content[self.position : self.position + len(buffer)]
+        buffer[: len(part)] = part
+        self.position += len(part)
+        return len(part)
 
 
 class Picture(Protocol):
@@ -67,7 +91,7 @@ class StoredPicture:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            file = self.path if self.path is not None else BytesIO(self.content or b"")
+            file = self.path if self.path is not None else BufferedReader(_Bytes(self.content or b""))
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ConfigError(

@@ -83,9 +83,9 @@ def test_a_folder_of_parquet_files_is_a_data_set_with_splits(tmp_path: Path) -> 
 
 def test_images_of_parquet_stay_in_the_file(tmp_path: Path) -> None:
     settings = write_synthetic("r1_v", tmp_path / "odd [name]*", 2, 0)
-    for prompt in load_dataset_prompts(settings):
-        assert isinstance(prompt.media[0].content, memoryview)  # type: ignore[attr-defined]
-        assert prompt.media[0].load().mode == "RGB"
+    first, second = (prompt.media[0] for prompt in load_dataset_prompts(settings))
+    assert first.content.obj is second.content.obj, "two views of the same mapped memory"  # type: ignore[attr-defined]
+    assert first.load().mode == "RGB" and first.load().size != second.load().size
 
 
 def test_keys_that_arrow_filled_with_none_are_dropped(tmp_path: Path) -> None:

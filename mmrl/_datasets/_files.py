@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmrl._datasets._arrow import table_rows
 from mmrl.errors import ConfigError
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -73,10 +74,8 @@ class Source:
 
     def _loaded(self, what: str, images: Path | None, name: str, files: str | None = None) -> Iterator[RawRow]:
         table = _arrow_table(what, self.subset, self.split or "train", self.cache, name, files)
-        columns = {column: table[column] for column in table.column_names}
-        for number in range(table.num_rows):
-            values = {column: _plain(cells[number]) for column, cells in columns.items()}
-            yield RawRow(f"{name}, row {number + 1}", values, images)
+        for number, values in enumerate(table_rows(table), 1):
+            yield RawRow(f"{name}, row {number}", values, images)
 
 
 def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, name: str, files: str | None) -> Any:
@@ -99,22 +98,6 @@ def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, n
     finally:
         if has_bars:
             datasets.enable_progress_bars()
-
-
-def _plain(scalar: Any) -> Any:
-    """An Arrow value in Python's terms; bytes as a view of the mapped file, so that images cost no memory."""
-    import pyarrow
-
-    if not scalar.is_valid:
-        return None
-    kind = scalar.type
-    if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        return memoryview(scalar.as_buffer()).toreadonly()
-    if pyarrow.types.is_struct(kind):
-        return {name: _plain(scalar[name]) for name in scalar}
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        return [_plain(one) for one in scalar.values]
-    return scalar.as_py()
 
 
 def _image_of_metadata(row: RawRow) -> RawRow:
