@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmrl.labs.screens import networks, pretrain, world
 from mmrl.labs.screens.questions import Noise, questions, soft_labels
 from mmrl.labs.screens.targets import PointerHeads, centre_cell, tower_targets
-from mmrl.labs.screens.world import Element, Screen
+from mmrl.labs.screens.world import Element
 
 
 @pytest.fixture(scope="module")
@@ -120,20 +119,22 @@ def test_a_step_on_the_same_questions_lowers_their_loss(teacher: pretrain.Teache
     step_optimizer = pretrain.Optimizer([*teacher.model.model.language_model.parameters()])
     losses = []
     for _ in range(5):
-        answers, pointer = teacher.losses(seen, batch)
+        answers, _ = teacher.losses(seen, batch)
         losses.append(answers.item())
         step_optimizer(answers, 1e-3)
     assert losses[-1] < losses[0] - 0.3, losses
 
 
 def test_the_learning_rate_falls_from_1_to_a_tenth() -> None:
-    assert pretrain.cosine(0) == 1 and math.isclose(pretrain.cosine(1), 0.1) and math.isclose(pretrain.cosine(0.5), 0.55)
+    assert (
+        pretrain.cosine(0) == 1 and math.isclose(pretrain.cosine(1), 0.1) and math.isclose(pretrain.cosine(0.5), 0.55)
+    )
 
 
 def test_no_screen_of_pretraining_is_in_a_split() -> None:
     """Seeds are counted up, a million for each training seed."""
     steps = pretrain.TOWER_STEPS + sum(stage.num_steps for stage in (*pretrain.STAGES, pretrain.SPOIL))
-    assert steps * pretrain.NUM_SCREENS < 1_000_000
+    assert steps * pretrain.TOWER_SCREENS < 1_000_000
     assert max(world.FIRST_SEED["train"] + 4096, world.FIRST_SEED["held_out"] + 512) < world.FIRST_SEED["pretrain"]
 
 

@@ -103,10 +103,10 @@ def test_the_right_answer_scores_1_for_its_element_and_not_for_another(task: wor
 @pytest.mark.parametrize(
     ("answer", "score"),
     [
-        ("<answer>(10, 20)</answer>", 1.0),  # the first pixel of the box
-        ("<answer>(29, 29)</answer>", 1.0),  # the last
-        ("<answer>(30, 25)</answer>", 0.0),
-        ("<answer>(15, 30)</answer>", 0.0),
+        ("<answer>(10, 20)</answer>", 1.0),  # a corner
+        ("<answer>(30, 30)</answer>", 1.0),  # the other
+        ("<answer>(31, 25)</answer>", 0.0),
+        ("<answer>(15, 31)</answer>", 0.0),
         ("<answer>(15,25)</answer>", 0.0),
         (" <answer>(15, 25)</answer>", 0.0),
         ("<answer>(15, 25)</answer>\n", 0.0),
@@ -115,7 +115,7 @@ def test_the_right_answer_scores_1_for_its_element_and_not_for_another(task: wor
         ("", 0.0),
     ],
 )
-def test_a_click_hits_inside_of_the_half_open_box_if_it_is_wholly_an_answer(answer: str, score: float) -> None:
+def test_a_click_hits_the_box_or_its_border_if_it_is_wholly_an_answer(answer: str, score: float) -> None:
     assert world.score(answer, (10, 20, 30, 30), "click") == score
 
 
@@ -149,11 +149,11 @@ def test_labels_are_as_wrong_as_they_are_told_to_be() -> None:
         element = screen.elements[0]
         answer = noisy_answer(screen, element, "click", Noise(wrong=0.4, jitter=0.0), rng)
         is_other.append(world.score(answer, element.box, "click") == 0.0)
-        x1, y1, x2, y2 = element.box
+        x1, y1, x2, _ = element.box
         if not (30 < x1 < 60 and 30 < y1 < 60):  # where the screen's edge cuts nothing off
             continue
         match = world.CLICK.fullmatch(noisy_answer(screen, element, "click", Noise(jitter=0.25, shift=0.2), rng))
         assert match is not None
-        errors.append((int(match[1]) - (x1 + x2 - 1) / 2) / (x2 - x1))
+        errors.append((int(match[1]) - (x1 + x2) / 2) / (x2 - x1))
     assert abs(np.mean(is_other) - 0.4) < 0.03
     assert abs(np.mean(errors) - 0.2) < 0.05 and abs(np.std(errors) - 0.25) < 0.05

@@ -19,7 +19,7 @@ THEMES = (236, 222, 205, 60, 40)  # grey levels of the desktop
 TINT = 36  # red grows by this from left to right, blue from top to bottom: a wallpaper that tells a patch where it is
 WHITE = (255, 255, 255)
 
-Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, half-open
+Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
 
 def draw(elements: list[tuple[str, str, Box]], theme: int) -> Image.Image:

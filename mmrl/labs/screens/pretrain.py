@@ -1,7 +1,7 @@
 """Makes the lab's checkpoint: the vision tower first, then the language model on its image tokens, then noisy labels.
 
 1. tower: learns what lies in each 28-pixel cell, and where (`targets.py`), and is frozen from then on;
-2. localise: one, then three elements on a screen; bind: five; settle: the same, with a falling learning rate;
+2. bind, settle: the language model learns which element is meant, and to name its place;
 3. spoil: labels of another element and labels off the centre, so that RL has something to mend.
 
 The checkpoint before stage 3 is kept beside it as FOLDER_unspoilt, since RL cannot be asked for much more than that.
@@ -28,8 +28,9 @@ from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.screens.questions import Batch, Noise, questions, shared_head, soft_labels
 from mmrl.labs.screens.targets import PointerHeads, TowerHeads
 
-NUM_SCREENS = 32  # of a step
+TOWER_SCREENS, LANGUAGE_SCREENS = 32, 16  # of a step
 POOL = 80  # batches of screens that are asked again, each about three times
+POINTER_LAYER = 3  # of four: what is found there, the answer's tokens can still read in the last layer
 TOWER_STEPS = 1200
 TOWER_RATE = 1.5e-3
 
@@ -40,7 +41,6 @@ class Stage:
 
     name: str
     num_steps: int
-    max_elements: int
     learning_rate: float
     is_falling: bool = False  # cosine to a tenth, else constant
     pointer: float = 1.0  # weight of PointerHeads
@@ -48,15 +48,12 @@ class Stage:
 
 
 STAGES = (
-    Stage("localise 1", 100, 1, 2e-3),
-    Stage("localise 3", 150, 3, 2e-3),
-    Stage("bind", 700, 5, 2e-3),
-    Stage("settle", 700, 5, 1.5e-3, is_falling=True, pointer=0.1),
+    Stage("bind", 750, 2e-3),
+    Stage("settle", 900, 1.5e-3, is_falling=True, pointer=0.2),
 )
 SPOIL = Stage(
     "spoil",
     120,
-    5,
     5e-4,
     is_falling=True,
     pointer=0.0,
@@ -98,6 +95,8 @@ class Teacher:
         self.rng = random.Random(seed)
         self.seeds: Iterator[int] = itertools.count(world.FIRST_SEED["pretrain"] + seed * 1_000_000)
         self.labels = soft_labels(model.config.text_config.vocab_size, processor)  # [V, V]
+        self.in_cells = TowerHeads(networks.WIDTH)
+        torch.manual_seed(seed)  # the language model's stages do not depend on what the tower's drew
         self.pointer = PointerHeads(networks.WIDTH)
         self.head = shared_head(processor)  # [1, L]
         across = SIZE // model.config.vision_config.patch_size
@@ -109,12 +108,11 @@ class Teacher:
 
     def train_tower(self, num_steps: int) -> None:
         """Trains the vision tower alone on dense targets of fresh screens, then freezes it."""
-        heads = TowerHeads(networks.WIDTH)
-        step_optimizer = Optimizer([*self.model.model.visual.parameters(), *heads.parameters()])
+        step_optimizer = Optimizer([*self.model.model.visual.parameters(), *self.in_cells.parameters()])
         start = time.process_time()
         for step in range(num_steps):
-            screens = [world.screen(next(self.seeds)) for _ in range(NUM_SCREENS)]
-            loss = heads.loss(self.look(screens), screens)
+            screens = [world.screen(next(self.seeds)) for _ in range(TOWER_SCREENS)]
+            loss = self.in_cells.loss(self.look(screens), screens)
             step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
             if step % 100 == 99 or step == num_steps - 1:
                 print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.3f}", flush=True)
@@ -134,7 +132,7 @@ class Teacher:
         start = time.process_time()
         for step in range(num_steps):
             if len(pool) < 8 or step % 3 == 0:
-                pool = [*pool[1 - POOL :], self._fresh(stage)]
+                pool = [*pool[1 - POOL :], self._fresh()]
                 seen = pool[-1]
             else:
                 seen = self.rng.choice(pool)
@@ -146,9 +144,8 @@ class Teacher:
                 print(f"{stage.name} {step + 1} {time.process_time() - start:.0f}s loss {losses}", flush=True)
 
     @torch.no_grad()
-    def _fresh(self, stage: Stage) -> Seen:
-        few, many = min(3, stage.max_elements), stage.max_elements
-        screens = [world.screen(next(self.seeds), few, many) for _ in range(NUM_SCREENS)]
+    def _fresh(self) -> Seen:
+        screens = [world.screen(next(self.seeds)) for _ in range(LANGUAGE_SCREENS)]
         return Seen(screens, self.look(screens))
 
     def losses(self, seen: Seen, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -166,17 +163,19 @@ class Teacher:
         )
         cache.batch_repeat_interleave(num_questions)
         places = int(self.positions.max()) + 1 + torch.arange(batch.tokens.shape[1])
-        hidden = model.model(
+        output = model.model(
             input_ids=batch.tokens,
             position_ids=places.expand(3, len(batch.tokens), -1),
             past_key_values=cache,
             use_cache=True,
-        ).last_hidden_state  # [B, T, H]
+            output_hidden_states=True,
+        )
         is_next_label = batch.is_label[:, 1:]
-        log_prob = model.lm_head(hidden[:, :-1][is_next_label]).log_softmax(-1)  # [number of labels, V]
+        log_prob = model.lm_head(output.last_hidden_state[:, :-1][is_next_label]).log_softmax(-1)  # [labels, V]
         answers = -(self.labels[batch.tokens[:, 1:][is_next_label]] * log_prob).sum(-1).mean()
         shown = seen.image_tokens.repeat_interleave(num_questions, 0)  # [B, 16, H]
-        pointer = self.pointer.loss(hidden[torch.arange(len(hidden)), batch.last], shown, batch.elements)
+        hidden = output.hidden_states[POINTER_LAYER][torch.arange(len(shown)), batch.last]  # [B, H]
+        pointer = self.pointer.loss(hidden, shown, batch.elements)
         return answers, pointer
 
 

@@ -67,7 +67,7 @@ def noisy_answer(
     sides = (x2 - x1, y2 - y1) * 2
     errors = [(noise.shift + noise.jitter * rng.gauss(0, 1)) * side for side in sides]
     if task == "click":
-        return world.click_answer((x1 + x2 - 1) / 2 + errors[0], (y1 + y2 - 1) / 2 + errors[1])
+        return world.click_answer((x1 + x2) / 2 + errors[0], (y1 + y2) / 2 + errors[1])
     return world.box_answer((x1 + errors[0], y1 + errors[1], x2 + errors[2], y2 + errors[3]))
 
 

@@ -80,10 +80,6 @@ class PointerHeads(nn.Module):
         """
         cells = torch.tensor([centre_cell(element) for element in elements])
         boxes = torch.tensor([element.box for element in elements]) / SIZE
-        logits = (
-            torch.einsum(
-                "bh,bch->bc", self.query(hidden), self.key(F.layer_norm(image_tokens, image_tokens.shape[-1:]))
-            )
-            / 8
-        )
+        hidden, keys = (F.layer_norm(states, states.shape[-1:]) for states in (hidden, image_tokens))
+        logits = torch.einsum("bh,bch->bc", self.query(hidden), self.key(keys)) / self.query.out_features**0.5
         return F.cross_entropy(logits, cells) + 5 * F.smooth_l1_loss(self.box(hidden), boxes, beta=0.05)

@@ -32,7 +32,7 @@ class Element:
 
     colour: str
     kind: str
-    box: Box  # x1, y1, x2, y2 in pixels, half-open
+    box: Box  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
     @property
     def name(self) -> str:
@@ -96,10 +96,10 @@ def ask(element: Element, task: Task) -> str:
     return f"click the {element.name}" if task == "click" else f"box of the {element.name}"
 
 
-def screen(seed: int, min_elements: int = 3, max_elements: int = 5) -> Screen:
-    """The screen of a seed; for RL always of three to five elements."""
+def screen(seed: int) -> Screen:
+    """The screen of a seed, of three to five elements."""
     rng = random.Random(seed)
-    pairs = _pairs(rng)[: rng.randint(min_elements, max_elements)]
+    pairs = _pairs(rng)[: rng.randint(3, 5)]
     rng.shuffle(pairs)
     return Screen(_place(rng, pairs), rng.choice(THEMES))
 
@@ -159,17 +159,17 @@ def _whole(value: float, largest: int) -> int:
 def right_answer(element: Element, task: Task) -> str:
     """The centre of the element, or its box."""
     x1, y1, x2, y2 = element.box
-    return click_answer((x1 + x2 - 1) / 2, (y1 + y2 - 1) / 2) if task == "click" else box_answer(element.box)
+    return click_answer((x1 + x2) / 2, (y1 + y2) / 2) if task == "click" else box_answer(element.box)
 
 
 def score(answer: str, box: Box, task: Task) -> float:
-    """1 for a click inside of the half-open box, else 0; the IoU of a box. 0 for what is not wholly an answer."""
+    """1 for a click in the box, borders included, else 0; the IoU of a box. 0 for what is not wholly an answer."""
     match = (CLICK if task == "click" else BOX).fullmatch(answer)
     if match is None:
         return 0.0
     numbers = [int(number) for number in match.groups()]
     if task == "click":
-        return float(box[0] <= numbers[0] < box[2] and box[1] <= numbers[1] < box[3])
+        return float(box[0] <= numbers[0] <= box[2] and box[1] <= numbers[1] <= box[3])
     return iou((numbers[0], numbers[1], numbers[2], numbers[3]), box)
 
 
