@@ -13,7 +13,7 @@ from mmrl import datasets
 from mmrl.config import DatasetSettings, PromptSettings, check_config
 from mmrl.datasets import load_dataset_prompts, write_synthetic
 from mmrl.errors import ConfigError
-from mmrl.prompts import tiny_prompts
+from mmrl.prompts import load_prompts, tiny_prompts
 
 
 def lines(path: Path, rows: list[Any]) -> str:
@@ -74,8 +74,8 @@ def test_a_folder_of_parquet_files_is_a_data_set_with_splits(tmp_path: Path) -> 
         shutil.copy(str(made.path), tmp_path / "all" / "data" / f"{split}-00000-of-00001.parquet")
     settings = DatasetSettings(path=str(tmp_path / "all"), layout="screenspot_hf", cache=str(tmp_path / "cache"))
     before = sorted(path.name for path in (tmp_path / "all").rglob("*"))
-    for split, count in ((None, 3), ("test", 2), ("train[:1]", 1)):
-        assert len(load_dataset_prompts(settings.model_copy(update={"split": split}))) == count
+    for asked_for, count in ((None, 3), ("test", 2), ("train[:1]", 1)):
+        assert len(load_dataset_prompts(settings.model_copy(update={"split": asked_for}))) == count
     with pytest.raises(ConfigError, match=r"cannot load .*Unknown split"):
         load_dataset_prompts(settings.model_copy(update={"split": "validation"}))
     assert sorted(path.name for path in (tmp_path / "all").rglob("*")) == before  # nothing is written beside the data
@@ -265,10 +265,11 @@ def test_a_data_set_that_is_not_here_has_a_synthetic_twin(tmp_path: Path) -> Non
     tiny = tiny_prompts(settings, tmp_path / "data", seed=0)
     assert [part.weight for part in tiny.train] == [1, 2, 1]  # type: ignore[union-attr]
     first, second, third = [part.source for part in tiny.train]  # type: ignore[union-attr]
-    assert len(load_dataset_prompts(first)) == 8  # the real rows, the first of them
+    assert [prompt.text for prompt in load_prompts(first)] == list("abcdefgh")  # the real rows, the first of them
     assert third == "lab:shapes/train"
     for source in (second, tiny.held_out):
-        prompts = load_dataset_prompts(source)  # type: ignore[arg-type]
+        assert source is not None
+        prompts = load_prompts(source)
         assert len(prompts) == 8
         assert all(prompt.text.startswith("Go: open the") and "box" in prompt.target for prompt in prompts)
 

@@ -26,7 +26,7 @@ def written(tmp_path: Path) -> Any:
 
 def coloured(prompt: Prompt, colour: str) -> list[float]:
     """The box of a colour by the pixels of the image: x1, y1, x2, y2, half-open."""
-    pixels = np.asarray(prompt.media[0].load()).astype(int)  # type: ignore[attr-defined]
+    pixels = np.asarray(prompt.media[0].load()).astype(int)
     rows, columns = np.nonzero(np.abs(pixels - _synthetic.COLOURS[colour]).sum(2) == 0)
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
 
@@ -138,6 +138,8 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
         ("gui_r1", CLICK | {"gt_bbox": [0.5, 0.2]}, {"action": "click", "point": (40.0, 10.0)}),
         ("gui_r1", CLICK | {"gt_bbox": [0.5, 0.2, 0.75, 0.4]}, {"action": "click", "box": (40.0, 10.0, 60.0, 20.0)}),
         ("gui_r1", CLICK | {"gt_bbox": [-100, -100], "gt_action": "complete"}, {"action": "finish"}),
+        ("gui_r1", CLICK | {"gt_bbox": [-100, -100, -100, -100], "gt_action": "type", "gt_input_text": "a b"},
+         {"action": "type", "input_text": "a b"}),
         ("gui_r1_pixels", CLICK | {"gt_bbox": [40, 10]}, {"action": "click", "point": (40.0, 10.0)}),
         ("visual_rft", {"image": "a.png", "problem": "Find",
                         "solution": "<answer>[{'Position': [500, 200, 750, 1000], 'Confidence': 1}]</answer>"},

@@ -43,17 +43,22 @@ def test_a_file_is_not_opened_before_someone_looks(tmp_path: Path) -> None:
 
 
 def test_a_picture_needs_a_path_or_bytes() -> None:
-    for given in ({}, {"path": Path("a"), "content": b""}):
+    for path, content in ((None, None), (Path("a"), b"")):
         with pytest.raises(ValueError, match="needs a path or its bytes, one of the two"):
-            StoredPicture("both", **given)
+            StoredPicture("both", path, content)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"not an image", RED[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"]
-)
+@pytest.mark.parametrize("content", [b"", b"not an image", RED[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"])
 def test_what_is_no_image_is_named(content: bytes) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the image row 3"):
         StoredPicture("row 3", content=content).load()
+
+
+def test_formats_beyond_those_of_photographs_and_screens_are_refused() -> None:
+    targa = encoded(Image.new("RGB", (7, 5)), format="TGA")
+    assert Image.open(BytesIO(targa)).size == (7, 5), "Pillow itself reads it"
+    with pytest.raises(ConfigError, match="the image old: it is in none of the formats PNG, JPEG"):
+        StoredPicture("old", content=targa).load()
 
 
 def test_the_header_alone_says_the_size() -> None:
