@@ -150,4 +150,9 @@ def _row(source: str, number: int, line: str) -> Prompt:
         raise ConfigError(
             f"prompts: {source}, line {number} needs an object with the text field 'prompt', got {line[:80]!r}"
         )
+    if row.get("image") or row.get("images"):
+        raise ConfigError(
+            f"prompts: {source}, line {number} has images; give such a file as a section: "
+            f"{{path: {source}, layout: columns}}"
+        )
     return Prompt(row["prompt"], target={key: value for key, value in row.items() if key != "prompt"})

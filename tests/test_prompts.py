@@ -47,6 +47,15 @@ def test_a_row_without_a_prompt_is_named_by_its_line(tmp_path: Path, row: str) -
         load_prompts(str(path))
 
 
+def test_a_row_with_images_is_not_read_as_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a", "images": []}\n{"prompt": "b", "images": ["b.png"]}\n')
+    with pytest.raises(
+        ConfigError, match=r"line 2 has images; give such a file as a section: {path: .*layout: columns}"
+    ):
+        load_prompts(str(path))
+
+
 def test_a_file_of_the_working_folder_is_taken_before_a_shipped_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
