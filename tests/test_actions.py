@@ -63,9 +63,20 @@ def canvases(draw: st.DrawFn) -> Canvas:
 
 
 KEYS = st.sampled_from(["ctrl", "c", "enter", "shift", "'", '"', "\\", "back", "é"])
-TYPED = st.text(max_size=30) | st.sampled_from(
-    ["it's", "a \"b\" 'c'\n", "</tool_call>", "\\n", "```", "Action: x", "')"]
-)
+NASTY = [
+    "it's",
+    "a \"b\" 'c'\n",
+    "</tool_call>",
+    "<tool_call>",
+    "\\n",
+    "```",
+    "\nAction: wait()",
+    "')",
+    "",
+    "\x00\u2028",
+    "\\",
+]
+TYPED = st.text(max_size=30) | st.sampled_from(NASTY)
 
 
 @st.composite
@@ -120,8 +131,14 @@ def test_an_action_comes_back_from_its_text(name: DialectName, data: st.DataObje
     text = dialect.write(action, canvas)
     parsed = dialect.parse(text, canvas)
     assert_close(action, parsed, canvas)
-    if parsed.amount is None or parsed.kind != "scroll" or canvas.convention != "original":
-        assert dialect.write(parsed, canvas) == text, "what stands on the grid stays there"
+    assert dialect.write(parsed, canvas) == text, "what stands on the grid stays there"
+
+
+@pytest.mark.parametrize("name", ["pyautogui", "qwen", "ui_tars"])
+@pytest.mark.parametrize("text", NASTY)
+def test_typed_text_never_breaks_out_of_its_call(name: DialectName, text: str) -> None:
+    typed = Action("type", text=text)
+    assert DIALECTS[name].parse(DIALECTS[name].write(typed, SCREEN), SCREEN) == typed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -135,7 +152,7 @@ def test_every_dialect_clicks_where_it_is_told(name: DialectName, convention: Co
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_dialect_cannot_say_is_an_error_and_never_lost(name: DialectName) -> None:
     dialect = DIALECTS[name]
-    unsaid = {"plain": "drag", "pyautogui": "open", "qwen": None, "ui_tars": "answer"}[name]
+    unsaid = {"plain": "drag", "pyautogui": "open", "qwen": None, "ui_tars": "answer"}.get(name)
     samples: dict[str | None, Action] = {
         "drag": Action("drag", end=(1, 2)),
         "open": Action("open", text="x"),

@@ -1,7 +1,8 @@
 """Calls of pyautogui as text, and OSWorld's WAIT, DONE and FAIL. Read, never run.
 
 Xie et al. 2024 (OSWorld, arXiv 2404.07972). The code is the whole text or stands in one fence of three backticks. It
-is one call, but `moveTo` and then `dragTo` are one drag. A notch of the wheel counts as 100 pixels, as in browsers.
+is one call, but `moveTo` and then `dragTo` are one drag. A notch of the wheel counts as 100 pixels, as in browsers. A
+finish without a text is written DONE, which is read as a success.
 """
 
 from mmrl._actions.action import Action, Direction, Kind
@@ -135,7 +136,10 @@ def words(action: Action, canvas: Canvas) -> str:
     if action.kind == "scroll":
         return _scroll_text(action, point)
     if action.kind == "type":
-        return f"pyautogui.write({quote(action.text or '')})"
+        literal = quote(action.text or "")
+        if "```" in literal:  # would look like the end of a fence
+            literal = literal.replace("`", "\\x60")
+        return f"pyautogui.write({literal})"
     if action.kind == "hotkey":
         name = "press" if len(action.keys) == 1 else "hotkey"
         return f"pyautogui.{name}({', '.join(map(quote, action.keys))})"

@@ -47,9 +47,9 @@ def read(text: str, canvas: Canvas) -> Action:
     if kind == "hotkey":
         return Action(kind, keys=_keys(name, arguments))
     if kind == "wait":
-        return Action(kind, amount=_number(arguments, "time"))
+        return Action(kind, amount=_number(arguments, "time") if "time" in arguments else None)
     if kind == "finish":
-        return Action(kind, text=_text(arguments, "status"))
+        return Action(kind, text=_text(arguments, "status") if "status" in arguments else None)
     if kind is None:
         raise ParseError(f"no action {shown(name)}; known are {', '.join(_KINDS)}")
     return Action(kind, text=_text(arguments, "text"))
@@ -129,9 +129,7 @@ def _arguments(action: Action, canvas: Canvas) -> tuple[str, Arguments]:
     if action.kind == "hotkey":
         return name, {"keys": list(action.keys)}
     if action.kind == "finish":
-        return name, {"status": "success" if action.text is None else action.text}
-    if action.kind == "wait" and action.amount is None:
-        return name, {"time": 1}  # the tool wants one
+        return name, {} if action.text is None else {"status": action.text}
     amount: Arguments = {} if action.amount is None else {"time": json.loads(plain_number(action.amount))}
     text: Arguments = {} if action.text is None else {"text": action.text}
     return name, {**point, **amount, **text}
