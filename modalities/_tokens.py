@@ -17,7 +17,7 @@ from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
 from mmrl.modalities._backbone import Answers, Backbone
 from mmrl.modalities._chunked import Head, chosen
 from mmrl.modalities._distribution import Shaping
-from mmrl.modalities._inputs import EncodedPrompt
+from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
 from mmrl.plans import AnswerPlan
@@ -152,21 +152,22 @@ class TokenPolicy(ABC):
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
 
         Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing or spell
-        a banned token.
+        a media token or an end token.
         """
         if outputs.texts is None or len(outputs.texts) != len(prompts):
             got = "none" if outputs.texts is None else str(len(outputs.texts))
             raise ValueError(f"{len(prompts)} prompts need as many texts, got {got}")
-        rows = [torch.tensor([*self.tokenize(text), self.end_tokens[0]]) for text in outputs.texts]
-        banned = torch.tensor(self.banned, dtype=torch.int64)
-        for number, row in enumerate(rows):
-            if torch.isin(row, banned).any():
-                raise ValueError(f"answer {number} holds a media token, which no answer may: {outputs.texts[number]!r}")
+        tokenized = [self.tokenize(text) for text in outputs.texts]
+        for number, tokens in enumerate(tokenized):
+            for kind, refused in (("a media token", self.banned), ("an end token", self.end_tokens)):
+                if set(tokens) & set(refused):
+                    raise ValueError(f"answer {number} spells {kind}, which no text may: {outputs.texts[number]!r}")
+        rows = [torch.tensor([*tokens, self.end_tokens[0]]) for tokens in tokenized]
         length = torch.tensor([len(row) for row in rows])
-        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        drawn = Drawn(tokens, length, torch.zeros(tokens.shape), torch.ones(len(rows), dtype=torch.bool), None)
+        table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
+        drawn = Drawn(table, length, torch.zeros(table.shape), is_finished, None)
         trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
-        rollout = self._rollout(prompts, keys, torch.arange(len(rows)), trace, torch.ones(len(rows), dtype=torch.bool))
+        rollout = self._rollout(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0)
 
     def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:

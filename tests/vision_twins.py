@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from mmrl.contracts import Placement
 from mmrl.data import Prompt, Rollout
@@ -61,3 +62,27 @@ def rollout(policy: VisionLanguage, max_tokens: int = 10, **shaping: Any) -> Rol
     """Groups of 3, 2 and 4 answers to prompts with no, one and three images."""
     plans = [AnswerPlan(count, max_tokens, **shaping) for count in GROUPS]
     return policy.rollout(PROMPTS, plans, keys(3))
+
+
+@torch.no_grad()
+def slow_logits(policy: VisionLanguage, rollout: Rollout, sample: int) -> Tensor:
+    """[length, V] by transformers' own forward: the sample alone, one token more each time, no cache, no positions.
+
+    The model finds the positions by itself.
+    """
+    model: Any = policy.modules()["model"]
+    prompt = rollout.trace.prompts[int(rollout.prompt[sample])]
+    length = int(rollout.trace.drawn.length[sample])
+    answer = rollout.trace.drawn.tokens[sample, :length]
+    kind = "token_type_ids" if model.config.model_type == "gemma3" else "mm_token_type_ids"
+    reads_kinds = kind == "token_type_ids" or hasattr(model.model, "get_rope_index")
+    found = []
+    for count in range(length):
+        tokens = torch.cat([prompt.tokens, answer[:count]])[None]
+        kinds = torch.cat([prompt.token_types, torch.zeros(count, dtype=torch.int64)])[None]
+        extra = {kind: kinds} if reads_kinds else {}
+        output = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **extra, **prompt.media
+        )
+        found.append(output.logits[0, -1])
+    return torch.stack(found)

@@ -1,22 +1,19 @@
 """Answers are drawn from the distribution whose log-probs are recorded, one token at a time, each by its own number."""
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from mmrl.contracts import ConfigError
-from mmrl.data import Outputs, Prompt, Rollout
+from mmrl.data import Rollout
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Ending, _batches, uniforms
 from mmrl.modalities._distribution import Shaping, draw, shaped_log_probs
 from mmrl.modalities._tiny_vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans import AnswerPlan
-from mmrl.views import DecisionView, DenoisingView
+from mmrl.views import DecisionView
 from tests import vision_twins
 from tests.vision_twins import GROUPS, PROMPTS, keys
 
@@ -33,33 +30,6 @@ def drawn(family: str = "qwen2_5_vl", shaping: str = "plain") -> tuple[VisionLan
     return policy, vision_twins.rollout(policy, 8, **SHAPINGS[shaping])
 
 
-@torch.no_grad()
-def slow_logits(policy: VisionLanguage, rollout: Rollout, sample: int) -> Tensor:
-    """[length, V] by transformers' own forward: the sample alone, one token more each time, no cache, no positions.
-
-    The model finds the positions by itself.
-    """
-    model: Any = policy.modules()["model"]
-    prompt = rollout.trace.prompts[int(rollout.prompt[sample])]
-    length = int(rollout.trace.drawn.length[sample])
-    answer = rollout.trace.drawn.tokens[sample, :length]
-    is_gemma = model.config.model_type == "gemma3"
-    found = []
-    for count in range(length):
-        tokens = torch.cat([prompt.tokens, answer[:count]])[None]
-        kinds = torch.cat([prompt.token_types, torch.zeros(count, dtype=torch.int64)])[None]
-        extra = {"token_type_ids": kinds} if is_gemma else {"mm_token_type_ids": kinds} if model_has_axes(model) else {}
-        output = model(
-            input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **extra, **prompt.media
-        )
-        found.append(output.logits[0, -1])
-    return torch.stack(found)
-
-
-def model_has_axes(model: Any) -> bool:
-    return hasattr(model.model, "get_rope_index")
-
-
 @pytest.mark.parametrize("shaping", SHAPINGS)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, shaping: str) -> None:
@@ -69,7 +39,7 @@ def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, shaping: 
     assert decisions.entropy is not None
     for sample in (0, 3, 5):  # one of each prompt: no image, one, three
         length = int(rollout.trace.drawn.length[sample])
-        log_probs = shaped_log_probs(slow_logits(policy, rollout, sample), settings)
+        log_probs = shaped_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings)
         tokens = rollout.trace.drawn.tokens[sample, :length]
         expected = log_probs.gather(1, tokens[:, None])[:, 0]
         entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(1)
@@ -85,7 +55,7 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
         length = int(rollout.trace.drawn.length[sample])
         generator = torch.Generator().manual_seed(GroupKey(1, 0, group).seed_for("tokens", member))
         numbers = torch.rand(length, generator=generator, dtype=torch.float64)
-        tokens = draw(shaped_log_probs(slow_logits(policy, rollout, sample), settings), numbers)
+        tokens = draw(shaped_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings), numbers)
         assert torch.equal(tokens, rollout.trace.drawn.tokens[sample, :length])
 
 
@@ -147,7 +117,7 @@ def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
     rollout = vision_twins.rollout(policy, 5, temperature=0.0)
     assert rollout.blocks[0].call.shape == (9, 0)
     for sample in (0, 3, 5):
-        logits = slow_logits(policy, rollout, sample)
+        logits = vision_twins.slow_logits(policy, rollout, sample)
         logits[:, list(policy.banned)] = -torch.inf
         length = int(rollout.trace.drawn.length[sample])
         assert torch.equal(logits.argmax(1), rollout.trace.drawn.tokens[sample, :length])
@@ -219,80 +189,3 @@ def test_an_ending_looks_only_as_far_back_as_the_stop_text_is_long() -> None:
 
 def test_prompts_fill_batches_and_large_groups_stand_alone() -> None:
     assert _batches([2, 2, 3, 9, 1, 1], 4) == [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
-
-
-def test_given_texts_are_evaluated_as_if_drawn() -> None:
-    policy, _ = drawn()
-    texts = ("red", "the box </think>", "")
-    given = policy.given(PROMPTS, Outputs(texts=texts), keys(3))
-    assert given.outputs.texts == texts and given.num_calls == 0
-    view = DecisionView(torch.arange(3))
-    with pytest.raises(ValueError, match="recompute"):
-        policy.recorded(given, view)
-    again = policy.recompute(given, 2)
-    values = policy.evaluate(given, view).values.detach()
-    torch.testing.assert_close(policy.recorded(again, view).values, values, atol=1e-5, rtol=0)
-    expected = slow_logits(policy, given, 1)
-    expected[:, list(policy.banned)] = -torch.inf
-    tokens = given.trace.drawn.tokens[1, : int(given.trace.drawn.length[1])]
-    assert tokens[-1] == policy.end_tokens[0]
-    log_probs = expected.log_softmax(1).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(values[1, : len(tokens)], log_probs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        (Outputs(), "3 prompts need as many texts, got none"),
-        (Outputs(texts=("one",)), "3 prompts need as many texts, got 1"),
-        (Outputs(texts=("one", "two <|image_pad|>", "three")), "answer 1 holds a media token"),
-    ],
-)
-def test_given_texts_that_do_not_fit_are_refused(outputs: Outputs, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        drawn()[0].given(PROMPTS, outputs, keys(3))
-
-
-def test_recomputed_log_probs_are_those_of_the_weights_in_place() -> None:
-    policy = vision_twins.policy()
-    rollout = vision_twins.rollout(policy, 8)
-    view = DecisionView(torch.arange(9))
-    before = policy.recorded(rollout, view).values
-    for tensor in policy.weights.tensors("trained").values():
-        tensor.mul_(1.01)
-    after = policy.recorded(policy.recompute(rollout, 4), view).values
-    torch.testing.assert_close(after, policy.evaluate(rollout, view).values.detach(), atol=1e-5, rtol=0)
-    assert (after - before).abs().max() > 1e-3
-
-
-def test_only_decisions_are_evaluated() -> None:
-    policy, rollout = drawn()
-    view = DenoisingView(torch.tensor([0]), torch.tensor([0]), torch.tensor([0.5]), (1,), 1)
-    with pytest.raises(ConfigError, match="a token policy evaluates decisions, not a DenoisingView"):
-        policy.evaluate(rollout, view)
-
-
-def test_calls_are_counted_by_answer() -> None:
-    policy = vision_twins.policy()
-    rollout = vision_twins.rollout(policy, 4)
-    assert (policy.num_calls, rollout.num_calls) == (9, 9)
-    policy.evaluate(rollout, DecisionView(torch.tensor([0, 5])))
-    assert policy.num_calls == 11
-
-
-def test_equal_prompts_of_two_groups_are_read_once_in_an_update() -> None:
-    policy = vision_twins.policy()
-    prompts = [PROMPTS[1], replace(PROMPTS[1], target={"answer": 1})]
-    rollout = policy.rollout(prompts, [AnswerPlan(2, 4)] * 2, keys(2))
-    seen: list[int] = []
-    tower = policy.modules()["model"].get_submodule("model.visual")
-    tower.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
-    policy.evaluate(rollout, DecisionView(torch.arange(4)))
-    assert seen == [len(rollout.trace.prompts[0].media["pixel_values"])]
-
-
-def test_a_prompt_of_text_alone_needs_no_images_anywhere_in_the_batch() -> None:
-    policy, _ = drawn()
-    rollout = policy.rollout([Prompt("red?"), Prompt("what is blue?")], [AnswerPlan(2, 4)] * 2, keys(2))
-    assert rollout.outputs.canvases == (None,) * 4
-    assert policy.evaluate(rollout, DecisionView(torch.arange(4))).values.shape == rollout.blocks[0].call.shape

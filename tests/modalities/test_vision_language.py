@@ -173,3 +173,26 @@ def test_a_model_that_is_not_there_or_of_another_kind_is_refused_by_name(tmp_pat
     for model in (tmp_path / "absent", tmp_path):
         with pytest.raises(ConfigError, match=r"modality\.model: (there is no folder|cannot load)"):
             VisionLanguage(model=str(model)).prepare(Placement(torch.device("cpu"), torch.float32))
+
+
+def test_image_tokens_stand_on_three_axes() -> None:
+    """Qwen2-VL (arXiv 2409.12191): three words, an image of 2 x 3 tokens, five words; by hand."""
+    encoder = vision_twins.policy().encoder
+    kinds = torch.tensor([0] * 3 + [1] * 6 + [0] * 5)
+    grid = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
+    positions, following = encoder._positions(torch.zeros(14, dtype=torch.int64), kinds, grid)
+    words = [6, 7, 8, 9, 10]
+    assert positions.tolist() == [
+        [0, 1, 2, 3, 3, 3, 3, 3, 3, *words],
+        [0, 1, 2, 3, 3, 3, 4, 4, 4, *words],
+        [0, 1, 2, 3, 4, 5, 3, 4, 5, *words],
+    ]
+    assert following == 11
+
+
+def test_other_numbers_of_image_tokens_and_features_are_refused_with_both() -> None:
+    encoder = vision_twins.policy().encoder
+    grid = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
+    encoder._check_grid(PROMPTS[1], torch.tensor([0, 1, 1, 1, 1, 1, 1]), grid)
+    with pytest.raises(ConfigError, match="has 5 image tokens for 6 image features of 1 images"):
+        encoder._check_grid(PROMPTS[1], torch.tensor([0, 1, 1, 1, 1, 1, 0]), grid)
