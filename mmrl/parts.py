@@ -8,18 +8,19 @@ import torch
 
 from mmrl import checkpoint, plugins
 from mmrl.collect import Collector
-from mmrl.config import EvaluationSettings, OptimizerSettings, Plugin, RunConfig
+from mmrl.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.contracts import Advantage, ConfigError, Loss, Modality, Reward, Sampler
 from mmrl.data import Prompt, WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
 from mmrl.keys import GroupKey, seed_from
+from mmrl.optimizer import optimizer_of
 from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream, load_prompts, mixture
+from mmrl.reward_batches import check_targets
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import Trainer
-from mmrl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         collector=collector,
         advantage=parts.advantage,
         loss=parts.loss,
-        optimizer=_optimizer(config.optimizer, weights),
+        optimizer=optimizer_of(config.optimizer, weights),
         stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
         evaluator=evaluator,
         tracking=tracking or Tracking(),
@@ -233,13 +234,26 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
             f"loss {config.loss['name']!r} reads {parts.loss.kind}, but modality {config.modality['name']!r} evaluates "
             f"{', '.join(sorted(parts.policy.evaluates))}"
         )
+    if (
+        "reference" in parts.loss.needs
+        and getattr(parts.loss, "kl", None) == "exact"
+        and parts.policy.draws == "tokens"
+    ):
+        raise ConfigError(
+            f"loss.kl is 'exact', but tokens have no exact KL (it would need every log-prob of the vocabulary), and "
+            f"modality {config.modality['name']!r} makes its samples of tokens; set loss.kl to k1, k2 or k3"
+        )
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     plan = example_plan(parts.sampler, config.group_size)
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
+        flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         raise ConfigError(
             f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
-            "use a stochastic sampler, or a loss on the forward process such as 'nft'"
+            + ("set sampler.temperature above 0" if parts.policy.draws == "tokens" else flows)
         )
+    for term in parts.scorer.terms:
+        for prompts in parts.prompts.sets:
+            check_targets(term.name, term.reward, prompts)
     if parts.evaluation is not None:
         evaluation, settings = parts.evaluation, parts.evaluation.settings
         drawn = {"sampler": (settings.sampler, evaluation.sampler)}
@@ -247,6 +261,8 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
         for name, (own, sampler) in drawn.items():
             _check_sampler(f"evaluation.{name}", own, sampler, config, parts.policy)
             example_plan(sampler, settings.samples_per_prompt)
+        for term in evaluation.scorer.terms:
+            check_targets(term.name, term.reward, evaluation.prompts)
         _check_evaluated_weights(config, parts.loss)
 
 
@@ -281,22 +297,3 @@ def _trained_of(run: Path) -> dict[str, torch.Tensor]:
     if found is None:
         raise ConfigError(f"warm_start: {run} holds no checkpoint")
     return dict(checkpoint.load(found).tensors["trained"])
-
-
-def _optimizer(settings: OptimizerSettings, weights: Weights) -> torch.optim.Optimizer:
-    """One parameter group where all tensors learn at the same rate; else one for each tensor, in their order."""
-    if len(set(weights.rate_scale.values())) <= 1:
-        groups = [{"params": list(weights.parameters.values()), "rate_scale": next(iter(weights.rate_scale.values()))}]
-    else:
-        groups = [{"params": [p], "rate_scale": weights.rate_scale[name]} for name, p in weights.parameters.items()]
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=settings.betas[0], weight_decay=decay)
-    if settings.name == "adamw8bit":
-        try:
-            from bitsandbytes.optim import AdamW8bit
-        except ImportError as error:
-            raise ConfigError("optimizer.name 'adamw8bit' needs bitsandbytes: pip install 'mmrl[quantise]'") from error
-        return AdamW8bit(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)  # type: ignore[no-any-return]
-    kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)

@@ -2,13 +2,14 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch
-from mmrl.data import Rollout
+from mmrl.data import Prompt, Rollout
 from mmrl.keys import generator
 
 # What a policy can make; a reward may also need target.<field>.
@@ -56,16 +57,22 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
     for need in sorted(reward.needs):
         kind, _, entry = need.partition(".")
         if kind == "target" and entry:
-            lacking = [prompt.text for prompt in batch.prompts if entry not in prompt.target]
-            if lacking:
-                raise ConfigError(
-                    f"reward {name!r} needs {entry!r} in the target of every prompt, got none for {lacking[0]!r}"
-                )
+            check_targets(name, reward, batch.prompts)
         elif need not in MEDIA:
             raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(MEDIA)} and target.<field>")
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def check_targets(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
+    """Raises ConfigError for a prompt whose target lacks what the reward `name` needs."""
+    needs = sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target."))
+    for prompt in prompts:
+        if lacking := [entry for entry in needs if entry not in prompt.target]:
+            raise ConfigError(
+                f"reward {name!r} needs {lacking[0]!r} in the target of every prompt, got none for {prompt.text!r}"
+            )
 
 
 def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:

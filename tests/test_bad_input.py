@@ -83,7 +83,8 @@ def test_a_wrong_setting_is_named_with_what_is_right(cli: CommandLine, override:
     Path("textless.jsonl").write_text('{"text": "a"}\n')
     Path("latin.txt").write_bytes(b"caf\xe9\n")
     ended = cli.train("evaluation=null" if "my_rewards" in override else "seed=0", override)
-    assert (ended.code, ended.out) == (2, "")
+    assert ended.code == 2
+    assert ended.out == "" or "must return" in message  # a reward is seen to be wrong once the run has begun
     assert message in ended.err
     assert not Path("run").exists() or [path.name for path in Path("run").iterdir()] != ["config.yaml"]
 

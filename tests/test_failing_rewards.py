@@ -20,8 +20,9 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLine) -> None:
-    ended = cli.train("rewards=[{name: my_rewards:Raises}]", "evaluation=null")
+@pytest.mark.parametrize("kind", ["nft", "vision_language"])
+def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLine, kind: str) -> None:
+    ended = cli.train("rewards=[{name: my_rewards:Raises}]", "evaluation=null", kind=kind)
     assert ended.code == 1
     assert "8 of 8 samples could not be judged, max_failed_share allows 10%" in ended.err
     assert "first failure: my_rewards:Raises: RuntimeError: the judge is away" in ended.err
@@ -34,7 +35,7 @@ def test_a_reward_that_always_returns_nan_ends_the_run(cli: CommandLine) -> None
     assert "8 of 8 samples could not be judged" in ended.err and "returned nan" in ended.err
 
 
-@pytest.mark.parametrize("kind", ["nft", "policy_gradient"])
+@pytest.mark.parametrize("kind", ["nft", "policy_gradient", "vision_language"])
 @pytest.mark.parametrize("reward", ["RaisesForSome", "NanForSome"])
 def test_samples_that_a_reward_cannot_judge_are_counted_and_left_out(cli: CommandLine, kind: str, reward: str) -> None:
     share = ["scoring.max_failed_share=1", "evaluation=null", "iterations=3", "checkpoint.keep=9"]
@@ -56,10 +57,13 @@ def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> N
     assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
 
 
-@pytest.mark.parametrize("degenerate", ["keep", "drop", "refill"])
-def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, degenerate: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "degenerate"),
+    [*(("policy_gradient", how) for how in ("keep", "drop", "refill")), ("vision_language", "keep")],
+)
+def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, kind: str, degenerate: str) -> None:
     settings = [f"groups.degenerate={degenerate}", "evaluation=null", "iterations=2", "checkpoint.keep=9"]
-    ended = cli.train("rewards=[{name: my_rewards:Constant}]", *settings, kind="policy_gradient")
+    ended = cli.train("rewards=[{name: my_rewards:Constant}]", *settings, kind=kind)
     assert ended.code == 0
     for line in lines_of(Path("run")):
         assert line["groups/degenerate"] == 1.0

@@ -23,6 +23,7 @@ CORE = [
     "contracts",
     "plugins",
     "config",
+    "optimizer",
     "start",
     "catalogue",
     "datasets",

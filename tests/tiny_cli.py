@@ -21,7 +21,7 @@ class Constant:
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[str] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"images"})
+    needs: ClassVar[frozenset[str]] = frozenset()
     batch_size: ClassVar[int | None] = None
     value: float = 0.5
 

@@ -1,4 +1,4 @@
-"""Training runs of the shapes lab that take a second, in processes that may be killed."""
+"""Training runs of a second, on the shapes lab and on questions about images, in processes that may be killed."""
 
 import json
 import multiprocessing
@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmrl import checkpoint
+from tests.tiny_texts import vision_language
 
 SMALL = (  # whole sections, so that the shipped config may be tuned without a change here
     "iterations=6",
@@ -42,6 +43,13 @@ KINDS = {
         "loss={name: nft, draws: 1, reference_weight: 0.1, decay: {start: 0.5, maximum: 0.5}}",
         "averaging.decay=0.5",
     ),
+    "vision_language": ("loss={name: grpo}", "updates.minibatches=2", "averaging.decay=0.8"),
+    "vision_language_lora": (
+        "loss={name: grpo, kl_coef: 0.1, kl: k3}",
+        "modality.lora={rank: 2, alpha: 4}",
+        "updates.minibatches=2",
+        "averaging.decay=0.8",
+    ),
 }
 HEAVY = [
     "mmrl.cli",
@@ -50,6 +58,11 @@ HEAVY = [
     "peft",
     "transformers.models.clip.modeling_clip",
     "transformers.models.clip.tokenization_clip",
+    "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
+    "transformers.models.qwen2_5_vl.processing_qwen2_5_vl",
+    "transformers.models.qwen2_vl.image_processing_qwen2_vl",
+    "datasets",
+    "mmrl.modalities.vision_language",
     "accelerate",
     "torch._dynamo",
     "PIL.Image",
@@ -58,7 +71,8 @@ HEAVY = [
 
 def arguments(kind: str, out: Path, *overrides: str) -> list[str]:
     """Of `mmrl train` for a small run of a kind."""
-    return ["train", "quickstart", *SMALL, *KINDS[kind], *overrides, "--out", str(out)]
+    task = vision_language() if kind.startswith("vision_language") else ()
+    return ["train", "quickstart", *SMALL, *task, *KINDS[kind], *overrides, "--out", str(out)]
 
 
 def run_command(given: list[str], output: Path, save_event: int | None = None) -> None:
