@@ -51,8 +51,8 @@ def test_a_config_written_out_reads_back_equal(name: str, tmp_path: Path) -> Non
 def test_a_config_evaluates_on_prompts_that_it_does_not_train_on(name: str) -> None:
     parts = build(load_config(name))
     assert parts.evaluation is not None
-    trained_on = {prompt.text for prompts in parts.prompts.sets for prompt in prompts}
-    assert trained_on.isdisjoint(prompt.text for prompt in parts.evaluation.prompts)
+    trained_on = {(prompt.text, prompt.media) for prompts in parts.prompts.sets for prompt in prompts}
+    assert trained_on.isdisjoint((prompt.text, prompt.media) for prompt in parts.evaluation.prompts)
 
 
 @pytest.mark.parametrize(

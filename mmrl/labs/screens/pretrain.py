@@ -57,7 +57,7 @@ SPOIL = Stage(
     5e-4,
     is_falling=True,
     pointer=0.0,
-    noise={"click": Noise(wrong=0.4, jitter=0.25, shift=0.2), "box": Noise(wrong=0.3, jitter=0.15, shift=0.1)},
+    noise={"click": Noise(wrong=0.33, jitter=0.12, shift=0.26), "box": Noise(wrong=0.25, jitter=0.1, shift=0.1)},
 )
 
 

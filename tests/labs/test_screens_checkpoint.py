@@ -1,0 +1,123 @@
+import json
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
+
+from mmrl import labs
+from mmrl.labs.screens import grading, networks, world
+from mmrl.labs.screens.drawing import COLOURS, KINDS
+
+FOLDER = labs.checkpoint("screens")
+NUM_ASKED = 64
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return AutoModelForImageTextToText.from_pretrained(FOLDER).eval()
+
+
+@pytest.fixture(scope="module")
+def processor() -> Any:
+    return AutoProcessor.from_pretrained(FOLDER)
+
+
+def mean_score(answers: list[str], asked: Sequence[world.Question], task: world.Task) -> float:
+    scores = [world.score(text, q.target["box"], task) for text, q in zip(answers, asked, strict=True)]
+    return sum(scores) / len(scores)
+
+
+def test_the_folder_is_small_half_precision_and_names_no_machine() -> None:
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 3_200_000
+    assert {path.suffix for path in files} == {".json", ".jinja", ".safetensors"}
+    for path in files:
+        if path.suffix == ".safetensors":
+            assert {tensor.dtype for tensor in load_file(path).values()} == {torch.float16}
+        else:
+            text = path.read_text()
+            assert "_name_or_path" not in text and "/tmp" not in text and "/work" not in text
+    assert json.loads((FOLDER / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_checkpoints_of_all_labs_stay_below_12_megabytes() -> None:
+    files = [path for name in labs.names() for path in labs.checkpoint(name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 12_000_000
+
+
+def test_the_auto_classes_load_the_stock_classes_in_float32(model: Any, processor: Any) -> None:
+    assert isinstance(model, Qwen2_5_VLForConditionalGeneration) and model.dtype == torch.float32
+    assert isinstance(processor, Qwen2_5_VLProcessor) and processor.video_processor is not None
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_485_280
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_the_processor_is_the_one_that_the_script_makes(processor: Any) -> None:
+    made = networks.new_processor()
+    assert processor.tokenizer.get_vocab() == made.tokenizer.get_vocab()
+    assert processor.chat_template == made.chat_template
+    assert processor.image_processor.size == made.image_processor.size
+
+
+def test_a_word_or_a_number_is_one_token_and_any_text_comes_back(processor: Any) -> None:
+    tokenizer = processor.tokenizer
+    for word in (*(f" {word}" for word in ("the", "of", *COLOURS, *KINDS)), "click", "box", ", ", "<answer>"):
+        assert len(tokenizer(word)["input_ids"]) == 1
+    assert len({tuple(tokenizer(str(number))["input_ids"]) for number in range(113)}) == 113
+    assert all(len(tokenizer(str(number))["input_ids"]) == 1 for number in range(113))
+    for text in ("na\u00efve \u5b57 \U0001f600\n\t 12345", "<answer>[1, 22, 112, 9]</answer>", "  two  spaces"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert len(tokenizer(world.click_answer(34, 71))["input_ids"]) == 7
+    assert len(tokenizer(world.box_answer((3, 14, 15, 92)))["input_ids"]) == 11
+
+
+def test_a_screen_is_not_resized_and_stands_for_sixteen_tokens(processor: Any) -> None:
+    question = world.question(5, "click")
+    content = [{"type": "image", "image": question.media[0].load()}, {"type": "text", "text": question.text}]
+    encoded = processor.apply_chat_template(
+        [{"role": "user", "content": content}],
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
+    )
+    assert encoded["image_grid_thw"].tolist() == [[1, 8, 8]]
+    assert int((encoded["input_ids"] == networks.new_model(processor).config.image_token_id).sum()) == 16
+    assert encoded["input_ids"].shape[1] == 30 and "mm_token_type_ids" in encoded
+
+
+@pytest.mark.parametrize("task", get_args(world.Task))
+def test_the_model_looks_at_its_picture(model: Any, processor: Any, task: world.Task) -> None:
+    """With the picture of the next question its answers are no better than guesses."""
+    asked = world.prompts(f"{task}_held_out")[:NUM_ASKED]
+    swapped = [
+        world.Question(one.text, other.media, one.target)
+        for one, other in zip(asked, [*asked[1:], asked[0]], strict=True)
+    ]
+    own = grading.answer(model, processor, asked, is_greedy=True)
+    other = grading.answer(model, processor, swapped, is_greedy=True)
+    assert sum(a != b for a, b in zip(own, other, strict=True)) > 0.9 * NUM_ASKED
+    assert mean_score(own, asked, task) > mean_score(other, asked, task) + 0.25
+    assert mean_score(other, asked, task) < 0.2
+
+
+def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
+    """Asked for each element of one screen it clicks in different places."""
+    screen = world.screen(world.FIRST_SEED["held_out"])
+    picture = (world.ScreenPicture(world.FIRST_SEED["held_out"]),)
+    asked = [world.Question(world.ask(element, "click"), picture, {"box": element.box}) for element in screen.elements]
+    assert len(set(grading.answer(model, processor, asked, is_greedy=True))) >= len(asked) - 1
+
+
+@pytest.mark.parametrize("task", get_args(world.Task))
+def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any, task: world.Task) -> None:
+    """Sampled answers are often wrong, and greedy ones better: that is what RL mends."""
+    asked = world.prompts(f"{task}_held_out")[:NUM_ASKED]
+    torch.manual_seed(0)
+    sampled = mean_score(grading.answer(model, processor, asked, is_greedy=False), asked, task)
+    greedy = mean_score(grading.answer(model, processor, asked, is_greedy=True), asked, task)
+    assert 0.15 < sampled < greedy < 0.9
