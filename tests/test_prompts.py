@@ -186,3 +186,12 @@ def test_a_source_is_a_text_a_section_or_a_weighted_list() -> None:
 def test_a_wrong_source_is_one_clear_error(train: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_config(load_config("quickstart").model_dump() | {"prompts": {"train": train}})
+
+
+def test_a_lab_may_ask_about_pictures_that_are_drawn_when_they_are_looked_at() -> None:
+    first = load_prompts("lab:screens/box_held_out")[0]
+    (picture,) = first.media
+    assert first.text.startswith("box of the ") and len(first.target["box"]) == 4
+    assert picture.load().size == (112, 112)
+    with pytest.raises(ConfigError, match=r"'lab:screens/box': no split 'box' \(did you mean 'box_train'\?\)"):
+        load_prompts("lab:screens/box")
