@@ -57,6 +57,7 @@ def update_step(side: str, train: str, vocabulary: int, tokens: int) -> Callable
         mmrl = Mmrl(Path(folder), 1, GROUP, tokens, Lora(rank=8, alpha=16) if train == "lora" else None)
     for parameter in mmrl.policy.modules()["model"].parameters():
         parameter.data.clone()  # pages of a mapped file count from when they are read
+    assert len(mmrl.answers) == GROUP  # made now, not in the step
     if side == "mmrl":
         return mmrl.update
     encoded = mmrl.policy.encode(mmrl.prompts)[0]

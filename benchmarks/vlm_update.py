@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,6 @@ class Mmrl:
     lora: Lora | None = None
     policy: VisionLanguage = field(init=False)
     prompts: list[Prompt] = field(init=False)
-    drawn: Rollout = field(init=False)
 
     def __post_init__(self) -> None:
         engine = Engine()
@@ -73,7 +72,6 @@ class Mmrl:
         self.policy.prepare(engine.placement)
         self.updater = Updater(self.policy, Grpo(clip_low=0.2, clip_high=0.2), engine, self.group_size)
         self.prompts = make_prompts(self.policy, self.num_prompts, PROMPT)
-        self.drawn = self._given()
 
     @property
     def advantages(self) -> Tensor:
@@ -85,7 +83,8 @@ class Mmrl:
         """[P * G, K]"""
         return self.drawn.trace.drawn.tokens  # type: ignore[no-any-return]
 
-    def _given(self) -> Rollout:
+    @cached_property
+    def drawn(self) -> Rollout:
         """Answers of random words, an end token behind each."""
         count, chance = self.group_size * self.num_prompts, random.Random(0)
         texts = ("".join(chance.choices(WORDS, k=self.num_tokens - 1)) for _ in range(count))
