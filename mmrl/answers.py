@@ -28,6 +28,10 @@ _NUMBER_ALONE = re.compile(_NUMBER)
 _NUMBERS = re.compile(rf"{_NUMBER}(?:(?:{_COMMA}|[ \t\r\n]++){_NUMBER})*+")
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _JSON_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)  # an unclosed string ends the text
+_LITERAL_PIECE = re.compile(r"\"(?:[^\"\\]++|\\.)*+\"?+|'(?:[^'\\]++|\\.)*+'?+|\b(?:True|False|None)\b", re.DOTALL)
+_IN_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+_BOXED = "\\boxed{"
+_BRACES = re.compile(r"(?:\\.)++|\{++|\}++", re.DOTALL)  # what follows a backslash is no brace
 
 
 class ParseError(ValueError):
@@ -157,6 +161,35 @@ def read_json(text: str) -> object:
         raise ParseError(f"not JSON: {error.msg} at {shown(text[error.pos :])}") from None
 
 
+def read_literal(text: str) -> object:
+    """The value of JSON as Python writes it: texts may stand in single quotes, True, False and None are known too.
+
+    Nothing is evaluated: the text becomes JSON and is read as that (`read_json`), with its limits. Tuples, sets and
+    calls are none. Raises ParseError where it is neither.
+    """
+    _bound(text, MAX_JSON_CHARACTERS)
+    return read_json(_LITERAL_PIECE.sub(_as_json, text))
+
+
+def read_boxed(text: str) -> str:
+    r"""What stands in the one `\boxed{...}` of a text; what was thought before the last `</think>` does not count.
+
+    Raises:
+        ParseError: there is no such box, or more than one, or its braces do not close.
+    """
+    _bound(text)
+    rest = text.rpartition("</think>")[2]
+    count = rest.count(_BOXED)
+    if count != 1:
+        raise ParseError(f"needs one {_BOXED}...}}, got {count}")
+    start, depth = rest.index(_BOXED) + len(_BOXED), 1
+    for braces in _BRACES.finditer(rest, start):
+        if braces[0][0] == "}" and len(braces[0]) >= depth:
+            return rest[start : braces.start() + depth - 1]
+        depth += {"{": 1, "}": -1}.get(braces[0][0], 0) * len(braces[0])
+    raise ParseError(f"{_BOXED} is not closed in {shown(rest[start:])}")
+
+
 def shown(text: str) -> str:
     """The beginning of a text, for a message."""
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
@@ -165,6 +198,18 @@ def shown(text: str) -> str:
 def _bound(text: str, most: int = MAX_CHARACTERS) -> None:
     if len(text) > most:
         raise ParseError(f"a text may have {most} characters, got {len(text)}")
+
+
+def _as_json(piece: re.Match[str]) -> str:
+    """A text in single quotes, or a word of Python, as JSON has it."""
+    words = {"True": "true", "False": "false", "None": "null"}
+    if piece[0] in words:
+        return words[piece[0]]
+    if piece[0][0] == '"':
+        return piece[0]
+    is_closed = len(piece[0]) > 1 and piece[0][-1] == "'"
+    inner = _IN_QUOTES.sub(lambda found: {"\\'": "'", '"': '\\"'}.get(found[0], found[0]), piece[0][1:-1])
+    return f'"{inner}"' if is_closed else piece[0]
 
 
 def _number(text: str) -> float:

@@ -134,7 +134,7 @@ def test_an_action_comes_back_from_its_text(name: DialectName, data: st.DataObje
     assert dialect.write(parsed, canvas) == text, "what stands on the grid stays there"
 
 
-@pytest.mark.parametrize("name", ["pyautogui", "qwen", "ui_tars"])
+@pytest.mark.parametrize("name", ["gui_r1", "pyautogui", "qwen", "ui_tars"])
 @pytest.mark.parametrize("text", NASTY)
 def test_typed_text_never_breaks_out_of_its_call(name: DialectName, text: str) -> None:
     typed = Action("type", text=text)

@@ -93,6 +93,64 @@ def test_other_tool_calls_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "action"),
+    [
+        ("[{'action': 'click', 'point': [500, 250], 'input_text': 'no input text'}]", Action("click", point=AT)),
+        ('[{"action": "click", "coordinate": [500, 250]}]', Action("click", point=AT)),
+        ("{'action': 'Click', 'point': [500.0, 250]}", Action("click", point=AT)),
+        ("[{'action': 'doubleclick', 'point': [500, 250]}]", Action("double_click", point=AT)),
+        ("[{'action': 'rightclick', 'point': [500, 250]}]", Action("right_click", point=AT)),
+        ("[{'action': 'long_press', 'point': [500, 250]}]", Action("long_press", point=AT)),
+        ("[{'action': 'moveto', 'point': [500, 250]}]", Action("move", point=AT)),
+        ("[{'action': 'scroll', 'point': [-100, -100], 'input_text': 'UP'}]", Action("scroll", direction="up")),
+        ("[{'action': 'type', 'input_text': 'it\\'s'}]", Action("type", text="it's")),
+        ("[{'action': 'input_text', 'input_text': ''}]", Action("type", text="")),
+        ("[{'action': 'select', 'input_text': 'red'}]", Action("type", text="red")),
+        ("[{'action': 'open_app', 'input_text': 'Clock'}]", Action("open", text="Clock")),
+        ("[{'action': 'press_back'}]", Action("hotkey", keys=("back",))),
+        ("[{'action': 'navigate_home'}]", Action("hotkey", keys=("home",))),
+        ("[{'action': 'enter'}]", Action("hotkey", keys=("enter",))),
+        ("[{'action': 'close/delete'}]", Action("hotkey", keys=("delete",))),
+        ("[{'action': 'hotkey', 'input_text': 'ctrl+c'}]", Action("hotkey", keys=("ctrl", "c"))),
+        ("[{'action': 'complete', 'point': [-100, -100]}]", Action("finish")),
+        ("[{'action': 'wait'}]", Action("wait")),
+    ],
+)
+def test_lists_of_one_dictionary(said: str, action: Action) -> None:
+    assert parse("gui_r1", f"<think>I see [1, 2].</think> <answer>{said}</answer>") == action
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "[]",
+        "[{'action': 'click', 'point': [1, 2]}, {'action': 'click', 'point': [3, 4]}]",
+        "[{'action': 'click', 'point': [1, 2], 'coordinate': [3, 4]}]",
+        "[{'action': 'click'}]",
+        "[{'action': 'click', 'point': [1, 2, 3, 4]}]",
+        "[{'action': 'click', 'point': ['1', '2']}]",
+        "[{'action': 'click', 'point': [True, 2]}]",
+        "[{'action': 'fly', 'point': [1, 2]}]",
+        "[{'action': 'drag', 'point': [1, 2]}]",
+        "[{'action': ['click'], 'point': [1, 2]}]",
+        "[{'action': 'type', 'input_text': 'no input text'}]",
+        "[{'action': 'type'}]",
+        "[{'action': 'scroll', 'input_text': 'north'}]",
+        "[{'action': 'hotkey', 'input_text': ''}]",
+        "[{'action': 'press_'}]",
+        "click(1, 2)",
+        "[{'action': 'wait'}]</answer><answer>[{'action': 'wait'}]",
+    ],
+)
+def test_other_lists_are_refused(said: str) -> None:
+    with pytest.raises(ParseError):
+        parse("gui_r1", f"<answer>{said}</answer>")
+    with pytest.raises(ParseError):
+        parse("gui_r1", said)
+
+
+@pytest.mark.parametrize(
     ("call", "action"),
     [
         ("click(start_box='(500,250)')", Action("click", point=AT)),

@@ -1,5 +1,6 @@
 """Reading model text: one rule for tags, the formats of points and boxes, hostile texts in linear time."""
 
+import ast
 import json
 import time
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from mmrl.answers import (
     check_tags,
     extract,
     read_box,
+    read_boxed,
     read_json,
+    read_literal,
     read_numbers,
     read_place,
     read_point,
@@ -31,6 +34,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "point": read_point,
     "box": read_box,
     "json": read_json,
+    "literal": read_literal,
+    "boxed": read_boxed,
 }
 # Pieces of what models write; joined at random they come near to every pattern.
 PIECES = [
@@ -200,6 +205,61 @@ def test_other_json_is_refused(text: str, message: str) -> None:
         read_json(text)
 
 
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**11), 10**11) | st.text(st.characters(codec="ascii"), max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "it's", '"']), inner),
+        max_leaves=8,
+    )
+)
+def test_a_literal_is_what_python_reads(value: Any) -> None:
+    text = repr(value)
+    if "\\x" in text:  # JSON has no such escape: it is refused
+        return
+    assert read_literal(text) == ast.literal_eval(text) == value
+    assert read_literal(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"""['it\'s', "a 'b'", 'say "x"', '\\']""", ["it's", "a 'b'", 'say "x"', "\\"]),
+        ("""{'a': True, 'True': None, "b": 'None'}""", {"a": True, "True": None, "b": "None"}),
+    ],
+)
+def test_quotes_inside_of_quotes(text: str, value: Any) -> None:
+    assert read_literal(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "(1, 2)", "{1, 2}", "[1, ...]", "['a]", "['a' 'b']", "f('a')", "1 + 1", "[1,]", "Nonesuch"]
+)
+def test_other_literals_are_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        read_literal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{3}", "3"),
+        (r"<think>\boxed{1}, \boxed{2}</think> \boxed{\frac{a}{b}} it is", r"\frac{a}{b}"),
+        (r"\boxed{\text{a \} b}}", r"\text{a \} b}"),
+        (r"\boxed{{a}{b}}}", "{a}{b}"),
+        (r"\boxed{}", ""),
+        (r"\boxed{a\\}", r"a\\"),  # a line break, then the end
+    ],
+)
+def test_a_box_is_read_to_its_own_brace(text: str, content: str) -> None:
+    assert read_boxed(text) == content
+
+
+@pytest.mark.parametrize("text", ["", "3", r"\boxed{3", r"\boxed{3\}", r"\boxed{1}\boxed{1}", r"\boxed{1}</think>2"])
+def test_other_texts_hold_no_box(text: str) -> None:
+    with pytest.raises(ParseError):
+        read_boxed(text)
+
+
 def attempt(reader: Callable[[str], object], text: str) -> None:
     """Only ParseError may escape."""
     try:
@@ -261,7 +321,7 @@ HOSTILE = [
 def test_a_megabyte_of_hostile_text_takes_under_a_second(piece: str) -> None:
     start = "[" if piece in ("[1],", "[],", '"",') else ""
     for name, reader in READERS.items():
-        longest = MAX_JSON_CHARACTERS if name == "json" else MAX_CHARACTERS
+        longest = MAX_JSON_CHARACTERS if name in ("json", "literal") else MAX_CHARACTERS
         text = start + piece * ((longest - 1) // len(piece))
         began = time.process_time()
         attempt(reader, text)
