@@ -1,6 +1,7 @@
 """What rewards of points and boxes share: the target and the answer, both in pixels of the original image."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,8 @@ from torch import Tensor
 from mmrl.actions import CLICKS, DIALECTS, Action
 from mmrl.answers import ParseError, extract, read_box
 from mmrl.contracts import RewardBatch
-from mmrl.coordinates import Canvas
+from mmrl.coordinates import Box, Canvas, Point
+from mmrl.data import Prompt
 
 
 def target_boxes(batch: RewardBatch) -> Tensor:
@@ -16,16 +18,42 @@ def target_boxes(batch: RewardBatch) -> Tensor:
 
     Raises ValueError where one is not four finite numbers with x1 < x2 and y1 < y2: no answer can be judged by it.
     """
-    boxes = []
-    for prompt in batch.prompts:
-        box = prompt.target["box"]
-        is_four = isinstance(box, list | tuple) and len(box) == 4
-        if not is_four or not all(_is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
-            raise ValueError(
-                f"target.box must be [x1, y1, x2, y2] with x1 < x2 and y1 < y2, got {box!r} for {prompt.text!r}"
-            )
-        boxes.append([float(side) for side in box])
+    boxes = [true_box(prompt.target["box"], "target.box", prompt) for prompt in batch.prompts]
     return torch.tensor(boxes, dtype=torch.float64).view(-1, 4)
+
+
+def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list[str] | None]:
+    """`target.boxes` of a prompt, maybe none, and `target.labels` where they are asked for.
+
+    Raises ValueError where these are no boxes (`target_boxes`), or not one text for each of them.
+    """
+    given, labels = prompt.target["boxes"], prompt.target.get("labels")
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"target.boxes must be a list of boxes, got {given!r} for {prompt.text!r}")
+    boxes = [true_box(box, "a box of target.boxes", prompt) for box in given]
+    if not has_labels:
+        return boxes, None
+    is_texts = isinstance(labels, list | tuple) and all(isinstance(label, str) for label in labels)
+    if not is_texts or labels is None or len(labels) != len(boxes):
+        raise ValueError(
+            f"target.labels must be {len(boxes)} texts, one for each box, got {labels!r} for {prompt.text!r}"
+        )
+    return boxes, list(labels)
+
+
+def true_box(box: Any, name: str, prompt: Prompt) -> Box:
+    """A box of the target, x1, y1, x2, y2; raises ValueError where it is none."""
+    is_four = isinstance(box, list | tuple) and len(box) == 4
+    if not is_four or not all(_is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
+        raise ValueError(f"{name} must be [x1, y1, x2, y2] with x1 < x2 and y1 < y2, got {box!r} for {prompt.text!r}")
+    return float(box[0]), float(box[1]), float(box[2]), float(box[3])
+
+
+def true_point(point: Any, name: str, prompt: Prompt) -> Point:
+    """A point of the target, x, y; raises ValueError where it is none."""
+    if not isinstance(point, list | tuple) or len(point) != 2 or not all(map(_is_number, point)):
+        raise ValueError(f"{name} must be [x, y], got {point!r} for {prompt.text!r}")
+    return float(point[0]), float(point[1])
 
 
 def answered_boxes(batch: RewardBatch, tag: str | None) -> Tensor:
@@ -34,7 +62,7 @@ def answered_boxes(batch: RewardBatch, tag: str | None) -> Tensor:
     assert texts is not None, "scoring checks needs"
     boxes = [(0.0, 0.0, 0.0, 0.0)] * len(batch)
     for row, text in enumerate(texts):
-        canvas = _canvas(batch, row)
+        canvas = canvas_of(batch, row)
         try:
             boxes[row] = canvas.box_to_original(read_box(extract(text, tag)))
         except ParseError:
@@ -52,7 +80,7 @@ def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
     assert batch.outputs.texts is not None, "scoring checks needs"
     clicks: list[Action | None] = []
     for row, text in enumerate(batch.outputs.texts):
-        canvas = _canvas(batch, row)
+        canvas = canvas_of(batch, row)
         try:
             clicks.append(DIALECTS["plain"].parse(extract(text, tag), canvas))
         except ParseError:
@@ -65,7 +93,8 @@ def has_area(boxes: Tensor) -> Tensor:
     return (boxes[:, :2] < boxes[:, 2:]).all(1)
 
 
-def _canvas(batch: RewardBatch, row: int) -> Canvas:
+def canvas_of(batch: RewardBatch, row: int) -> Canvas:
+    """The canvas of a sample; raises ValueError for a prompt without an image."""
     assert batch.outputs.canvases is not None, "scoring checks needs"
     canvas = batch.outputs.canvases[row]
     if canvas is None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.answers import ParseError, check_tag, extract
+from mmrl.answers import ParseError, check_tag, extract, read_boxed
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
 
@@ -18,6 +18,8 @@ class ExactAnswer:
     Both are compared without white space at their ends, with one space for each run of white space inside, and in
     case-folded letters unless `ignore_case` is off; nothing else is made equal ("3" is not "3.0"). 0 where the text
     does not hold exactly one such tag. The answer rewards of R1-V and its kin.
+
+    With `boxed` the answer is what stands in the one `\\boxed{...}` of that text, thoughts before `</think>` apart.
     """
 
     source: ClassVar[str] = "R1-V 2025, github.com/Deep-Agent/R1-V"
@@ -29,6 +31,7 @@ class ExactAnswer:
 
     tag: str | None = "answer"
     ignore_case: bool = True
+    boxed: bool = False  # EasyR1's answers to geometry3k, with `tag` null
 
     def __post_init__(self) -> None:
         check_tag(self.tag)
@@ -41,7 +44,8 @@ class ExactAnswer:
 
     def _is_right(self, text: str, right: set[str]) -> bool:
         try:
-            return self._normalised(extract(text, self.tag)) in right
+            answer = extract(text, self.tag)
+            return self._normalised(read_boxed(answer) if self.boxed else answer) in right
         except ParseError:
             return False
 

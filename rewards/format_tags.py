@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.answers import ParseError, check_tags, extract, tagged
+from mmrl.answers import ParseError, check_tags, extract, read_boxed, tagged
 from mmrl.contracts import Granularity, RewardBatch
 
 
@@ -19,7 +19,11 @@ class FormatTags:
     is that by which every reward reads an answer out of its tag (`mmrl.answers.tagged`), so that what has this format
     can be read. DeepSeek-AI 2025 (arXiv 2501.12948); the regular expressions of R1-V and its kin let more through.
 
-    With `is_graded` the score is the share of what holds: each tag once and not empty, anywhere, and the whole rule.
+    With `boxed` a text follows the tags, with one `\\boxed{...}` in it that is not empty (EasyR1's format of
+    mathematics: think, then say the answer).
+
+    With `is_graded` the score is the share of what holds: each tag once and not empty, anywhere (and the box, if it is
+    asked for), and the whole rule.
     """
 
     source: ClassVar[str] = "DeepSeek-AI 2025 (DeepSeek-R1), arXiv 2501.12948"
@@ -31,6 +35,7 @@ class FormatTags:
 
     tags: tuple[str, ...] = ("think", "answer")
     is_graded: bool = False
+    boxed: bool = False
 
     def __post_init__(self) -> None:
         check_tags(self.tags)
@@ -44,19 +49,31 @@ class FormatTags:
         is_whole = self._is_whole(text)
         if is_whole or not self.is_graded:
             return float(is_whole)
-        return sum(_has(text, tag) for tag in self.tags) / (len(self.tags) + 1)
+        parts = [_has(text, tag) for tag in self.tags] + ([_has_box(text)] if self.boxed else [])
+        return sum(parts) / (len(parts) + 1)
 
     def _is_whole(self, text: str) -> bool:
         try:
             found = tagged(text, self.tags)
         except ParseError:
             return False
-        return not found.outside.strip() and all(map(str.strip, found.contents))
+        behind = text.rpartition(f"</{self.tags[-1]}>")[2] if self.boxed else ""
+        before = found.outside[: len(found.outside) - len(behind)]
+        is_filled = all(map(str.strip, found.contents))
+        return is_filled and not before.strip() and (not self.boxed or _has_box(behind))
 
 
 def _has(text: str, tag: str) -> bool:
     """Whether the tag is in the text once, with something in it."""
     try:
         return bool(extract(text, tag).strip())
+    except ParseError:
+        return False
+
+
+def _has_box(text: str) -> bool:
+    """Whether there is one `\\boxed{...}` behind the thoughts, with something in it."""
+    try:
+        return bool(read_boxed(text).strip())
     except ParseError:
         return False

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmrl.actions import Action
 from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs
@@ -17,7 +18,8 @@ from mmrl.reward_batches import MEDIA
 TEXTS = ["red circle top left", "blue cross middle right", "red circle top left", "white square bottom centre"] * 2
 DIFFERENTIABLE = [name for name in names("rewards") if vars(find("rewards", name))["differentiable"]]
 ANSWERS = ["<answer>red</answer>", "(3, 4)", "<think>a</think><answer>[1, 2, 30, 40]</answer>", "[2, 2, 20, 19]"] * 2
-TARGET = {"answer": ["red", "blue"], "box": (2, 3, 20, 18)}
+CLICKED = [Action("click", point=(3, 4)), Action("click", point=(30, 4)), Action("type", text="red"), None] * 2
+TARGET = {"answer": ["red", "blue"], "box": (2, 3, 20, 18), "boxes": ((2, 3, 20, 18),), "action": "click"}
 
 
 @pytest.fixture(scope="module", params=names("rewards"))
@@ -40,6 +42,7 @@ def batch(reward: Reward, make_batch: Callable[..., RewardBatch]) -> RewardBatch
         texts=tuple(ANSWERS) if "texts" in reward.needs else None,
         is_finished=torch.arange(len(TEXTS)) % 3 > 0 if "is_finished" in reward.needs else None,
         canvases=(Canvas((32, 32), (28, 28), "resized"),) * len(TEXTS) if "canvases" in reward.needs else None,
+        actions=tuple(CLICKED) if "actions" in reward.needs else None,
     )
     return make_batch(outputs, TEXTS, [TARGET] * len(TEXTS))
 

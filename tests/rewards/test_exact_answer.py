@@ -46,6 +46,26 @@ def test_the_settings(make_batch: Make) -> None:
         ExactAnswer(tag="<answer>")
 
 
+@pytest.mark.parametrize(
+    ("text", "target", "score"),
+    [
+        (r"<think>maybe \boxed{4}</think> so \boxed{3}.", "3", 1),
+        (r"it is \boxed{ \frac{1}{2}\sqrt{3} }", r"\frac{1}{2}\sqrt{3}", 1),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}", 1),
+        (r"\boxed{3} or \boxed{4}", ["3", "4"], 0),
+        (r"<think>\boxed{3}</think> I do not know", "3", 0),
+        (r"\boxed{3", "3", 0),
+        (r"\boxed{\{3}", "3", 0),
+        (r"\boxed {3}", "3", 0),
+        (r"\boxed{}", "3", 0),
+        ("3", "3", 0),
+    ],
+)
+def test_an_answer_in_a_box(text: str, target: Any, score: float, make_batch: Make) -> None:
+    assert judge(text, target, make_batch, tag=None, boxed=True) == score
+    assert judge(f"<answer>{text}</answer>", target, make_batch, boxed=True) == score
+
+
 @pytest.mark.parametrize("target", [3, None, "", " ", [], ["red", 3], ["red", ""], {"red": 1}])
 def test_a_target_that_is_no_text_cannot_judge(target: Any, make_batch: Make) -> None:
     with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts, got .* for 'question'"):

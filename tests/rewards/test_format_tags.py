@@ -75,6 +75,27 @@ def test_other_tags(make_batch: Make) -> None:
     assert score(three, texts, make_batch) == [1, 0]
 
 
+def test_a_box_behind_the_thought(make_batch: Make) -> None:
+    """EasyR1's pattern is <think>.*</think>.*\\\\boxed\\{.*\\}.*, which takes any number of thoughts and boxes."""
+    table = {  # strict, graded: thirds of think, box, whole
+        r"<think>a</think> so \boxed{5}.": (1, 1),
+        "<think>a</think>\n\\boxed{5}": (1, 1),
+        r"<think>\boxed{4}?</think> \boxed{\frac{1}{2}}": (1, 1),
+        r"x <think>a</think> \boxed{5}": (0, 2 / 3),
+        r"<think>a</think> \boxed{5} \boxed{5}": (0, 1 / 3),
+        r"<think>a \boxed{5}</think> it is 5": (0, 1 / 3),
+        r"<think>a</think> \boxed{ }": (0, 1 / 3),
+        r"<think>a</think> \boxed{5": (0, 1 / 3),
+        r"<think></think> \boxed{5}": (0, 1 / 3),
+        r"\boxed{5}": (0, 1 / 3),
+        "5": (0, 0),
+    }
+    texts = list(table)
+    assert score(FormatTags(tags=("think",), boxed=True), texts, make_batch) == [strict for strict, _ in table.values()]
+    graded = score(FormatTags(tags=("think",), boxed=True, is_graded=True), texts, make_batch)
+    assert dict(zip(texts, graded, strict=True)) == pytest.approx({text: value for text, (_, value) in table.items()})
+
+
 @pytest.mark.parametrize("tags", [(), ("think", "think"), ("<think>",)])
 def test_impossible_tags_are_refused(tags: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="tags must be different names"):

@@ -1,0 +1,120 @@
+"""Lists of detections that a model wrote, and which of them are which of the true boxes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmrl.answers import ParseError, extract, read_literal, shown
+from mmrl.coordinates import Box, Canvas
+
+MAX_DETECTIONS = 300
+_PLACES = ("Position", "bbox_2d")
+_CONFIDENCES = ("Confidence", "confidence")
+_LABELS = ("Label", "label")
+
+
+@dataclass(frozen=True)
+class DetectedBox:
+    """One box that was found; corners as written, in pixels of the original image."""
+
+    box: Box
+    confidence: float = 1.0  # in [0, 1]
+    label: str | None = None
+
+
+def read_detections(text: str, tag: str | None, canvas: Canvas) -> list[DetectedBox]:
+    """The list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing beside it.
+
+    `[{'Position': [x1, y1, x2, y2], 'Confidence': c}, ...]` (Visual-RFT) or `[{"bbox_2d": [...], "label": "cat"}]`
+    (Qwen), of which one alone needs no list; `No Objects` is an empty one. Where no confidence is written it is 1. A
+    box that is written again is the first one written again: it keeps the first one's confidence and label.
+
+    Raises ParseError for anything else, a confidence outside of [0, 1], and more than MAX_DETECTIONS.
+    """
+    inner = _unfenced(extract(text, tag)).strip()
+    if inner.rstrip(".").casefold() == "no objects":
+        return []
+    found = read_literal(inner)
+    found = [found] if isinstance(found, dict) else found
+    if not isinstance(found, list):
+        raise ParseError(f"detections are a list, got {shown(inner)}")
+    if len(found) > MAX_DETECTIONS:
+        raise ParseError(f"an answer may hold {MAX_DETECTIONS} detections, got {len(found)}")
+    return [_detection(one, canvas) for one in found]
+
+
+def _unfenced(text: str) -> str:
+    parts = text.split("```")
+    if len(parts) == 1:
+        return text
+    if len(parts) != 3 or parts[0].strip() or parts[2].strip():
+        raise ParseError("needs one fence of three backticks, and nothing around it")
+    return parts[1].removeprefix("json")
+
+
+def _detection(found: object, canvas: Canvas) -> DetectedBox:
+    if not isinstance(found, dict):
+        raise ParseError(f"a detection is a dictionary, got {shown(str(found))}")
+    place, confidence, label = (_one(found, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
+    if not isinstance(place, list) or len(place) != 4 or not all(map(_is_number, place)):
+        raise ParseError(f"a detection needs a box of four numbers, got {shown(str(place))}")
+    if confidence is None:
+        confidence = 1.0
+    if not isinstance(confidence, int | float) or isinstance(confidence, bool) or not 0 <= confidence <= 1:
+        raise ParseError(f"a confidence is a number between 0 and 1, got {shown(str(confidence))}")
+    if label is not None and not isinstance(label, str):
+        raise ParseError(f"a label is a text, got {shown(str(label))}")
+    x1, y1, x2, y2 = place
+    return DetectedBox(canvas.box_to_original((x1, y1, x2, y2)), float(confidence), label)
+
+
+def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
+    """The value under one of these names; None where there is none of them."""
+    there = [name for name in names if name in found]
+    if len(there) > 1:
+        raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")
+    return found[there[0]] if there else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
+    """Pairs (prediction, truth): by falling confidence each prediction takes the free truth that it overlaps most.
+
+    Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Of equal confidences the larger overlap comes first.
+
+    Args:
+        overlap: [n, m], 0 where the two may not be a pair. confidence: [n].
+    """
+    free, pairs = overlap.clone(), []
+    best = overlap.amax(1).tolist() if overlap.numel() else []
+    for row in sorted(range(len(best)), key=lambda row: (-float(confidence[row]), -best[row])):
+        column = int(free[row].argmax())
+        if free[row, column] > 0:
+            pairs.append((row, column))
+            free[:, column] = 0
+    return pairs
+
+
+def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
+    """Pairs (prediction, truth) with the largest sum of overlaps [n, m] (Kuhn 1955, the Hungarian method)."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(overlap.numpy(), maximize=True)
+    return [
+        (row, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True) if overlap[row, column] > 0
+    ]
+
+
+def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
+    """[n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
+    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    meet = (high - low).clamp(min=0).prod(2)
+    sides, other_sides = boxes[:, 2:] - boxes[:, :2], others[:, 2:] - others[:, :2]
+    union = sides.prod(1)[:, None] + other_sides.prod(1)[None] - meet
+    is_box = (sides > 0).all(1)[:, None] & (other_sides > 0).all(1)[None]
+    return torch.where(is_box, meet / torch.where(is_box, union, 1.0), 0.0)

@@ -1,0 +1,141 @@
+"""Right and wrong actions by hand, and what GUI-R1's own code let through."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mmrl.actions import DIALECTS, Action
+from mmrl.answers import ParseError
+from mmrl.contracts import RewardBatch
+from mmrl.coordinates import Canvas
+from mmrl.data import Outputs
+from mmrl.rewards.gui_action import GuiAction, words_f1
+
+Make = Callable[..., RewardBatch]
+SCREEN = Canvas((1000, 2000), (500, 1000), "resized")
+
+
+def judge(action: Action | None, target: dict[str, Any], make_batch: Make, **settings: Any) -> float:
+    canvas = settings.pop("canvas", SCREEN)
+    batch = make_batch(Outputs(actions=(action,), canvases=(canvas,)), ["do it"], [target])
+    return float(GuiAction(**settings).score(batch))
+
+
+BOX, POINT = {"action": "click", "box": (100, 100, 200, 300)}, {"action": "click", "point": (500, 500)}
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "score"),
+    [
+        (Action("click", point=(150, 200)), BOX, 1),
+        (Action("click", point=(100, 300)), BOX, 1),  # the border is inside
+        (Action("click", box=(140, 190, 160, 210)), BOX, 1),
+        (Action("click", point=(99.9, 200)), BOX, 0),
+        (Action("double_click", point=(150, 200)), BOX, 0),
+        (Action("click", point=(779, 500)), POINT, 1),  # 279 of 1000 pixels are 139.5 of the 500 that the model sees
+        (Action("click", point=(781, 500)), POINT, 0),
+        (Action("click", point=(698, 698)), POINT, 0),  # 99 pixels seen on each axis: 140.007
+        (Action("click", point=(1, 1)), {"action": "click"}, 1),  # the target names no place
+        (Action("right_click", point=(500, 500)), {"action": "rightclick", "point": (500, 500)}, 1),
+        (Action("move", point=(900, 500)), {"action": "moveto", "point": (500, 500)}, 0),
+        (Action("type", text="shanghai shopping mall"), {"action": "type", "input_text": "Shopping mall"}, 1),
+        (Action("type", text="mall"), {"action": "type", "input_text": "a shopping mall"}, 1),  # F1 2 / 4
+        (Action("type", text="mall"), {"action": "type", "input_text": "the big shopping mall"}, 0),  # F1 2 / 5
+        (Action("type", text="x"), {"action": "type"}, 1),
+        (Action("type", text="red"), {"action": "select", "input_text": "red"}, 1),
+        (Action("open", text="Clock"), {"action": "open_app", "input_text": "clock"}, 1),
+        (Action("scroll", direction="down"), {"action": "scroll", "input_text": "DOWN"}, 1),
+        (Action("scroll", direction="up"), {"action": "swipe", "input_text": "down"}, 0),
+        (Action("hotkey", keys=("back",)), {"action": "press_back"}, 1),
+        (Action("hotkey", keys=("home",)), {"action": "press_back"}, 0),
+        (Action("hotkey", keys=("C", "ctrl")), {"action": "hotkey", "input_text": "ctrl+c"}, 1),
+        (Action("hotkey", keys=("ctrl",)), {"action": "hotkey", "input_text": "ctrl c"}, 0),
+        (Action("finish", text="success"), {"action": "complete"}, 1),
+        (Action("wait"), {"action": "complete"}, 0),
+        (None, BOX, 0),
+        (None, {"action": "wait"}, 0),
+    ],
+)
+def test_right_and_wrong_actions(action: Action | None, target: dict[str, Any], score: float, make_batch: Make) -> None:
+    assert judge(action, target, make_batch) == score
+
+
+def test_the_kind_alone_earns_its_weight(make_batch: Make) -> None:
+    """UI-R1: one point for the kind, one for the coordinate."""
+    hit, miss = Action("click", point=(150, 200)), Action("click", point=(900, 900))
+    other = Action("double_click", point=(150, 200))
+    scores = [2 * judge(action, BOX, make_batch, type_weight=0.5) for action in (hit, miss, other, None)]
+    assert scores == [2, 1, 0, 0], "a hit by an action of the wrong kind is none"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<answer>click near the corner</answer>", "<answer>[{'action': 'click'}]</answer>"]
+)
+def test_an_answer_without_coordinates_is_no_click_on_the_corner(text: str, make_batch: Make) -> None:
+    """GUI-R1 reads (0, 0), which is within 140 pixels of a target there."""
+    with pytest.raises(ParseError):
+        DIALECTS["gui_r1"].parse(text, SCREEN)
+    assert judge(None, {"action": "click", "point": (10, 10)}, make_batch) == 0
+
+
+def test_many_clicks_are_not_one_of_them(make_batch: Make) -> None:
+    """GUI-R1 takes the first of the list, InfiGUI-G1 pays ten wrong points with 0.9."""
+    clicks = ", ".join(f"{{'action': 'click', 'point': [{x}, 100]}}" for x in range(50, 150, 10))
+    with pytest.raises(ParseError):
+        DIALECTS["gui_r1"].parse(f"<answer>[{clicks}]</answer>", SCREEN)
+
+
+@pytest.mark.parametrize(("said", "true"), [("e", "delete"), ("delete", "e"), ("", "delete"), ("del", "delete")])
+def test_a_part_of_a_word_is_another_word(said: str, true: str, make_batch: Make) -> None:
+    """GUI-R1 takes one word for another where either holds the other."""
+    assert judge(Action("type", text=said), {"action": "type", "input_text": true}, make_batch) == 0
+
+
+def test_a_radius_as_a_share_is_the_same_at_every_resolution(make_batch: Make) -> None:
+    for scale in (0.5, 1, 3):
+        canvas = Canvas((round(1000 * scale), round(2000 * scale)), (500, 1000), "resized")
+        target = {"action": "click", "point": (500 * scale, 1000 * scale)}
+        for x, y, score in ((0.63, 0.5, 1), (0.65, 0.5, 0), (0.5, 0.63, 1), (0.5, 0.65, 0), (0.61, 0.61, 0)):
+            action = Action("click", point=(x * canvas.original[0], y * canvas.original[1]))
+            found = judge(action, target, make_batch, canvas=canvas, radius=0.14, radius_unit="share")
+            assert found == score, (scale, x, y)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "f1"),
+    [("a b c", "b c d", 2 / 3), ("a a a", "a", 1), ("", "", 1), ("", "a", 0), ("A b", "a B", 1), ("a b", "c", 0)],
+)
+def test_f1_of_words_by_hand(one: str, other: str, f1: float) -> None:
+    assert words_f1(one, other) == words_f1(other, one) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"action": "fly"}, "target.action must be the name of an action, got 'fly' for 'do it'"),
+        ({"action": 3}, "target.action must be"),
+        ({"action": "scroll", "input_text": "3 times"}, "target.input_text of a scroll must be a direction"),
+        ({"action": "type", "input_text": 3}, "target.input_text must be a text"),
+        ({"action": "click", "box": (3, 0, 1, 1)}, r"target.box must be \[x1, y1, x2, y2\]"),
+        ({"action": "click", "point": (1, 2, 3)}, r"target.point must be \[x, y\]"),
+    ],
+)
+def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_batch: Make) -> None:
+    for action in (None, Action("click", point=(1, 1))):
+        with pytest.raises(ValueError, match=message):
+            judge(action, target, make_batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"type_weight": 1.1}, "type_weight must be"),
+        ({"radius": 0}, "radius must be above 0"),
+        ({"min_f1": 0}, "min_f1 in"),
+        ({"radius_unit": "inch"}, "radius_unit must be one of pixels, share, got 'inch'"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GuiAction(**settings)
