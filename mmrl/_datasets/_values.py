@@ -3,28 +3,14 @@
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from mmrl._datasets._pictures import BadRow
+from mmrl.actions import Kind, named
 from mmrl.coordinates import Box, Canvas, Convention, Point
+from mmrl.plugins import did_you_mean
 
 OVERHANG = 1.0  # pixels by which rounding may push a corner over the edge; it is then moved back
-
-# what GUI data sets call the actions that mmrl.actions names otherwise
-ACTIONS = {
-    "doubleclick": "double_click",
-    "left_double": "double_click",
-    "rightclick": "right_click",
-    "right_single": "right_click",
-    "left_click": "click",
-    "tap": "click",
-    "input": "type",
-    "input_text": "type",
-    "swipe": "scroll",
-    "complete": "finish",
-    "finished": "finish",
-    "terminate": "finish",
-}
 
 
 def parsed(value: Any) -> Any:
@@ -105,11 +91,14 @@ def unfenced(text: str) -> str:
 
 
 def action(value: Any) -> str:
-    """The action's kind, by the name that mmrl.actions has for it where it has one."""
+    """The kind of an action by mmrl's name for it; one that presses a key (`press_back`) as it is."""
     if not isinstance(value, str) or not value.strip():
         raise BadRow(f"an action needs a name, got {_short(value)}")
-    name = value.strip().lower()
-    return ACTIONS.get(name, name)
+    meant = named(value)
+    if meant is None:
+        raise BadRow(f"unknown action {value!r}{did_you_mean(value, get_args(Kind))}")
+    kind, keys = meant
+    return value.strip().lower() if keys else kind
 
 
 def _inside(corner: Point, size: tuple[int, int], name: str, value: Any) -> Point:

@@ -29,9 +29,10 @@ class Columns:
             "answer": _values.answer(row.take("answer") if "answer" in row.values else asked.answer),
             "box": row.box("box", media) if "box" in row.values else None,
             "point": row.point("point", media) if "point" in row.values else None,
-            "action": _values.action(row.take("action")) if "action" in row.values else None,
             "input_text": row.text("input_text") if "input_text" in row.values else None,
         }
+        if "action" in row.values:
+            target["action"] = _values.action(row.take("action"))
         if "boxes" in row.values:
             target["boxes"] = row.boxes("boxes", media)
         if "labels" in row.values:
