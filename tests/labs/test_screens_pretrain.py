@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmrl.labs.screens import networks, pretrain, world
+from mmrl.labs.screens.drawing import COLOURS, KINDS
 from mmrl.labs.screens.questions import Noise, questions, soft_labels
 from mmrl.labs.screens.targets import PointerHeads, centre_cell, tower_targets
 from mmrl.labs.screens.world import Element
@@ -29,7 +30,7 @@ def teacher(processor: Any) -> pretrain.Teacher:
 def test_tower_targets_are_what_covers_sixteen_pixels_of_a_cell() -> None:
     screens = [world.screen(seed) for seed in range(7_000_000, 7_000_005)]
     presence, boxes, is_centre = tower_targets(screens)
-    names = [*networks.COLOURS, *networks.KINDS, *(f"{c} {k}" for c in networks.COLOURS for k in networks.KINDS)]
+    names = [*COLOURS, *KINDS, *(f"{c} {k}" for c in COLOURS for k in KINDS)]
     for number, screen in enumerate(screens):
         for cell in range(16):
             top, left = 28 * (cell // 4), 28 * (cell % 4)
