@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -26,7 +27,11 @@ HEAVY = (
     "peft",
     "transformers.models.clip.modeling_clip",
     "transformers.models.clip.tokenization_clip",
+    "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
+    "transformers.models.qwen2_5_vl.processing_qwen2_5_vl",
+    "datasets",
     "mmrl.modalities.sd3",
+    "mmrl.modalities.vision_language",
     "mmrl.run",
 )
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
@@ -201,3 +206,46 @@ def metrics(run: Path) -> list[dict[str, float]]:
     """The lines of metrics.jsonl without timings."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+
+def ended_well(ends: list[Ended]) -> None:
+    assert [end.code for end in ends] == [0] * len(ends), "\n".join(end.output[-3000:] for end in ends)
+
+
+def train(folder: Path, out: str, num_processes: int, *overrides: str) -> Path:
+    ended_well(mmrl(folder, ["train", "run.yaml", "--out", out, *overrides], num_processes))
+    return folder / out
+
+
+def assert_same_run(one: Path, two: Path, iteration: int = 3) -> None:
+    """Weights to 1e-5, metrics to 1e-4, calls and files exactly."""
+    expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
+    assert expected.keys() == got.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=0, msg=name.__add__)
+    lines, lines_of_two = metrics(one), metrics(two)
+    for line, other in zip(lines, lines_of_two, strict=True):
+        assert other == pytest.approx(line, abs=1e-4)
+        for name in line:
+            if name.startswith(("calls/", "groups/", "iteration")):
+                assert other[name] == line[name], name
+    assert _files(one) == _files(two)
+    summaries = [json.loads((run / "summary.json").read_text(encoding="utf-8")) for run in (one, two)]
+    assert [summary["processes"] for summary in summaries] == [1, 2]
+    assert summaries[0]["network_calls"] == summaries[1]["network_calls"]
+    assert summaries[1]["held_out"] == pytest.approx(summaries[0]["held_out"], abs=1e-4)
+    for first in sorted((one / "samples").glob("*/samples.json")):
+        saved, same = (json.loads((run / first.relative_to(one)).read_text(encoding="utf-8")) for run in (one, two))
+        kept = ("prompt", "seed", "text")
+        names = [[[sample.get(name) for name in kept] for sample in page["samples"]] for page in (saved, same)]
+        assert len(names[0]) == 3 and names[0] == names[1]
+
+
+def _files(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+
+
+def movement(run: Path, first: int, last: int) -> float:
+    """Largest change of a trained number between two checkpoints."""
+    before, after = final_tensors(run, first), final_tensors(run, last)
+    return max(float((after[n] - before[n]).abs().max()) for n in before if n.startswith("trained/"))

@@ -151,6 +151,21 @@ def test_normalisations_equal_a_slow_loop(by: Normalisation) -> None:
     assert (coefficients * TERMS).sum().item() / denominator.item() == pytest.approx(_slow_loss(by, 4.0))
 
 
+def test_answers_of_one_length_weigh_the_same_by_every_normalisation() -> None:
+    """With the constant at that length, and groups of one size."""
+    weight, group = torch.ones(4, 5), torch.tensor([0, 0, 1, 1])
+    for by in ("decision", "sample", "group", "constant"):
+        coefficients, denominator = normalised_weights(weight, group, by, constant=5.0)
+        torch.testing.assert_close(coefficients / denominator, torch.full((4, 5), 1 / 20))
+
+
+@pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
+def test_copying_every_sample_of_a_group_leaves_each_ones_share_halved(by: Normalisation) -> None:
+    once, total = normalised_weights(WEIGHT, GROUP, by, constant=4.0)
+    twice, total_of_two = normalised_weights(torch.cat([WEIGHT, WEIGHT]), torch.cat([GROUP, GROUP]), by, constant=4.0)
+    torch.testing.assert_close(twice / total_of_two, torch.cat([once, once]) / total / 2)
+
+
 @pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
 def test_nothing_to_train_has_denominator_zero_and_no_nan(by: Normalisation) -> None:
     coefficients, denominator = normalised_weights(torch.zeros(2, 3), torch.tensor([0, 1]), by)

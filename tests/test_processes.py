@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.process_runs import PROMPTS, SETTINGS, Ended, final_tensors, metrics, mmrl, write_inputs
+from tests.process_runs import (
+    PROMPTS,
+    SETTINGS,
+    assert_same_run,
+    ended_well,
+    final_tensors,
+    metrics,
+    mmrl,
+    movement,
+    train,
+    write_inputs,
+)
 
 LORA = SETTINGS["modality"] | {"lora": {"rank": 4, "alpha": 8}}
 # Adam divides a gradient by its own size, so that rounding alone moves an entry without gradient; not with a larger
@@ -73,48 +84,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 FAST = ("full, decision, batch",)  # the others are slow: two more runs of the lab each
-
-
-def ended_well(ends: list[Ended]) -> None:
-    assert [end.code for end in ends] == [0] * len(ends), "\n".join(end.output[-3000:] for end in ends)
-
-
-def train(folder: Path, out: str, num_processes: int, *overrides: str) -> Path:
-    ended_well(mmrl(folder, ["train", "run.yaml", "--out", out, *overrides], num_processes))
-    return folder / out
-
-
-def assert_same_run(one: Path, two: Path, iteration: int = 3) -> None:
-    """Weights to 1e-5, metrics to 1e-4, calls and files exactly."""
-    expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
-    assert expected.keys() == got.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=0, msg=name.__add__)
-    lines, lines_of_two = metrics(one), metrics(two)
-    for line, other in zip(lines, lines_of_two, strict=True):
-        assert other == pytest.approx(line, abs=1e-4)
-        for name in line:
-            if name.startswith(("calls/", "groups/", "iteration")):
-                assert other[name] == line[name], name
-    assert _files(one) == _files(two)
-    summaries = [json.loads((run / "summary.json").read_text(encoding="utf-8")) for run in (one, two)]
-    assert [summary["processes"] for summary in summaries] == [1, 2]
-    assert summaries[0]["network_calls"] == summaries[1]["network_calls"]
-    assert summaries[1]["held_out"] == pytest.approx(summaries[0]["held_out"], abs=1e-4)
-    for first in sorted((one / "samples").glob("*/samples.json")):
-        saved, same = (json.loads((run / first.relative_to(one)).read_text(encoding="utf-8")) for run in (one, two))
-        names = [[(sample["prompt"], sample["seed"]) for sample in page["samples"]] for page in (saved, same)]
-        assert len(names[0]) == 3 and names[0] == names[1]
-
-
-def _files(run: Path) -> list[str]:
-    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
-
-
-def movement(run: Path, first: int, last: int) -> float:
-    """Largest change of a trained number between two checkpoints."""
-    before, after = final_tensors(run, first), final_tensors(run, last)
-    return max(float((after[n] - before[n]).abs().max()) for n in before if n.startswith("trained/"))
 
 
 @pytest.mark.parametrize(

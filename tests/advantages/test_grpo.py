@@ -66,6 +66,15 @@ def test_min_std_silences_groups_of_little_spread_only() -> None:
     assert_close(Grpo(epsilon=0.0)(scores), torch.tensor([-1.0, 1, -1, 1]), rtol=1e-4, atol=0)
 
 
+def test_copying_every_sample_changes_no_advantage_but_by_the_unbiased_factor() -> None:
+    """The population std of a doubled group is the same; the unbiased one is sqrt(2 (n - 1) / (2 n - 1)) of it."""
+    reward, group, n = [1.0, 4.0, 7.0], [0, 0, 0], 3
+    for is_unbiased, factor in ((False, 1.0), (True, math.sqrt((2 * n - 1) / (2 * (n - 1))))):
+        advantage = Grpo(is_unbiased=is_unbiased, epsilon=0.0)
+        once, twice = advantage(_scores(reward, group)), advantage(_scores(reward * 2, group * 2))
+        assert_close(twice, torch.cat([once, once]) * factor)
+
+
 @pytest.mark.parametrize("std", STDS)
 def test_invalid_samples_get_zero_and_change_nothing_for_the_others(std: Std) -> None:
     clean = Grpo(std=std)(_scores([1.0, 4.0, 6.0, 7.0], [0, 0, 1, 1]))

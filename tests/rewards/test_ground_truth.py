@@ -1,0 +1,46 @@
+"""The ground truth of every layout of data earns full marks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrl.contracts import RewardBatch
+from mmrl.coordinates import Canvas, Convention, format_box, format_point
+from mmrl.data import Outputs, Prompt
+from mmrl.datasets import layout_names, load_dataset_prompts, write_synthetic
+from mmrl.plugins import build
+
+Make = Callable[..., RewardBatch]
+FINE: tuple[Convention, ...] = ("original", "unit")  # a grid that small boxes survive
+
+
+def score(make_batch: Make, name: str, prompts: list[Prompt], texts: list[str], canvases: Any = None) -> list[float]:
+    batch = make_batch(
+        Outputs(texts=tuple(texts), canvases=canvases), [p.text for p in prompts], [p.target for p in prompts]
+    )
+    scores: list[float] = build("rewards", {"name": name}).score(batch).tolist()
+    return scores
+
+
+@pytest.mark.parametrize("layout", layout_names())
+def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_batch: Make, tmp_path: Path) -> None:
+    prompts = load_dataset_prompts(write_synthetic(layout, tmp_path, 6, 1))
+    boxed = [prompt for prompt in prompts if "box" in prompt.target]
+    answered = [prompt for prompt in prompts if "answer" in prompt.target]
+    assert boxed or answered
+    for convention in FINE:
+        canvases = tuple(Canvas(prompt.media[0].size, (84, 56), convention) for prompt in boxed)
+        pairs = list(zip((prompt.target["box"] for prompt in boxed), canvases, strict=True))
+        boxes = [f"[{format_box(box, canvas)}]" for box, canvas in pairs]
+        centres = [f"({format_point(((x1 + x2) / 2, (y1 + y2) / 2), canvas)})" for (x1, y1, x2, y2), canvas in pairs]
+        if boxed:
+            answers = [f"<answer>{box}</answer>" for box in boxes]
+            assert score(make_batch, "box_iou", boxed, answers, canvases) == pytest.approx([1] * len(boxed), abs=0.03)
+            clicks = score(make_batch, "gaussian_click", boxed, boxes, canvases)
+            assert clicks == pytest.approx([1] * len(boxed), abs=0.03)
+            assert score(make_batch, "point_in_box", boxed, centres, canvases) == [1] * len(boxed)
+    if answered:
+        texts = [f"<answer>{prompt.target['answer']}</answer>" for prompt in answered]
+        assert score(make_batch, "exact_answer", answered, texts) == [1] * len(answered)
