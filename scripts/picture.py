@@ -1,15 +1,21 @@
-"""Draws docs/images/quickstart.png, the picture of the README, from the run directory of a quickstart."""
+"""Draws a picture of the README from a run: `python scripts/picture.py RUN [NAME]`, NAME: quickstart or quickstart_gui."""
 
 import sys
 from pathlib import Path
 
 from mmrl.report import picture
 
+NAMES = ("quickstart", "quickstart_gui")
+
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python scripts/picture.py RUN   (RUN: the directory of a full quickstart)")
-    print(picture(Path(sys.argv[1]), Path(__file__).parents[1] / "docs" / "images" / "quickstart.png"))
+    run, *rest = sys.argv[1:] or [""]
+    name = rest[0] if rest else NAMES[0]
+    if not run or len(rest) > 1 or name not in NAMES:
+        sys.exit(
+            f"usage: python scripts/picture.py RUN [{' | '.join(NAMES)}]   (RUN: the directory of a full quickstart)"
+        )
+    print(picture(Path(run), Path(__file__).parents[1] / "docs" / "images" / f"{name}.png"))
 
 
 if __name__ == "__main__":

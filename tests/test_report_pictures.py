@@ -162,11 +162,11 @@ def test_the_contact_sheet_of_answers_has_them_below_their_pictures(run: Path) -
         shown = {"0.png": Image.new("RGB", (320, 343), colour)}
         _save(run, iteration, [_sample("a", seed, file="0.png", text="word " * 99) for seed in range(5)], shown)
     sheet = Image.open(picture(run, run / "sheet.png"))
-    part = 344 + 2 * 18 + 12  # a picture, two lines of its answer, a gap
-    assert sheet.size == (72 + 4 * (320 + 12), 12 + 2 * (18 + 2 * part + 12))
+    part = 343 + 2 * 18 + 12  # a picture, two lines of its answer, a gap
+    assert sheet.size == (72 + 4 * (320 + 12), 12 + 18 + 2 * part + 12)  # one row, no larger than its pictures
     column = [sheet.getpixel((72, 30 + y)) for y in (0, 342, 343, part, part + 342)]
     assert column == [(200, 0, 0), (200, 0, 0), (255, 255, 255), (0, 200, 0), (0, 200, 0)]  # as large as they were
-    for top in (30 + 344, 30 + part + 344):
+    for top in (30 + 343, 30 + part + 343):
         assert min(sheet.crop((72, top, 392, top + 36)).convert("L").tobytes()) < 128, "the answer is written"
         assert min(sheet.crop((392, top, 404, top + 36)).convert("L").tobytes()) == 255, "and stays in its column"
 

@@ -1,6 +1,6 @@
 """The contact sheet: before above after, one column per prompt."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -10,7 +10,6 @@ GAP = 12
 SIDE = 72  # room for "before" and "after" at the left
 LINE = 18  # height of a line of the prompt or of an answer
 MAX_LINES = 3
-MAX_ROWS = 2
 
 PAGE, INK, SOFT = (255, 255, 255), (27, 29, 33), (95, 101, 112)
 
@@ -22,11 +21,12 @@ class Layout:
     width: int  # pixels of the room for a picture
     height: int  # pixels
     columns: int
+    rows: int
     num_answer_lines: int
 
 
-DRAWN = Layout(192, 192, 6, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
-ANSWERED = Layout(320, 344, 4, 2)  # a picture of 320 pixels with its legend fits as it is
+DRAWN = Layout(192, 192, 6, 2, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
+ANSWERED = Layout(320, 344, 4, 1, 2)  # at most: a picture of 320 pixels with its legend fits as it is
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Column:
 
 
 def contact_sheet(pairs: Pairs) -> Image.Image | None:
-    """The sheet of the first pairs in two rows of 6 (of 4, where answers stand below); None when no pair has both
+    """The sheet of the first pairs in two rows of 6 (one of 4, where answers stand below); None when no pair has both
     pictures.
 
     Column c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest
@@ -53,13 +53,17 @@ def contact_sheet(pairs: Pairs) -> Image.Image | None:
         return None
     is_answered = any(sample.text is not None for before, after, _ in shown for sample in (before, after))
     layout = ANSWERED if is_answered else DRAWN
+    shown = shown[: layout.columns * layout.rows]
+    if is_answered:  # no room that no picture takes
+        fitted = [fit(picture, layout.width, layout.height) for *_, both in shown for picture in both]
+        layout = replace(layout, width=max(p.width for p in fitted), height=max(p.height for p in fitted))
     columns = [
         _Column(
             _lines(before.question, layout.width, MAX_LINES),
             [fit(picture, layout.width, layout.height) for picture in pictures],
             [_answer(sample, layout) for sample in (before, after)],
         )
-        for before, after, pictures in shown[: layout.columns * MAX_ROWS]
+        for before, after, pictures in shown
     ]
     return _sheet(columns, layout)
 
