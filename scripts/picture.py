@@ -1,4 +1,4 @@
-"""Draws a picture of the README from a run: `python scripts/picture.py RUN [NAME]`, NAME: quickstart or quickstart_gui."""
+"""Draws a picture of the README from a run of the quickstart of that name: `python scripts/picture.py RUN [NAME]`."""
 
 import sys
 from pathlib import Path
