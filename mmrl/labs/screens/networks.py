@@ -85,28 +85,10 @@ def number_words() -> list[str]:
 
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
-    """1.49 million random weights, a third of them in the vision tower; embeddings of numbers in order."""
+    """1.49 million random weights, half of them in the vision tower; embeddings of numbers in order."""
     ids = {token: processor.tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
-    axis = WIDTH // NUM_HEADS // 2 // 3  # frequencies of height and of width; time has the rest
     config = Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": -(-len(processor.tokenizer) // 8) * 8,
-            "hidden_size": WIDTH,
-            "intermediate_size": 320,
-            "num_hidden_layers": NUM_LAYERS,
-            "num_attention_heads": NUM_HEADS,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 2048,
-            "initializer_range": 0.06,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "mrope_section": [WIDTH // NUM_HEADS // 2 - 2 * axis, axis, axis],
-            },
-            "bos_token_id": None,
-            "eos_token_id": ids["<|im_end|>"],
-            "pad_token_id": ids["<|endoftext|>"],
-        },
+        text_config=_text_settings(-(-len(processor.tokenizer) // 8) * 8, ids),
         vision_config={
             "depth": NUM_LAYERS,
             "hidden_size": VISION_WIDTH,
@@ -130,6 +112,29 @@ def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGenerat
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     model.eval()
     return model
+
+
+def _text_settings(num_tokens: int, ids: dict[str, int]) -> dict[str, Any]:
+    frequencies = WIDTH // NUM_HEADS // 2
+    axis = frequencies // 3  # frequencies of the height, and of the width; time has the rest
+    return {
+        "vocab_size": num_tokens,
+        "hidden_size": WIDTH,
+        "intermediate_size": 320,
+        "num_hidden_layers": NUM_LAYERS,
+        "num_attention_heads": NUM_HEADS,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.06,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [frequencies - 2 * axis, axis, axis],
+        },
+        "bos_token_id": None,
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
 
 
 @torch.no_grad()
