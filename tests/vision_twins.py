@@ -49,7 +49,7 @@ def picture(width: int, height: int, seed: int) -> StoredPicture:
 PROMPTS = (
     Prompt("what is red?"),
     Prompt("click the <image> box", (picture(60, 40, 1),)),
-    Prompt("<image> and <image> or <image>?", (picture(30, 30, 2), picture(80, 28, 3), picture(40, 20, 4)), {}, "look"),
+    Prompt("<image> and <image> or <image>?", (picture(30, 30, 2), picture(60, 60, 3), picture(40, 20, 4)), {}, "look"),
 )  # fmt: skip
 GROUPS = (3, 2, 4)
 
