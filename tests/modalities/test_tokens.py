@@ -153,6 +153,9 @@ def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
     assert (length[~finished] == 60).all()
     assert not torch.isin(tokens, torch.tensor(policy.banned)).any()
     assert all("<|im_end|>" not in text and "<|endoftext|>" not in text for text in rollout.outputs.texts)
+    with torch.no_grad():  # those that drew on after others had left still stand on their own past
+        again = policy.evaluate(rollout, DecisionView(torch.arange(9))).values
+    torch.testing.assert_close(rollout.trace.drawn.log_prob, again, atol=1e-5, rtol=1e-5)
 
 
 def test_masked_answers_are_no_decision_but_still_samples() -> None:
