@@ -103,8 +103,15 @@ class Backbone:
 def expand(cache: Any, rows: Tensor) -> Any:
     """A cache whose row n is row `rows[n]` of the given one, which is left as it was; gradients flow."""
     copied = copy.copy(cache)
-    copied.layers = [copy.copy(layer) for layer in cache.layers]
+    copied.layers = [_copied(layer) for layer in cache.layers]
     copied.reorder_cache(rows)
+    return copied
+
+
+def _copied(layer: Any) -> Any:
+    """A layer of a cache with the same tensors and its own dictionaries, where linear attention keeps its states."""
+    copied = copy.copy(layer)
+    vars(copied).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
     return copied
 
 

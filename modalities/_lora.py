@@ -55,8 +55,9 @@ class Lora:
     def add_to_language_model(self, model: Any, parts: Sequence[str]) -> None:
         """Adds the adapter to the linear layers of a transformers model, in place, and leaves only it trainable.
 
-        `parts`: prefixes of the names of the modules that may be adapted. Raises ConfigError where no layer of these
-        fits the targets, or the folder holds no adapter for this model.
+        `parts`: prefixes of the names of the modules that may be adapted; what a loaded adapter has elsewhere stays as
+        it is. Raises ConfigError where no layer of these fits the targets, or the folder holds no adapter for this
+        model, or one that changes its last layer.
         """
         from peft import LoraConfig
 
@@ -66,6 +67,9 @@ class Lora:
             pattern = _pattern(model, parts, self.targets)
             model.add_adapter(LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=pattern))
         _train_adapter(model)
+        for name, parameter in model.named_parameters():
+            if not name.startswith(tuple(f"{part}." for part in parts)):
+                parameter.requires_grad_(False)
 
 
 def _pattern(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | None) -> str:
@@ -95,9 +99,13 @@ def _load_adapter(model: Any, folder: Path) -> None:
         model.load_adapter(str(folder), is_trainable=True)
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise ConfigError(f"lora.path: cannot load {folder} on this model: {error}") from error
+    if {"lora_A", "modules_to_save"} & {name for name, _ in model.get_output_embeddings().named_children()}:
+        # log-probs are taken from the layer's own weight, in blocks, without the adapter's forward pass
+        raise ConfigError(f"lora.path: {folder} adapts lm_head, which is not supported; merge it into the model")
 
 
 def _train_adapter(network: nn.Module) -> None:
+    network.eval()  # new layers begin in training mode, and the dropout of a loaded adapter would change each log-prob
     for name, parameter in network.named_parameters():
         is_adapter = "lora_" in name
         if is_adapter:

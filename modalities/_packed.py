@@ -29,17 +29,17 @@ class PackedRows:
         """[P, T, T] bool, query by key: the prompt and the own answer, up to the token itself.
 
         window: how many tokens back a sliding layer looks, itself included. images_see_ahead: the tokens of one image
-        see each other in both directions (Gemma 3).
+        see each other in both directions, however far apart (Gemma 3).
         """
         key, query = self.member[:, None, :], self.member[:, :, None]
         is_branch = (key == PROMPT) | (key == query)
         distance = self.step[:, :, None] - self.step[:, None, :]
         allowed = is_branch & (distance >= 0)
+        if window is not None:
+            allowed &= distance < window
         if images_see_ahead:
             block = _image_blocks(self.token_types)
             allowed |= (block[:, :, None] == block[:, None, :]) & (block[:, :, None] > 0)
-        if window is not None:
-            allowed &= distance < window
         allowed &= key != PADDING
         # padding looks at itself: a row that sees nothing would be NaN
         return allowed | torch.eye(allowed.shape[1], dtype=torch.bool, device=allowed.device)

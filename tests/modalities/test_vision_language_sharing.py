@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from mmrl.data import Rollout
 from mmrl.modalities import _tokens
 from mmrl.modalities._answers import Drawn
+from mmrl.modalities._backbone import expand
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._packed import PADDING, PROMPT, PackedRows
 from mmrl.modalities._tiny_vision_language import BUILDERS
@@ -163,3 +165,16 @@ def test_a_packed_token_sees_the_prompt_and_its_own_answer() -> None:
     ahead = causal.clone()
     ahead[0, 1] = True
     assert torch.equal(rows.may_see(images_see_ahead=True)[0], ahead)
+    both = torch.eye(6).bool()  # a window of one token cuts everything but the image's own tokens
+    both[0, 1] = both[1, 0] = both[5, 0] = True
+    assert torch.equal(rows.may_see(window=1, images_see_ahead=True)[0], both)
+
+
+def test_an_expanded_cache_leaves_the_given_one_as_it_was_also_the_states_of_linear_attention() -> None:
+    layer = LinearAttentionLayer()
+    layer.update_recurrent_state(torch.arange(2.0)[:, None])
+    given = Cache(layers=[layer])
+    part = expand(given, torch.tensor([1, 1, 0])).layers[0]
+    assert part.recurrent_states[0][:, 0].tolist() == [1, 1, 0]
+    part.update_recurrent_state(torch.full((3, 1), 7.0))
+    assert layer.recurrent_states[0][:, 0].tolist() == [0, 1]

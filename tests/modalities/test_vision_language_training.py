@@ -1,10 +1,12 @@
 """Which weights of a vision-language policy learn, in which precision, and what is written of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 
 from mmrl.contracts import ConfigError, Placement
 from mmrl.modalities._lora import Lora
@@ -54,6 +56,32 @@ def test_the_adapter_off_is_the_reference_and_an_adapter_that_was_loaded_is_its_
         again = vision_twins.policy(lora=Lora(rank=2, alpha=4, path=str(tmp_path)))
         torch.testing.assert_close(again.evaluate(rollout, ALL).values, moved, atol=1e-5, rtol=0)
         assert not again.weights.has("reference")  # its start is the adapter, of which a copy is kept
+
+
+def test_the_dropout_of_a_loaded_adapter_sleeps_in_rollout_and_update(tmp_path: Path) -> None:
+    policy = vision_twins.policy(lora=Lora(rank=2))
+    for tensor in policy.weights.tensors("trained").values():
+        tensor.data.normal_(0.0, 0.3)
+    policy.export(tmp_path)
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"lora_dropout": 0.5}))
+    again = vision_twins.policy(lora=Lora(path=str(tmp_path)))
+    rollout = vision_twins.rollout(again, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(again.evaluate(rollout, ALL).values, again.recorded(rollout, ALL).values)
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
+def test_a_loaded_adapter_on_frozen_vision_stays_as_it_is_and_one_on_the_head_is_refused(tmp_path: Path) -> None:
+    policy = vision_twins.policy(lora=Lora(rank=2))
+    policy.export(tmp_path / "adapter")
+    again = vision_twins.policy(lora=Lora(path=str(tmp_path / "adapter")), vision="frozen")
+    assert set(again.weights.parameters) == {name for name in policy.weights.parameters if "visual" not in name}
+    model: Any = vision_twins.policy().modules()["model"]
+    model.add_adapter(LoraConfig(r=2, target_modules=["lm_head", "q_proj"]))
+    model.save_pretrained(tmp_path / "head")
+    with pytest.raises(ConfigError, match=r"lora.path: .*head adapts lm_head"):
+        vision_twins.policy(lora=Lora(path=str(tmp_path / "head")))
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers so
