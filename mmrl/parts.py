@@ -107,7 +107,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     weights = parts.policy.weights
     if config.warm_start is not None:
         try:
-            weights.load("trained", _trained_of(Path(config.warm_start)))
+            weights.start_from(_trained_of(Path(config.warm_start)))
         except ConfigError:
             raise
         except ValueError as error:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -103,7 +103,8 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
-        names: list[WeightsName] = ["trained", *(which for which in weights.kept if which != "reference")]
+        left_out = () if self.config.warm_start else ("reference",)  # the model's folder has it; that run may go on
+        names: list[WeightsName] = ["trained", *(which for which in weights.kept if which not in left_out)]
         tensors: dict[str, Mapping[str, Tensor]] = {which: weights.tensors(which) for which in names}
         state = {
             "progress": asdict(self.progress),
@@ -123,12 +124,12 @@ class Trainer:
 
         Raises ConfigError where the checkpoint does not fit the model or the optimizer.
         """
-        for which in ("trained", "old", "averaged"):
-            if which in saved.tensors:
-                try:
+        try:
+            for which in get_args(WeightsName):
+                if which in saved.tensors:
                     self.policy.weights.load(which, saved.tensors[which])
-                except ValueError as error:
-                    raise ConfigError(f"the checkpoint is of another model: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"the checkpoint is of another model: {error}") from error
         state = saved.state
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])

@@ -40,6 +40,16 @@ class Weights:
             return
         self._copies[which] = {name: tensor.detach().clone() for name, tensor in self._storage.items()}
 
+    def start_from(self, tensors: Mapping[str, Tensor]) -> None:
+        """Loads the trained tensors of an earlier run as the start of this one, before any copy is made.
+
+        The reference is then a copy of them, as in a full training: an adapter switched off would be the model from
+        before that run. Raises ValueError when names or shapes differ.
+        """
+        assert not self._copies, "copies of the weights from before the start"
+        self.load("trained", tensors)
+        self._adapter_off = None
+
     def has(self, which: WeightsName) -> bool:
         """Whether `with weights(which)` would work."""
         return which == "trained" or which in self._copies or (which == "reference" and self._adapter_off is not None)

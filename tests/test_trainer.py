@@ -246,6 +246,21 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         run.trainer.restore(wrong)
 
 
+@pytest.mark.parametrize("warm_start", [None, "another run"])
+def test_the_reference_of_a_warm_start_is_in_the_checkpoint(tmp_path: Path, warm_start: str | None) -> None:
+    run = toy(tmp_path, iterations=1, optimizer={"learning_rate": 0.3}, warm_start=warm_start)
+    run.trainer.policy.weights.keep("reference")
+    run.trainer.train()
+    saved = checkpoint.load(tmp_path / "checkpoints" / "000001")
+    assert ("reference" in saved.tensors) == (warm_start is not None)
+    if warm_start is not None:
+        again = toy(tmp_path, warm_start=warm_start)
+        again.trainer.policy.weights.keep("reference")
+        again.trainer.policy.weights.tensors("reference")["network.bias"].fill_(7.0)  # the other run went on
+        again.trainer.restore(saved)
+        assert again.trainer.policy.weights.tensors("reference")["network.bias"].tolist() == [0.0] * 5
+
+
 def test_averaged_weights_follow_every_step(tmp_path: Path) -> None:
     decay = 0.75
     run = toy(

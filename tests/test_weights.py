@@ -1,7 +1,7 @@
 """The trained tensors and their copies."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -75,6 +75,17 @@ def test_the_reference_of_an_adapter_is_the_adapter_switched_off() -> None:
     with weights("reference"):
         log.append("inside")
     assert log == ["off", "inside", "on"] and weights.kept == [] and weights.has("reference")
+
+
+def test_a_start_from_another_run_makes_its_adapter_the_reference() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    weights = Weights(dict(layer.named_parameters()), adapter_off=nullcontext)
+    weights.start_from({"weight": torch.tensor([[3.0]])})
+    weights.keep("reference")
+    weights.tensors("trained")["weight"].fill_(5.0)
+    with weights("reference"):
+        assert layer.weight.item() == 3
+    assert layer.weight.item() == 5
 
 
 def test_loading_refuses_other_names_and_shapes() -> None:
