@@ -9,23 +9,28 @@ from typing import Any, cast
 
 import torch
 
-from mmrl.config import RunConfig
+from mmrl.config import DatasetSettings, Plugin, RunConfig
 from mmrl.contracts import Advantage, Loss, Reward, RewardBatch, Sampler
+from mmrl.datasets import missing_files
 from mmrl.errors import RunError
-from mmrl.parts import Parts, build, example_plan, make_trainer
-from mmrl.prompts import tiny_prompts
+from mmrl.parts import EvaluationParts, Parts, build, example_plan, make_trainer
+from mmrl.prompts import tiny_prompts, with_stand_ins
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.trainer import Trainer
 
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
+TINY_TOKENS = 24  # of an answer: random twins seldom end one
 
 
 def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     """What one iteration of a valid config costs, known before any weight is loaded.
 
-    Calls are network evaluations in batch elements; guidance doubles each. Raises ConfigError for an invalid config.
+    Calls are network evaluations in batch elements; guidance doubles each. Data files that are not on this machine are
+    named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
     """
-    parts = build(config)
+    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed)
+        parts = build(config.model_copy(update={"prompts": prompts}))
     plan = example_plan(parts.sampler, config.group_size)
     groups, factor = config.prompts_per_iteration, plan.evaluations_per_call
     steps = config.updates.epochs * config.updates.minibatches
@@ -49,10 +54,21 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         "held-out samples": 0,
     }
     if parts.evaluation is not None:
-        summary["held-out samples"] = len(parts.evaluation.prompts) * parts.evaluation.settings.samples_per_prompt
+        summary["held-out samples"] = _num_held_out(config, parts.evaluation)
+    if missing:
+        summary["data that is not here"] = ", ".join(missing)
     if size := _size_on_disk(config):
         summary["model on disk, MiB"] = size
     return summary
+
+
+def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
+    """Samples of an evaluation; as the settings limit them where the data is not here."""
+    source, settings = config.prompts.held_out, evaluation.settings
+    if isinstance(source, DatasetSettings) and missing_files(source):
+        limits = [limit for limit in (source.limit, settings.num_prompts) if limit is not None]
+        return min(limits) * settings.samples_per_prompt if limits else "unknown"
+    return len(evaluation.prompts) * settings.samples_per_prompt
 
 
 def check_tiny(config: RunConfig) -> dict[str, Any]:
@@ -113,7 +129,13 @@ class JitteredReward(Spy):
 def _shrunk(config: RunConfig) -> RunConfig:
     groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
     evaluation = config.evaluation and config.evaluation.model_copy(
-        update={"num_prompts": TINY_EVALUATED, "samples_per_prompt": 1, "saved_samples": 1}
+        update={
+            "num_prompts": TINY_EVALUATED,
+            "samples_per_prompt": 1,
+            "saved_samples": 1,
+            "sampler": _short(config.evaluation.sampler),
+            "also": {name: _short(sampler) for name, sampler in config.evaluation.also.items()},
+        }
     )
     return config.model_copy(
         update={
@@ -121,12 +143,19 @@ def _shrunk(config: RunConfig) -> RunConfig:
             "prompts_per_iteration": groups,
             "rollout_groups": None if config.rollout_groups is None else 1,
             "group_size": min(config.group_size, TINY_GROUP_SIZE),
+            "sampler": _short(config.sampler),
             "evaluation": evaluation,
             "trackers": (),
             "warm_start": None,
             "max_seconds": None,
         }
     )
+
+
+def _short(sampler: Plugin) -> Plugin:
+    """The sampler with a small budget of tokens, where it has one."""
+    budget = sampler.get("max_tokens")
+    return sampler if not isinstance(budget, int) else {**sampler, "max_tokens": min(budget, TINY_TOKENS)}
 
 
 def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:

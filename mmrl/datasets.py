@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mmrl._datasets import _layout, _synthetic
-from mmrl._datasets._files import RawRow, Source
+from mmrl._datasets._files import FILES, RawRow, Source
 from mmrl._datasets._layout import Layout
 from mmrl._datasets._pictures import BadRow, PictureFolder
 from mmrl._datasets._row import Row, check_marks
@@ -62,6 +62,12 @@ def write_synthetic(layout: str, folder: Path, rows: int, seed: int) -> DatasetS
 def is_here(settings: DatasetSettings) -> bool:
     """Whether all of its files and folders are on this machine."""
     return all(Source(path).is_here for path in _paths(settings))
+
+
+def missing_files(settings: DatasetSettings) -> list[str]:
+    """Its files that are not on this machine; names of the hub are not looked up."""
+    paths = [path for path in _paths(settings) if Path(path).suffix.lower() in FILES]
+    return [path for path in paths if not Source(path).is_here]
 
 
 def stand_in(settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS) -> DatasetSettings:

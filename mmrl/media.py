@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
 from pathlib import Path
@@ -62,7 +62,7 @@ class StoredPicture:
 
     name: str
     path: Path | None = None
-    content: bytes | memoryview | None = None
+    content: bytes | memoryview | None = field(default=None, hash=False)  # compared, but Arrow's views have no hash
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):

@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -60,21 +60,40 @@ def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple
 def tiny_prompts(settings: PromptSettings, folder: Path, seed: int) -> PromptSettings:
     """The same sources with few rows: synthetic ones in `folder` where a data set is not on this machine."""
 
-    def tiny(source: str | DatasetSettings, name: str) -> str | DatasetSettings:
-        if isinstance(source, str):
-            return source
+    def tiny(source: DatasetSettings, name: str) -> DatasetSettings:
         return datasets.shrunk(source) if datasets.is_here(source) else datasets.stand_in(source, folder / name, seed)
+
+    return _replaced(settings, tiny)
+
+
+def with_stand_ins(settings: PromptSettings, folder: Path, seed: int) -> tuple[PromptSettings, list[str]]:
+    """The same sources, synthetic rows in `folder` for data sets with files that are not here; and these files."""
+    missing: list[str] = []
+
+    def present(source: DatasetSettings, name: str) -> DatasetSettings:
+        files = datasets.missing_files(source)
+        missing.extend(files)
+        return datasets.stand_in(source, folder / name, seed) if files else source
+
+    return _replaced(settings, present), missing
+
+
+def _replaced(settings: PromptSettings, change: Callable[[DatasetSettings, str], DatasetSettings]) -> PromptSettings:
+    """The settings with every data set changed; a name of its own goes with each."""
+
+    def changed(source: str | DatasetSettings, name: str) -> str | DatasetSettings:
+        return source if isinstance(source, str) else change(source, name)
 
     train, held_out = settings.train, settings.held_out
     if isinstance(train, str | DatasetSettings):
-        small: Any = tiny(train, "train")
+        other: Any = changed(train, "train")
     else:
-        small = tuple(
-            part.model_copy(update={"source": tiny(part.source, f"train_{number}")})
+        other = tuple(
+            part.model_copy(update={"source": changed(part.source, f"train_{number}")})
             for number, part in enumerate(train)
         )
     return settings.model_copy(
-        update={"train": small, "held_out": None if held_out is None else tiny(held_out, "held_out")}
+        update={"train": other, "held_out": None if held_out is None else changed(held_out, "held_out")}
     )
 
 

@@ -95,3 +95,10 @@ def test_a_picture_can_be_sent_to_another_process() -> None:
     picture = StoredPicture("red", content=memoryview(RED))
     again = pickle.loads(pickle.dumps(picture))
     assert again == picture and again.load().size == (7, 5)
+
+
+def test_pictures_in_arrows_memory_are_told_apart_and_can_be_keys() -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="comes with datasets")
+    one, same, other = (StoredPicture("image", content=pyarrow.py_buffer(content)) for content in (b"a", b"a", b"b"))
+    assert one == same and one != other
+    assert len({one, same, other}) == 2
