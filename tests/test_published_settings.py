@@ -1,11 +1,14 @@
 """Settings of the shipped configs whose unit is not that of the paper's code, converted by hand."""
 
+import re
 from itertools import pairwise
 from math import pi, sin
 
 import pytest
 
-from mmrl.config import load_config
+from mmrl.actions import DIALECTS
+from mmrl.config import DatasetSettings, load_config
+from mmrl.coordinates import Canvas
 
 # reference/flow.md, section 3: the grid of the stock SD3 pipeline for 10 steps
 PIPELINE = [1, 0.96013, 0.91335, 0.85769, 0.79037, 0.70728, 0.60215, 0.46488, 0.27805, 0.00893, 0]
@@ -40,3 +43,66 @@ def test_the_fast_runs_clip_range_is_near_theirs() -> None:
     factors = [2 * (share * PIPELINE[step + 1]) ** 2 for step in range(window["first"], window["last"])]
     assert [min(factors), max(factors)] == pytest.approx([0.9, 1.7], abs=0.05)
     assert config.loss["clip_low"] == config.loss["clip_high"] == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "group_size", "kl_coef", "learning_rate", "max_tokens"),
+    # answers of an optimizer step: devices * batch * accumulation (* group); reference/vlm.md, section 4.2
+    [
+        ("grpo_qwen25vl_3b_refcoco", 8 * 8 * 2, 8, 0.04, 1e-5, 2048),
+        ("visual_rft_qwen2vl_2b_detection", 8 * 1 * 2 * 8, 8, 0.04, 1e-6, 256),
+        ("geometry3k_qwen25vl_7b", 128 * 5, 5, 0.01, 1e-5, 2048),
+        ("gui_g2_qwen25vl_7b", 8 * 8, 8, 0.04, 1e-5, 256),
+        ("gui_r1_qwen25vl_3b", 128 * 5, 5, 0.01, 1e-5, 1024),
+        ("ui_r1_qwen25vl_3b", 8 * 1 * 2 * 8, 8, 0.04, 1e-5, 256),
+    ],
+)
+def test_a_vision_language_run_takes_its_papers_steps(
+    name: str, answers: int, group_size: int, kl_coef: float, learning_rate: float, max_tokens: int
+) -> None:
+    config = load_config(name)
+    assert config.group_size == group_size
+    assert config.group_size * config.prompts_per_iteration / config.updates.minibatches == answers
+    assert (config.loss["kl"], config.loss["kl_coef"]) == ("k3", kl_coef)
+    assert config.optimizer.learning_rate == learning_rate
+    assert config.sampler["max_tokens"] == max_tokens and config.sampler.get("temperature", 1) == 1
+    assert config.modality["gradient_checkpointing"] and config.precision == "bfloat16"
+    if config.optimizer.learning_rate == 1e-6:
+        assert "lora" not in config.modality
+    else:
+        assert config.modality["lora"] == {"rank": 64, "alpha": 128}
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "rows"),
+    [
+        ("grpo_qwen25vl_3b_refcoco", 2, 321_327),  # 120,624 of RefCOCO, 120,191 of RefCOCO+, 80,512 of RefCOCOg
+        ("visual_rft_qwen2vl_2b_detection", 2, 6_000),
+        ("geometry3k_qwen25vl_7b", 15, 2_048),  # of 2,101: the last rollout of an epoch is dropped
+        ("gui_g2_qwen25vl_7b", 1, 100_000),
+        ("gui_r1_qwen25vl_3b", 15, 2_560),
+        ("ui_r1_qwen25vl_3b", 8, 136),
+    ],
+)
+def test_a_vision_language_run_is_as_long_as_its_papers(name: str, epochs: int, rows: int) -> None:
+    config = load_config(name)
+    assert config.iterations * config.prompts_per_iteration == pytest.approx(epochs * rows, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["gui_r1_qwen25vl_3b", "ui_r1_qwen25vl_3b"])
+def test_the_answer_that_a_template_shows_is_one_that_is_read(name: str) -> None:
+    config = load_config(name)
+    assert isinstance(config.prompts.train, DatasetSettings) and config.prompts.train.template is not None
+    (shown,) = re.findall(r"<answer>\[.*?\]</answer>", config.prompts.train.template)
+    canvas = Canvas((100, 100), (100, 100), "original")
+    action = DIALECTS["gui_r1"].parse(shown.replace("[x, y]", "[3, 4]"), canvas)
+    assert (action.kind, action.point) == ("click", (3, 4))
+
+
+def test_sums_of_rewards_are_means_times_their_number() -> None:
+    rewards = {name: load_config(name).rewards for name in ("visual_rft_qwen2vl_2b_detection", "gui_g2_qwen25vl_7b")}
+    assert [rewards[name][0]["weight"] for name in rewards] == [2, 2]
+    assert [reward["weight"] for reward in load_config("geometry3k_qwen25vl_7b").rewards] == [0.9, 0.1]
+    assert [reward["weight"] for reward in load_config("gui_r1_qwen25vl_3b").rewards] == [0.8, 0.2]
+    type_and_place = load_config("ui_r1_qwen25vl_3b").rewards[0]
+    assert type_and_place["type_weight"] * type_and_place["weight"] == 1
