@@ -70,3 +70,14 @@ def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine,
         assert (line["groups/kept"], line["groups/missing"]) == ((2, 0) if degenerate == "keep" else (0, 2))
     first, last = (tensors(Path(f"run/checkpoints/{n:06d}"))["trained"] for n in (1, 2))
     torch.testing.assert_close(last, first, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("old", ["recorded", "recomputed"])
+def test_answers_that_were_all_cut_and_masked_teach_nothing(cli: CommandLine, old: str) -> None:
+    """An answer of one token ends by itself only where that is an end token; this seed draws none."""
+    cut = ["sampler={name: autoregressive, max_tokens: 1, truncated: mask}", f"updates={{minibatches: 2, old: {old}}}"]
+    ended = cli.train(*cut, "seed=1", "evaluation=null", "iterations=2", "checkpoint.keep=9", kind="vision_language")
+    assert ended.code == 0
+    assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
+    first, last = (tensors(Path(f"run/checkpoints/{n:06d}"))["trained"] for n in (1, 2))
+    torch.testing.assert_close(last, first, rtol=0, atol=0)

@@ -85,7 +85,6 @@ CASES: dict[str, dict[str, Any]] = {
     "drop": {"groups": {"degenerate": "drop"}, **reward("red")},
     "lora, refill": {"modality": LORA, "groups": {"degenerate": "refill"}, **reward("red"), "prompts_per_iteration": 2},
 }
-FAST = ("lora, sample",)  # the others are slow: two more runs each
 
 
 def write_questions(folder: Path, changes: dict[str, Any]) -> None:
@@ -122,9 +121,8 @@ def answers_of(folder: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow, id=name) for name in CASES]
-)
+@pytest.mark.slow  # two runs each
+@pytest.mark.parametrize("name", CASES)
 def test_two_processes_draw_the_answers_and_make_the_update_of_one(name: str, tmp_path: Path) -> None:
     write_questions(tmp_path, CASES[name])
     one = train(tmp_path, "one", 1)

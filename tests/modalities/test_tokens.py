@@ -192,3 +192,14 @@ def test_an_ending_looks_only_as_far_back_as_the_stop_text_is_long() -> None:
 
 def test_prompts_fill_batches_and_large_groups_stand_alone() -> None:
     assert _batches([2, 2, 3, 9, 1, 1], 4) == [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
+
+
+def test_those_who_have_ended_change_no_draw_of_those_who_go_on() -> None:
+    stop = ("e", "t", "\n", "0", "r")
+    together = vision_twins.rollout(vision_twins.policy(), 12, stop=stop)
+    alone = vision_twins.rollout(vision_twins.policy(answer_batch=1), 12, stop=stop)
+    length = together.trace.drawn.length
+    in_group = [set(length[together.prompt == number].tolist()) for number in range(3)]
+    assert max(map(len, in_group)) > 1  # some end before others
+    assert torch.equal(alone.trace.drawn.length, length)
+    assert torch.equal(alone.trace.drawn.tokens, together.trace.drawn.tokens)

@@ -31,7 +31,7 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
     answered = [prompt for prompt in prompts if "answer" in prompt.target]
     assert boxed or answered
     for convention in FINE:
-        canvases = tuple(Canvas(prompt.media[0].size, (84, 56), convention) for prompt in boxed)
+        canvases = tuple(Canvas(prompt.media[0].load().size, (84, 56), convention) for prompt in boxed)
         pairs = list(zip((prompt.target["box"] for prompt in boxed), canvases, strict=True))
         boxes = [f"[{format_box(box, canvas)}]" for box, canvas in pairs]
         centres = [f"({format_point(((x1 + x2) / 2, (y1 + y2) / 2), canvas)})" for (x1, y1, x2, y2), canvas in pairs]
