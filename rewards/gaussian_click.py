@@ -22,10 +22,12 @@ class GaussianClick:
       coverage  Bhattacharyya coefficient of the two Gaussians: 1 where position and size are the target's
     The paper adds the two (and a format term): that is this reward with weight 2.
 
-    A click on a point has no size and is judged by the point term alone, so its best score is 1 too. Where the policy
-    makes actions these are read (any click counts), else the one point or box in the `tag` of the text (None:
-    anywhere). The score is 0 where there is none, for another action, and for a box without area or with its corners
-    in the wrong order (in the paper's code an inverted box earns full marks).
+    A click on a point has no size and is judged by the point term alone, so its best score is 1 too. With `needs_box`
+    it scores 0, as does a box whose corners are one point: a model that is asked for boxes would else learn to write
+    points, whose size is never wrong. Where the policy makes actions these are read (any click counts), else the one
+    point or box in the `tag` of the text (None: anywhere). The score is 0 where there is none, for another action, and
+    for a box without area or with its corners in the wrong order (in the paper's code an inverted box earns full
+    marks).
     """
 
     source: ClassVar[str] = "Tang et al. 2025 (GUI-G2), arXiv 2507.15846"
@@ -38,6 +40,7 @@ class GaussianClick:
     alpha: float = 0.5  # standard deviation over side, above 0; the paper's
     point_weight: float = 1.0  # at least 0
     coverage_weight: float = 1.0  # at least 0; with 0 the size of an answered box does not matter
+    needs_box: bool = False  # a click on a point scores 0: for models that are asked for boxes, as the paper's is
     tag: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +62,7 @@ class GaussianClick:
 
     def _judge(self, click: Action | None, target: Tensor) -> float:
         """The score of one click and target [4]."""
-        if click is None or (click.box is None and self.point_weight == 0):
+        if click is None or (click.box is None and (self.needs_box or self.point_weight == 0)):
             return 0.0
         point = float(point_term(target.new_tensor(click.point), target, self.alpha))
         if click.box is None:

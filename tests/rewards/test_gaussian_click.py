@@ -60,6 +60,12 @@ def test_a_point_has_no_size_to_cover_with(make_batch: Make) -> None:
     assert judge(["(120, 210)"], make_batch, coverage_weight=5) == [1]
 
 
+def test_a_point_does_not_escape_the_coverage_where_a_box_is_asked_for(make_batch: Make) -> None:
+    loose, *points = ["[90, 195, 150, 225]", "(120, 210)", "[120, 210, 120, 210]"]  # right centres
+    assert judge([loose, *points], make_batch) == [pytest.approx((1 + 12 / 13) / 2), 1, 1]
+    assert judge([loose, *points], make_batch, needs_box=True) == [pytest.approx((1 + 12 / 13) / 2), 0, 0]
+
+
 @pytest.mark.parametrize("text", ["[140, 220, 100, 200]", "[140, 200, 100, 220]", "[100, 210, 140, 210]"])
 def test_an_inverted_or_flat_box_scores_0(text: str, make_batch: Make) -> None:
     assert judge([text], make_batch) == [0]
