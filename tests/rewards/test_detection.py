@@ -150,10 +150,12 @@ def test_the_matching_by_confidence_is_that_of_a_plain_loop(answer: Answer, trut
 
 
 @pytest.mark.parametrize("matching", ["confidence", "hungarian"])
-@given(answer=ANSWERS, truth=TRUTHS, extra=st.tuples(boxes(), CONFIDENCES), data=st.data())
+@given(truth=TRUTHS, extra=st.tuples(boxes(), CONFIDENCES), data=st.data())
 def test_what_never_pays(
-    matching: str, answer: Answer, truth: list[Box], extra: tuple[Box, float], data: st.DataObject, make_batch: Make
+    matching: str, truth: list[Box], extra: tuple[Box, float], data: st.DataObject, make_batch: Make
 ) -> None:
+    near = st.sampled_from(truth) | boxes()  # half of the answered boxes are right
+    answer = data.draw(st.lists(st.tuples(near, CONFIDENCES), max_size=5, unique_by=lambda one: one[0]))
     score = judge(answer, truth, make_batch, matching=matching)
     shuffled = data.draw(st.permutations(answer))
     assert judge(shuffled, truth, make_batch, matching=matching) == pytest.approx(score), "the order"
@@ -166,6 +168,11 @@ def test_what_never_pays(
     if len(perfect) == len(truth):
         assert judge(perfect, truth, make_batch, matching=matching) == pytest.approx(1)
         assert judge([*perfect, extra], truth, make_batch, matching=matching) < 1
+
+
+def test_a_box_written_again_with_more_confidence_does_not_pay(make_batch: Make) -> None:
+    once = judge([(FIRST, 0.2)], [FIRST], make_batch, overlap_weight=0)
+    assert judge([(FIRST, 0.2), (FIRST, 1.0)], [FIRST], make_batch, overlap_weight=0) < once
 
 
 def test_boxes_far_from_everything_with_no_confidence_do_not_pay(make_batch: Make) -> None:
