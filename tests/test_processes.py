@@ -158,7 +158,8 @@ def test_an_error_on_one_process_ends_all_and_is_said_once(fault: str, code: int
     write_inputs(tmp_path, {"rewards": [{"name": "my_rewards:Redness", fault: "blue"}]})  # judged by the second
     ends = mmrl(tmp_path, ["train", "run.yaml", "--out", "two"], 2)
     assert [end.code for end in ends] == [code, code]
-    said = [line for end in ends for line in end.output.splitlines()]
+    start, *said = [line for end in ends for line in end.output.splitlines()]
+    assert start.startswith("two: iterations 1 to 3")
     assert len(said) == 1 and said[0].startswith("mmrl: ") and message in said[0], said
 
 
