@@ -1,6 +1,6 @@
 """One iteration's groups: drawn, scored while the next are drawn, filtered, refilled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,7 @@ class Collected:
     kept: list[int]  # draw numbers of the groups to learn from, ascending
     paths: Tensor | None  # [B_all, K] edge numbers of the samples of all processes, in the order of the scores
     num_calls: int  # network evaluations of this process
+    metrics: dict[str, float]  # of what was drawn on all processes, beside its scores
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Collector:
             kept += self._worth_keeping(scores, draws)
             if len(kept) == self.wanted:
                 break
-        return _join(rounds, sorted(kept))
+        own = [rollout.outputs.watched() for rollout, *_ in rounds if rollout is not None]
+        return _join(rounds, sorted(kept), _means(self.engine.gather(own)))
 
     def _draw(self, draws: Sequence[Draw], iteration: int) -> tuple[Rollout | None, Judgement | None]:
         """This process's groups, in chunks; each chunk is scored while the next is sampled."""
@@ -115,7 +117,15 @@ def _pad_and_cat(paths: Sequence[Tensor | None]) -> Tensor | None:
     return torch.cat([torch.nn.functional.pad(path, (0, width - path.shape[1]), value=-1) for path in present])
 
 
-def _join(rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Tensor | None]], kept: list[int]) -> Collected:
+def _means(watched: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Mean over all samples of each thing that is watched."""
+    names = dict.fromkeys(name for part in watched for name in part)
+    return {name: float(torch.cat([part[name] for part in watched]).mean()) for name in names}
+
+
+def _join(
+    rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Tensor | None]], kept: list[int], metrics: dict[str, float]
+) -> Collected:
     """The rounds as one: later rounds hold later draws, so their order is already that of the draws."""
     rollouts = [rollout for rollout, *_ in rounds if rollout is not None]
     sizes = [len(scores.group) for _, scores, *_ in rounds]
@@ -126,4 +136,5 @@ def _join(rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Tensor | None]]
         kept=kept,
         paths=_pad_and_cat([paths for *_, paths in rounds]),
         num_calls=sum(rollout.num_calls for rollout in rollouts),
+        metrics=metrics,
     )

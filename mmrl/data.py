@@ -44,6 +44,15 @@ class Outputs:
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
         return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
+    def watched(self) -> dict[str, Tensor]:
+        """[B] each: what a run logs the mean of, beside what rewards say."""
+        found: dict[str, Tensor | None] = {
+            "answers/tokens": self.num_tokens,
+            "answers/finished": self.is_finished,
+            "answers/understood": None if self.actions is None else torch.tensor([a is not None for a in self.actions]),
+        }
+        return {name: values.double() for name, values in found.items() if values is not None}
+
     def select(self, rows: Tensor) -> "Outputs":
         """The outputs of the samples `rows` [n]."""
         return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})

@@ -143,7 +143,7 @@ class Trainer:
         started = time.perf_counter()
         collected = self.collector(iteration, self.sampling_weights)
         drawn = time.perf_counter()
-        metrics = score_metrics(collected.scores, self.config.groups.min_spread)
+        metrics = score_metrics(collected.scores, self.config.groups.min_spread) | collected.metrics
         for plugin in self.stateful.values():
             plugin.update(collected.scores)
         calls = self.policy.num_calls

@@ -95,8 +95,10 @@ class Updater:
             inside = part.weight(rollout).to(self.engine.device) > 0
             batch = replace(batch, weight=batch.weight * inside)
             coefficients = coefficients * inside
-        measures = self.loss.measure(self._evaluate(rollout, part, old))
-        self.engine.backward(self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics))
+        evaluations = self._evaluate(rollout, part, old)
+        _add_entropy(evaluations, batch.weight, metrics)
+        terms = self.loss(self.loss.measure(evaluations), batch)
+        self.engine.backward(self._sum_terms(terms, batch, coefficients, metrics))
 
     def _learn_in_two_passes(
         self,
@@ -108,8 +110,12 @@ class Updater:
         metrics: StepMetrics,
     ) -> None:
         """The chain rule by hand: d loss / d measures on all of them, then d measures / d weights part by part."""
+        per_part = []
         with torch.no_grad():
-            per_part = [self.loss.measure(self._evaluate(rollout, part, old)) for part in parts]
+            for part in parts:
+                evaluations = self._evaluate(rollout, part, old)
+                per_part.append(self.loss.measure(evaluations))
+                _add_entropy(evaluations, batch.weight * (part.weight(rollout).to(self.engine.device) > 0), metrics)
         # a part's measures are 0 outside of it, so the sum puts the parts together
         measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
         total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
@@ -146,3 +152,10 @@ class Updater:
         if "old" in needs and old == "itself":
             behaviour = trained.detach()
         return Evaluations(trained, behaviour, reference)
+
+
+def _add_entropy(evaluations: Evaluations, weight: Tensor, metrics: StepMetrics) -> None:
+    """The entropy of the decisions in nats, where the policy says it: one that falls to 0 has stopped exploring."""
+    entropy = getattr(evaluations.trained, "entropy", None)
+    if entropy is not None:
+        metrics.add("policy/entropy", entropy, weight)

@@ -1,7 +1,7 @@
 """Groups of an iteration: the same however they are cut, filtered by their spread, replaced within limits."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from mmrl.collect import Collected
 from mmrl.config import GroupSettings
 from mmrl.contracts import ConfigError, RewardBatch
+from mmrl.data import Rollout
 from tests.toy_runs import GROUP_SIZE, CountZeros, collector, stream
 
 MIXED = ("bright 1", "dull 1", "bright 2", "dull 2", "bright 3", "dull 3", "bright 4", "bright 5", "bright 6")
@@ -63,6 +64,24 @@ def test_scores_belong_to_the_answers_beside_them() -> None:
         is_dull = "dull" in rollout.prompts[int(rollout.prompt[row])].text
         expected = 0.5 if is_dull else answer.count("0")
         assert collected.scores.values[collected.mine[row], 0] == expected
+
+
+def test_what_is_watched_of_answers_is_meant_over_all_that_were_drawn() -> None:
+    drawing = collector(stream(*MIXED), REFILL, chunk=2)
+    policy: Any = drawing.policy
+    plain = policy.rollout
+
+    def counted(*given: Any) -> Rollout:
+        rollout: Rollout = plain(*given)
+        lengths = torch.tensor([len(text.split()) for text in rollout.outputs.texts or ()])
+        return replace(rollout, outputs=replace(rollout.outputs, num_tokens=lengths))
+
+    policy.rollout = counted
+    collected = drawing(0, "trained")
+    assert collected.rollout is not None and collected.rollout.outputs.texts is not None
+    lengths = [len(text.split()) for text in collected.rollout.outputs.texts]
+    assert len(lengths) > 4 * 6  # with a refill
+    assert collected.metrics == {"answers/tokens": sum(lengths) / len(lengths)}
 
 
 def test_chunks_are_scored_on_a_thread_of_their_own_only_where_that_is_wanted() -> None:

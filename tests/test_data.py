@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmrl.actions import Action
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout, Scores, count_calls
 from mmrl.keys import GroupKey
 
@@ -132,3 +133,14 @@ def test_scores_are_selected_and_joined_again() -> None:
     assert joined.values.tolist() == [[5, 6], [1, 2], [3, 4]]
     assert (joined.group.tolist(), joined.episode.tolist(), joined.turn.tolist()) == ([2, 0, 1], [3, 1, 2], [4, 2, 3])
     assert joined.names == ("good", "short")
+
+
+def test_what_is_watched_of_answers_is_what_there_is() -> None:
+    outputs = Outputs(
+        num_tokens=torch.tensor([3, 5]),
+        is_finished=torch.tensor([True, False]),
+        actions=(Action("wait"), None),
+    )
+    watched = {name: values.tolist() for name, values in outputs.watched().items()}
+    assert watched == {"answers/tokens": [3, 5], "answers/finished": [1, 0], "answers/understood": [1, 0]}
+    assert Outputs(texts=("a",)).watched() == {}

@@ -99,7 +99,7 @@ def learn(
         stateful={},
         **parts,
     )
-    return trainer._learn(Collected(rollout, scores, rows, [0, 1, 2, 3], None, 0), 0), seen, policy
+    return trainer._learn(Collected(rollout, scores, rows, [0, 1, 2, 3], None, 0, {}), 0), seen, policy
 
 
 def test_old_weights_draw_the_rollouts_only_where_the_loss_keeps_them() -> None:

@@ -1,6 +1,7 @@
 """One optimizer step: the gradient does not depend on how the work is cut, whatever the scope of the loss."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,20 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
     assert whole.abs().max() > 1e-3
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
     assert seen == pytest.approx(seen_in_parts, abs=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 100])
+@pytest.mark.parametrize("loss", [Reinforce(), SequenceRatio()])
+def test_the_mean_entropy_of_the_decisions_is_logged(loss: Loss, micro_batch: int) -> None:
+    policy, rollout = toy_rollout()
+    plain = policy.evaluate
+    policy.evaluate = lambda *given: replace(plain(*given), entropy=plain(*given).values.square())  # type: ignore[method-assign]
+    rows = torch.tensor([0, 2, 3, 5])
+    is_there = rollout.blocks[0].call[rows] >= 0
+    expected = rollout.trace.log_prob[rows][is_there].square().mean()  # nothing has moved since
+    assert gradient(policy, rollout, loss, micro_batch, rows=rows)[1]["policy/entropy"] == pytest.approx(
+        float(expected)
+    )
 
 
 @pytest.mark.parametrize("micro_batch", [1, 5, 100])

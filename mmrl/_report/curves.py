@@ -28,7 +28,7 @@ DIAGNOSTICS = (
     ),
     Diagnostic(
         "Size of the log-ratio",
-        {"loss/log_ratio_abs": "mean of |log ratio|"},
+        {"loss/log_ratio_size": "mean of |log ratio|"},
         "nats",
         "Healthy: small and level. Growth means that the policy moves far from the one that drew the samples.",
     ),
@@ -43,6 +43,24 @@ DIAGNOSTICS = (
         {"loss/clip_fraction_low": "below the range", "loss/clip_fraction_high": "above the range"},
         "share of decisions",
         "Healthy: under about 0.3 on both sides. Beyond it few decisions still teach: lower the learning rate.",
+    ),
+    Diagnostic(
+        "Entropy",
+        {"policy/entropy": "of a decision"},
+        "nats",
+        "Healthy: falls slowly. Near 0 the answers to a prompt are all the same, and nothing is left to choose from.",
+    ),
+    Diagnostic(
+        "Length of answers",
+        {"answers/tokens": "tokens"},
+        "tokens",
+        "Healthy: as long as the task asks for. Growth up to the budget means that answers are cut.",
+    ),
+    Diagnostic(
+        "Answers that count",
+        {"answers/finished": "ended before the budget", "answers/understood": "read as an action"},
+        "share of answers",
+        "Healthy: near 1. What is cut or not understood can earn little and, if it is masked, teaches nothing.",
     ),
     Diagnostic(
         "Gradient norm",
