@@ -17,6 +17,7 @@ from mmrl.losses._decisions import DecisionLoss
 from mmrl.losses._old_decay import OldDecay
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
+from mmrl.modalities._tokens import TokenPolicy
 from mmrl.samplers._base import FlowSampler, StochasticSampler
 from mmrl.samplers._window import Window
 
@@ -35,6 +36,7 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "evaluation": config.EvaluationSettings,
     "checkpoint": config.CheckpointSettings,
     "modality / every flow modality": FlowPolicy,
+    "modality / every token modality": TokenPolicy,
     "modality / lora": Lora,
     "sampler / every flow sampler": FlowSampler,
     "sampler / every random flow sampler": StochasticSampler,
