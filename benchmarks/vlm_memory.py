@@ -50,11 +50,12 @@ def resident(name: str) -> int:
     return int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
-def update_step(side: str, train: str, vocabulary: int, tokens: int) -> Callable[[], Any]:
+def update_step(side: str, train: str, checkpointing: bool, vocabulary: int, tokens: int) -> Callable[[], Any]:
     """One update of a whole model."""
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), vocabulary)
-        mmrl = Mmrl(Path(folder), 1, GROUP, tokens, Lora(rank=8, alpha=16) if train == "lora" else None)
+        lora = Lora(rank=8, alpha=16) if train == "lora" else None
+        mmrl = Mmrl(Path(folder), 1, GROUP, tokens, lora, checkpointing)
     for parameter in mmrl.policy.modules()["model"].parameters():
         parameter.data.clone()  # pages of a mapped file count from when they are read
     assert len(mmrl.answers) == GROUP  # made now, not in the step
@@ -84,20 +85,21 @@ def head_step(side: str, vocabulary: int, tokens: int) -> Callable[[], Any]:
     return step
 
 
-def measured(side: str, train: str, vocabulary: int, tokens: int, threads: int) -> float:
+def measured(side: str, options: argparse.Namespace, vocabulary: int, tokens: int) -> float:
     """The peak of one side, from a process of its own."""
-    command = [sys.executable, __file__, "--train", train, "--threads", str(threads), "--one", side]
-    command += [str(vocabulary), str(tokens)]
+    command = [sys.executable, __file__, "--train", options.train, "--threads", str(options.threads), "--one", side]
+    command += [str(vocabulary), str(tokens), *(["--checkpointing"] if options.checkpointing else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1])["mebibytes"])
 
 
 def report(options: argparse.Namespace) -> None:
-    ours = [measured("mmrl", options.train, *size, options.threads) for size in SIZES]
-    plain = measured("plain", options.train, *SIZES[0], options.threads)
+    ours = [measured("mmrl", options, *size) for size in SIZES]
+    plain = measured("plain", options, *SIZES[0])
     emit(
         "vlm_memory",
         train=options.train,
+        checkpointing=options.checkpointing,
         mebibytes_mmrl=round(ours[0]),
         mebibytes_plain=round(plain),
         share_of_plain=round(ours[0] / plain, 3),
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument(
         "--train", choices=["lora", "full", "head"], default="lora", help="what is trained, or the head"
     )
+    parser.add_argument("--checkpointing", action="store_true", help="of gradients, on both sides")
     parser.add_argument("--one", nargs=3, metavar=("SIDE", "VOCABULARY", "TOKENS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -121,7 +124,7 @@ def main() -> None:
     if options.train == "head":
         step = head_step(side, vocabulary, tokens)
     else:
-        step = update_step(side, options.train, vocabulary, tokens)
+        step = update_step(side, options.train, options.checkpointing, vocabulary, tokens)
     print(json.dumps({"mebibytes": peak(step)}))
 
 

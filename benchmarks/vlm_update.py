@@ -62,13 +62,16 @@ class Mmrl:
     group_size: int
     num_tokens: int
     lora: Lora | None = None
+    checkpointing: bool = False
     policy: VisionLanguage = field(init=False)
     prompts: list[Prompt] = field(init=False)
 
     def __post_init__(self) -> None:
         engine = Engine()
         vision: Any = "trained" if self.lora is None else "frozen"
-        self.policy = VisionLanguage(model=str(self.folder), vision=vision, lora=self.lora)
+        self.policy = VisionLanguage(
+            model=str(self.folder), vision=vision, lora=self.lora, gradient_checkpointing=self.checkpointing
+        )
         self.policy.prepare(engine.placement)
         self.updater = Updater(self.policy, Grpo(clip_low=0.2, clip_high=0.2), engine, self.group_size)
         self.prompts = make_prompts(self.policy, self.num_prompts, PROMPT)
