@@ -57,7 +57,9 @@ class Updater:
         denominator = self.engine.sum(local)
         if float(denominator) <= 0:
             return None
-        metrics = StepMetrics()
+        # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
+        share = torch.full((), 1 / self.engine.num_processes, device=self.engine.device)
+        metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
         with self.engine.together():
             for view, weighed, (coefficients, _) in zip(views, batches, counted, strict=False):
                 assert rollout is not None
@@ -130,7 +132,7 @@ class Updater:
 
     def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
         kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
-        metrics.add("loss/total", result.terms, coefficients)
+        metrics.totals["loss/total"] = metrics.totals["loss/total"] + kept.detach().sum()
         for name, values in result.metrics.items():
             metrics.add(f"loss/{name}", values, batch.weight)
         return kept.sum()

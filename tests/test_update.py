@@ -176,3 +176,14 @@ def test_kept_old_weights_are_evaluated_under_the_same_view() -> None:
     recorded, also = gradient(policy, rollout, Grpo(clip_low=0.9, clip_high=9.0), 100, old="recorded")
     torch.testing.assert_close(kept, recorded, atol=1e-6, rtol=1e-5)  # the weights that drew it are the ones kept
     assert seen == pytest.approx(also, abs=1e-5) and abs(seen["loss/log_ratio_size"]) > 0.01
+
+
+def test_the_reported_loss_is_what_was_differentiated_whatever_it_is_divided_by() -> None:
+    """The first update of GRPO: every term is -A, so Dr. GRPO's loss is -sum of length * A / constant over samples."""
+    policy, rollout = toy_rollout()
+    loss = Grpo(clip_low=0.2, clip_high=0.2, normalise="constant", constant=7.0)
+    lengths = (rollout.blocks[0].weight > 0).sum(1)
+    advantages = loss_batch(rollout, weight=torch.ones(rollout.num_samples, 1)).advantages[:, 0]
+    _, seen = gradient(policy, rollout, loss, 2, old="itself")
+    assert seen["loss/total"] == pytest.approx(float(-(lengths * advantages).sum() / 7 / rollout.num_samples), abs=1e-6)
+    assert abs(seen["loss/total"]) > 1e-3
