@@ -4,6 +4,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -213,16 +214,29 @@ def _findings(
         "plug-ins that ran": ", ".join(sorted(set(spies) - set(idle))),
         "plug-ins that did not run": ", ".join(idle) or "none",
         "trained tensors": len(after),
+        "trained numbers": _by_part({name: tensor.numel() for name, tensor in after.items()}),
         "trained tensors that did not move": ", ".join(unmoved) or "none",
         "trained tensors not finite": ", ".join(not_finite) or "none",
         "network calls planned": planned,
         "network calls made": trainer.progress.network_calls,
         "held-out score before and after": f"{_text(trainer.progress.before)} and {_text(trainer.progress.latest)}",
     }
+    if hasattr(trainer.policy, "sharing_used"):
+        findings["answers share their prompt by"] = trainer.policy.sharing_used
     if trainer.progress.iteration != config.iterations:
         raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")
     is_good = not idle and not unmoved and not not_finite and planned == trainer.progress.network_calls
     return findings | {"is_good": is_good}
+
+
+def _by_part(sizes: dict[str, int]) -> str:
+    """How much is trained in each part: by the first three steps of the parameters' names, layers taken together."""
+    counts: dict[str, int] = {}
+    for name, size in sizes.items():
+        path = name.split(".")[:-1][:3]
+        part = ".".join(takewhile(lambda step: not step.isdecimal(), path))
+        counts[part] = counts.get(part, 0) + size
+    return ", ".join(f"{part} {count:,}" for part, count in counts.items())
 
 
 def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -> int:

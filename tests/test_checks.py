@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmrl import labs
-from mmrl.checks import check_tiny, plan_summary
+from mmrl.checks import _by_part, check_tiny, plan_summary
 from mmrl.config import check_config
 from mmrl.contracts import RewardBatch
 from mmrl.modalities import sd3
@@ -133,6 +133,13 @@ class Flat(JpegSize):
 def test_a_reward_that_sees_no_difference_does_not_hide_whether_weights_move() -> None:
     found = check_tiny(check_config(LAB | {"rewards": [{"name": "tests.test_checks:Flat"}]}))
     assert found["is_good"] and found["trained tensors that did not move"] == "none"
+
+
+def test_what_is_trained_is_counted_by_part() -> None:
+    sizes = {"model.model.visual.blocks.0.weight": 3, "model.model.visual.norm.weight": 4, "model.model.text.a.b": 1000}
+    assert _by_part(sizes) == "model.model.visual 7, model.model.text 1,000"
+    assert _by_part({"network.blocks.0.weight": 2, "network.blocks.1.weight": 3}) == "network.blocks 5"
+    assert _by_part({"network.weight": 2}) == "network 2" and _by_part({}) == ""
 
 
 def test_a_plug_in_that_never_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
