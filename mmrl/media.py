@@ -20,6 +20,9 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 
 
+WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
+
+
 class _Bytes(RawIOBase):
     """Bytes as a file, without the copy that BytesIO makes: for a size, only the header is touched."""
 
@@ -56,8 +59,8 @@ class Picture(Protocol):
 class StoredPicture:
     """An image file, or the bytes of one (also a view of a file that is mapped into memory).
 
-    `name` is what errors call it. Raises ConfigError, where it is opened, for what is no image, is cut off, or has more
-    than `MAX_PIXELS` pixels.
+    `name` is what errors call it. Raises ConfigError, where it is opened, for what is no image, is cut off, has more
+    than `MAX_PIXELS` pixels, or pixels of no known range.
     """
 
     name: str
@@ -70,7 +73,8 @@ class StoredPicture:
 
     def load(self) -> "Image":
         """The image in RGB; what is transparent becomes white."""
-        with self._opened() as image:
+        with self._opened() as opened:
+            image = _eight_bit(opened)
             if "A" not in image.getbands() and "transparency" not in image.info:
                 return image.convert("RGB")
             # dropping the alpha channel would show the colour that is stored below it, mostly black
@@ -98,6 +102,11 @@ class StoredPicture:
                         f"the image {self.name} has {image.width} x {image.height} pixels; "
                         f"at most {MAX_PIXELS:,} are allowed"
                     )
+                if image.mode in WITHOUT_RANGE:
+                    raise ConfigError(
+                        f"the image {self.name} has pixels of mode {image.mode!r}, whole or real numbers without a "
+                        "largest; save it with 8 or 16 bits"
+                    )
                 yield image
         except ConfigError:
             raise
@@ -111,3 +120,13 @@ class StoredPicture:
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
         return StoredPicture, (self.name, self.path, content)
+
+
+def _eight_bit(image: "Image") -> "Image":
+    """Greys of 16 bits as greys of 8, which Pillow would clip to white; all else as it is."""
+    if not image.mode.startswith("I;16"):
+        return image
+    import numpy
+    from PIL import Image
+
+    return Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))

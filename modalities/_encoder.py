@@ -65,10 +65,13 @@ class PromptEncoder:
             raise ConfigError(f"{called(prompt)}: {error}") from error
         refuse_media_tokens(prompt, messages, self.media_tokens)
         images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
-        with torch.no_grad():
-            encoded = self.processor.apply_chat_template(
-                messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
-            )
+        try:
+            with torch.no_grad():
+                encoded = self.processor.apply_chat_template(
+                    messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
+                )
+        except ValueError as error:  # an image of 1 x 300 pixels, a text that is no Unicode
+            raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
         tokens = encoded["input_ids"][0]
         if self.max_tokens is not None and len(tokens) > self.max_tokens:
             raise ConfigError(

@@ -7,6 +7,8 @@ from mmrl.keys import GroupKey
 from mmrl.plans import AnswerPlan
 from mmrl.samplers._base import check_positive
 
+COLDEST = 1e-6  # logits divided by less come near the end of float32, and their log-probs mean nothing
+
 
 @dataclass(frozen=True)
 class Autoregressive:
@@ -32,8 +34,11 @@ class Autoregressive:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature must be at least 0 (0: the likeliest token), got {self.temperature}")
+        if self.temperature != 0 and not self.temperature >= COLDEST:
+            raise ValueError(
+                f"temperature must be at least 0 (0: the likeliest token), or {COLDEST:g} and above, "
+                f"got {self.temperature}"
+            )
         check_positive("top_p", self.top_p, at_most=1)
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.top_k}; null keeps all tokens")

@@ -157,7 +157,10 @@ def test_a_file_without_a_good_row_is_an_error(tmp_path: Path) -> None:
         texts(lines(tmp_path / "all.jsonl", ["{", "{"]), bad_rows="skip")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe{", b"[" * 100_000, b'{"prompt": ' + b"9" * 5000 + b"}"])
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe{", b"[" * 100_000, b'{"prompt": ' + b"9" * 5000 + b"}", b'[{"prompt": "a", "prompt": "b"}]'],
+)
 def test_what_cannot_be_parsed_is_a_bad_row(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.jsonl").write_bytes(b'{"prompt": "a"}\n' + content)
     with pytest.raises(ConfigError, match=r"bad\.jsonl, line 2: "):

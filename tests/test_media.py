@@ -102,3 +102,20 @@ def test_pictures_in_arrows_memory_are_told_apart_and_can_be_keys() -> None:
     one, same, other = (StoredPicture("image", content=pyarrow.py_buffer(content)) for content in (b"a", b"a", b"b"))
     assert one == same and one != other
     assert len({one, same, other}) == 2
+
+
+def test_greys_of_sixteen_bits_keep_their_shades() -> None:
+    deep = Image.new("I;16", (3, 1))
+    for column, grey in enumerate((0, 0x8000, 0xFFFF)):
+        deep.putpixel((column, 0), grey)
+    for settings in ({}, {"format": "TIFF"}):
+        image = StoredPicture("deep", content=encoded(deep, **settings)).load()
+        assert [image.getpixel((column, 0)) for column in range(3)] == [(0,) * 3, (128,) * 3, (255,) * 3]
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pixels_of_no_known_range_are_refused_at_the_header(mode: str) -> None:
+    picture = StoredPicture("depth.tiff", content=encoded(Image.new(mode, (7, 5)), format="TIFF"))
+    for look in (lambda: picture.size, picture.load):
+        with pytest.raises(ConfigError, match=rf"the image depth\.tiff has pixels of mode '{mode}', .* 8 or 16 bits"):
+            look()

@@ -114,7 +114,7 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
             if line.strip():
                 place = f"{name}, line {number}"
                 try:
-                    yield _object(place, json.loads(line.decode("utf-8-sig").strip()), path.parent)
+                    yield _object(place, _parsed(line.decode("utf-8-sig").strip()), path.parent)
                 except json.JSONDecodeError as error:  # its own words count lines from here
                     yield RawRow(place, {}, path.parent, f"it is not JSON: {error.msg} at character {error.colno}")
                 except (ValueError, RecursionError) as error:
@@ -123,7 +123,7 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = _parsed(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if path.read_bytes().lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # JSON lines by another name
             yield from _json_lines(path, name)
@@ -142,6 +142,8 @@ def _csv(path: Path, name: str) -> Iterator[RawRow]:
         reader = csv.reader(file)
         try:
             header = next(reader, [])
+            if twice := sorted({cell for cell in header if header.count(cell) > 1}):
+                raise ConfigError(f"prompts: the header of {name!r} has {', '.join(map(repr, twice))} more than once")
             for cells in reader:
                 place = f"{name}, line {reader.line_num}"
                 if cells and len(cells) != len(header):
@@ -151,6 +153,19 @@ def _csv(path: Path, name: str) -> Iterator[RawRow]:
                     yield RawRow(place, values, path.parent)
         except (csv.Error, UnicodeDecodeError) as error:
             raise ConfigError(f"prompts: cannot read {name!r} after line {reader.line_num}: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_without_twins)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises ValueError for a key that it has twice: nobody could say which is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in an object")
+    return found
 
 
 def _object(place: str, value: Any, images: Path) -> RawRow:

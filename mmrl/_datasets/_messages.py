@@ -51,7 +51,7 @@ def question(value: Any, name: str) -> Question:
 def _role_and_content(message: dict[str, Any], name: str) -> tuple[str, Any]:
     said = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
-    if said not in ROLES or content is None:
+    if not isinstance(said, str) or said not in ROLES or content is None:
         raise BadRow(
             f"a message of {name!r} needs a role ({', '.join(sorted(set(ROLES)))}) and content, got {message!r:.80}"
         )

@@ -32,7 +32,10 @@ class Row:
     columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
 
     def __post_init__(self) -> None:
-        self.values = without_none(self.values)
+        try:
+            self.values = without_none(self.values)
+        except RecursionError:
+            raise BadRow("its fields are nested too deep") from None
         for name in OTHER_MEDIA:
             if self.take(name):
                 raise BadRow(f"it has {name}; only images are read")

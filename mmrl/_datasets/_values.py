@@ -1,7 +1,6 @@
 """Values of a row as the typed fields of a target; what does not fit raises BadRow."""
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -10,6 +9,7 @@ from mmrl.actions import Kind, named
 from mmrl.coordinates import Box, Canvas, Convention, Point
 from mmrl.plugins import did_you_mean
 
+LARGEST = 1e9  # of a coordinate; NaN is not below it, and Python's whole numbers may be too large for a float
 OVERHANG = 1.0  # pixels by which rounding may push a corner over the edge; it is then moved back
 
 
@@ -29,7 +29,7 @@ def numbers(value: Any, name: str, counts: Sequence[int]) -> tuple[float, ...]:
     allowed = " or ".join(map(str, counts))
     if not isinstance(found, list | tuple) or len(found) not in counts:
         raise BadRow(f"{name} needs {allowed} numbers, got {_short(value)}")
-    if any(isinstance(x, bool) or not isinstance(x, int | float) or not math.isfinite(x) for x in found):
+    if any(isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < LARGEST for x in found):
         raise BadRow(f"{name} needs {allowed} finite numbers, got {_short(value)}")
     return tuple(float(x) for x in found)
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from mmrl._datasets import _values
 from mmrl._datasets._layout import Example, FileType
 from mmrl._datasets._messages import media_of, question
+from mmrl._datasets._pictures import BadRow
 from mmrl._datasets._row import Row
 from mmrl.data import Prompt
 
@@ -25,6 +26,8 @@ class Columns:
         asked = question(row.need(name), name)
         media = media_of(row, asked)
         system = row.take("system")
+        if not isinstance(system, str | None):
+            raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
         target: dict[str, Any] = {
             "answer": _values.answer(row.take("answer") if "answer" in row.values else asked.answer),
             "box": row.box("box", media) if "box" in row.values else None,
@@ -38,7 +41,7 @@ class Columns:
         if "labels" in row.values:
             target["labels"] = _values.texts(row.take("labels"), "labels")
             _values.detections(target.get("boxes", ()), target["labels"])
-        return row.prompt(asked.text, media, target, asked.system if system is None else str(system))
+        return row.prompt(asked.text, media, target, asked.system if system is None else system)
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

@@ -54,6 +54,7 @@ def test_the_ends_of_the_ranges_are_allowed(settings: dict[str, Any]) -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": -0.1}, "temperature must be at least 0 .*, got -0.1"),
         ({"temperature": math.nan}, "temperature"),
+        ({"temperature": 1e-7}, "temperature must be at least 0 .*, or 1e-06 and above, got 1e-07"),
         ({"top_p": 0}, "top_p must be greater than 0 and at most 1, got 0"),
         ({"top_p": 1.01}, "top_p must be greater than 0 and at most 1, got 1.01"),
         ({"top_k": 0}, "top_k must be at least 1, got 0; null keeps all tokens"),
