@@ -115,10 +115,13 @@ def sample(
     weights: Which = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
 ) -> None:
-    """Draw samples with a run's weights (or those of a config, untrained)."""
+    """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
     from mmrl import run
 
     drawn = run.sample(source, prompt, count, seed, out or Path("samples"), _weights(weights), images=image or [])
+    for listed in json.loads((drawn / "samples.json").read_text(encoding="utf-8"))["samples"]:
+        if "text" in listed:
+            print(f"{listed['prompt']}: {listed['text']}")
     print(drawn)
 
 

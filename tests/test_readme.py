@@ -12,6 +12,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from PIL import Image
 
 import mmrl
 from mmrl import catalogue
@@ -77,6 +78,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     cli = command_line(folder, monkeypatch, capsys)
     (folder / "my_rewards.py").write_text(ten_lines(), encoding="utf-8")
     (folder / "my_prompts.txt").write_text("a photo of a red apple\na photo of a blue bird\n", encoding="utf-8")
+    Image.new("RGB", (112, 112), "red").save(folder / "screen.png")
     twins = {HUB_SD3: tmp_path / "sd3", HUB_CLIP: tmp_path / "clip"}
     pipeline: Any = diffusers.StableDiffusion3Pipeline
     from_pretrained, train = pipeline.from_pretrained, mmrl.train

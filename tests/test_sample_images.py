@@ -38,8 +38,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_answers_are_saved_with_the_first_image_of_the_prompt(cli: CommandLine) -> None:
     given = ["--prompt", "click OK in <image>, not in <image>", "--image", "a.png", "--image", "b.png", "--count", "2"]
     ended = cli("sample", "asked.yaml", *given, "--out", "drawn")
-    assert (ended.code, ended.out) == (0, "drawn\n"), ended.err
     listed = json.loads(Path("drawn/samples.json").read_text())["samples"]
+    printed = "".join(f"{given[1]}: {one['text']}\n" for one in listed)
+    assert (ended.code, ended.out) == (0, f"{printed}drawn\n"), ended.err
     assert [(one["prompt"], one["num_images"]) for one in listed] == [(given[1], 2)] * 2
     assert all(isinstance(one["text"], str) for one in listed)
     with Image.open(Path("drawn", listed[0]["file"])) as picture:
