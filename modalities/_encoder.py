@@ -70,7 +70,7 @@ class PromptEncoder:
                 encoded = self.processor.apply_chat_template(
                     messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
                 )
-        except ValueError as error:  # an image of 1 x 300 pixels, a text that is no Unicode
+        except ValueError as error:  # an image of 1 x 300 pixels
             raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
         tokens = encoded["input_ids"][0]
         if self.max_tokens is not None and len(tokens) > self.max_tokens:

@@ -106,7 +106,10 @@ def parts_of(text: str, num_images: int) -> list[str | None]:
 
 
 def messages_of(prompt: Prompt, template: str, system: str | None) -> list[dict[str, Any]]:
-    """A system message, if any, and the user's, in the form of chat templates; images are opened here."""
+    """A system message, if any, and the user's, in the form of chat templates; images are opened here.
+
+    Raises ValueError where marks and images differ in number, and for a text that is no Unicode.
+    """
     images = iter(prompt.media)
     text = template.replace("{prompt}", prompt.text)
     content = [
@@ -117,6 +120,8 @@ def messages_of(prompt: Prompt, template: str, system: str | None) -> list[dict[
     own = prompt.system if prompt.system is not None else system
     if own is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": own}]})
+    for said in (text, own or ""):
+        said.encode()  # half a surrogate pair, which JSON can spell, makes tokenizers raise whatever they like
     return messages
 
 

@@ -18,6 +18,7 @@ from mmrl.errors import ConfigError
         ('{"prompt": "a", "prompt": "b"}', "the key 'prompt' stands twice in an object"),
         ('{"prompt": "a", "more": ' + "[" * 600 + "]" * 600 + "}", "nested too deep"),
         ({"prompt": [{"role": ["user"], "content": "a"}]}, "needs a role"),
+        ({"prompt": "half a \ud800"}, "its prompt is no Unicode text: 'utf-8' codec can't encode"),
         ({"prompt": "a", "system": 5}, "the field 'system' must be a text, got 5"),
         ({"prompt": "a", "image": "red.png", "box": [10**400, 0, 1, 1]}, "box needs 4 finite numbers"),
     ],

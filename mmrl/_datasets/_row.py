@@ -101,7 +101,7 @@ class Row:
 
 
 def check_marks(prompt: Prompt) -> None:
-    """Raises BadRow where the marks in the text are not as many as the images, or ask for something else."""
+    """Raises BadRow for a text that is empty or no Unicode, or whose marks are not as many as the images."""
     marks = prompt.text.count(IMAGE_MARK)
     if marks and marks != len(prompt.media):
         raise BadRow(f"its text has {marks} marks {IMAGE_MARK}, but it has {len(prompt.media)} images")
@@ -110,6 +110,10 @@ def check_marks(prompt: Prompt) -> None:
             raise BadRow(f"its text has a mark {other}; only images are read")
     if not prompt.text.strip():
         raise BadRow("its prompt is empty")
+    try:
+        f"{prompt.text}{prompt.system}".encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(f"its prompt is no Unicode text: {error}") from error
 
 
 def size_of(media: Sequence[StoredPicture], name: str) -> tuple[int, int]:

@@ -127,6 +127,8 @@ def test_a_prompt_is_encoded_once_while_there_is_room() -> None:
         (Prompt("no <image> here"), "1 marks <image> for 0 images"),
         (Prompt("hack <|image_pad|>"), r"spells the model's own media token '<\|image_pad\|>'"),
         (Prompt("hack", system="<|vision_start|>"), r"spells the model's own media token '<\|vision_start\|>'"),
+        (Prompt("half a \ud800"), r"prompt 'half a \\ud800': 'utf-8' codec can't encode"),
+        (Prompt("a", system="half a \ud800"), "prompt 'a': 'utf-8' codec can't encode"),
         (Prompt("wide", (picture(300, 1, 1),)), "prompt 'wide': the model's processor refuses it: .* aspect ratio"),
         (Prompt("x" * 200), r"prompt 'x+'\.\.\. has 208 tokens with its 0 images, more than max_prompt_tokens 100"),
     ],
