@@ -49,11 +49,16 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         "groups per process": fewest if fewest == most else f"{fewest} or {most}",
         "network calls of a rollout": rollout,
         "network calls of the updates": update,
-        "forward-equivalents per iteration": rollout + update + 2 * per_pass * config.updates.epochs,
+        "forward passes per iteration, a backward pass as two": rollout + update + 2 * per_pass * config.updates.epochs,
         "optimizer steps per iteration": steps,
-        "calls without sharing": plan.num_plain_calls * groups * factor,
-        "held-out samples": 0,
     }
+    if plan.num_prompt_passes is None:
+        summary["calls without sharing"] = plan.num_plain_calls * groups * factor
+    else:
+        shared, alone = plan.num_prompt_passes
+        summary["passes over prompts and images of a rollout"] = shared * groups
+        summary["passes without sharing"] = alone * groups
+    summary["held-out samples"] = 0
     if parts.evaluation is not None:
         summary["held-out samples"] = _num_held_out(config, parts.evaluation)
     if missing:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from mmrl import drawing
+from mmrl.actions import Action
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
@@ -27,6 +28,7 @@ class SavedSample:
     image: Image.Image | None = None  # what was drawn; else the question's first image, with what was answered on it
     text: str | None = None  # what was answered
     num_images: int = 0  # of the question
+    action: Action | None = None  # what the answer tells a GUI to do, in pixels of the original screenshot
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         image=_drawn(outputs, row) if outputs.images is not None else _answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
+        action=None if outputs.actions is None else outputs.actions[row],
     )
 
 
@@ -146,6 +149,8 @@ def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
             entry["text"] = sample.text
         if sample.num_images:
             entry["num_images"] = sample.num_images
+        if sample.action is not None:
+            entry["action"] = {name: value for name, value in asdict(sample.action).items() if value not in (None, ())}
         listed.append(entry)
     kind = "image" if samples and samples[0].text is None else "text"
     (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")

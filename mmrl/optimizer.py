@@ -1,4 +1,6 @@
-"""The optimizer of a run over its trained tensors."""
+"""The optimizer of a run over its trained tensors, and its learning rate by iteration."""
+
+import math
 
 import torch
 
@@ -24,3 +26,14 @@ def optimizer_of(settings: OptimizerSettings, weights: Weights) -> torch.optim.O
         return AdamW8bit(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)  # type: ignore[no-any-return]
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)
+
+
+def learning_rate(settings: OptimizerSettings, iteration: int, total: int) -> float:
+    """The rate of `iteration` (from 0): linear warm-up, then constant, or linear or cosine down to 0 at the end."""
+    if iteration < settings.warmup:
+        return settings.learning_rate * (iteration + 1) / settings.warmup
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    done = (iteration - settings.warmup) / max(1, total - settings.warmup)
+    share = 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return settings.learning_rate * share

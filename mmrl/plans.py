@@ -32,6 +32,12 @@ class GroupPlan(Protocol):
         """Network evaluations behind each call: 2 with classifier-free guidance."""
         ...
 
+    @property
+    def num_prompt_passes(self) -> tuple[int, int] | None:
+        """How often the network reads the group's prompt to draw it, and how often it would if nothing were shared;
+        None where a prompt is no input of the network's own."""
+        ...
+
 
 @dataclass(frozen=True)
 class AnswerPlan:
@@ -72,6 +78,11 @@ class AnswerPlan:
     @property
     def evaluations_per_call(self) -> int:
         return 1
+
+    @property
+    def num_prompt_passes(self) -> tuple[int, int] | None:
+        """Once, not once for each answer."""
+        return 1, self.num_samples
 
 
 @dataclass(frozen=True)
@@ -172,3 +183,8 @@ class Plan:
     def evaluations_per_call(self) -> int:
         """Classifier-free guidance evaluates the network twice."""
         return 1 if self.guidance_scale == 1 else 2
+
+    @property
+    def num_prompt_passes(self) -> tuple[int, int] | None:
+        """Texts are encoded apart, each distinct one once."""
+        return None

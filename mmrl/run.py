@@ -44,6 +44,11 @@ class Outcome:
             return (
                 f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
             )
+        if 2 * (idle := self.summary["idle_iterations"]) >= self.summary["iterations"] > 0:
+            where += (
+                f"\nnothing could be learned in {idle} of {self.summary['iterations']} iterations: in every group all "
+                "samples scored alike; see the rewards in the report, and what the samples look like"
+            )
         if held_out["before"] is None:
             return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
         change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
@@ -169,7 +174,7 @@ def sample(
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
-    """Writes a run's weights as other tools load them: a plain diffusers folder, or a LoRA."""
+    """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA."""
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
     _refuse_full(out)
@@ -245,6 +250,7 @@ def _summary(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
             for other, before in progress.others_before.items()
         },
         "iterations": progress.iteration,
+        "idle_iterations": progress.idle,
         "is_complete": is_complete,
         "train_seconds": round(progress.train_seconds, 3),
         "network_calls": progress.network_calls,

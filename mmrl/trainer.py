@@ -13,12 +13,13 @@ from torch import Tensor
 from mmrl import checkpoint
 from mmrl.checkpoint import Checkpoint
 from mmrl.collect import Collected, Collector
-from mmrl.config import OptimizerSettings, RunConfig
+from mmrl.config import RunConfig
 from mmrl.contracts import Advantage, ConfigError, Loss, LossBatch, Modality
 from mmrl.data import WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator, Result, save_samples
 from mmrl.keys import GroupKey, generator, seed_from
+from mmrl.optimizer import learning_rate
 from mmrl.scoring import score_metrics
 from mmrl.tracking import Tracking
 from mmrl.update import OldSource, StepMetrics, Updater
@@ -35,6 +36,7 @@ class Progress:
     latest: float | None = None
     best: float | None = None
     best_iteration: int | None = None
+    idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
     others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
     others_latest: dict[str, float] = field(default_factory=dict)
 
@@ -80,6 +82,7 @@ class Trainer:
             started = time.perf_counter()
             metrics = self._iterate(now.iteration)
             now.iteration += 1
+            now.idle += int(metrics["groups/degenerate"] == 1)
             metrics["time/iteration"] = time.perf_counter() - started
             with self.engine.together():
                 self.tracking.log(now.iteration, metrics)
@@ -287,14 +290,3 @@ def select_groups(batch: LossBatch | None, draws: list[int]) -> tuple[Tensor, Lo
     chosen = torch.isin(batch.group.cpu(), torch.tensor(draws)) & (batch.weight[:, 0] > 0).cpu()
     weight = batch.weight * chosen.to(batch.weight.device)[:, None]
     return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)
-
-
-def learning_rate(settings: OptimizerSettings, iteration: int, total: int) -> float:
-    """The rate of `iteration` (from 0): linear warm-up, then constant, or linear or cosine down to 0 at the end."""
-    if iteration < settings.warmup:
-        return settings.learning_rate * (iteration + 1) / settings.warmup
-    if settings.schedule == "constant":
-        return settings.learning_rate
-    done = (iteration - settings.warmup) / max(1, total - settings.warmup)
-    share = 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return settings.learning_rate * share

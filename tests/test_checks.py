@@ -8,7 +8,7 @@ import torch
 
 from mmrl import labs
 from mmrl.checks import _by_part, check_tiny, plan_summary
-from mmrl.config import check_config
+from mmrl.config import check_config, load_config
 from mmrl.contracts import RewardBatch
 from mmrl.modalities import sd3
 from mmrl.modalities.sd3 import StableDiffusion3
@@ -32,6 +32,7 @@ LAB: dict[str, Any] = {
 }
 EVALUATION = {"sampler": {"name": "ode", "num_steps": 2}, "num_prompts": 5, "samples_per_prompt": 3}
 NFT = {"sampler": {"name": "ode", "num_steps": 4}, "loss": {"name": "nft", "draws": 2}}
+PASSES = "forward passes per iteration, a backward pass as two"
 UPDATES = {"epochs": 3, "minibatches": 2}
 
 
@@ -42,7 +43,7 @@ def summary(**changes: Any) -> dict[str, Any]:
 def calls(**changes: Any) -> list[int]:
     """Of the rollout, of the updates, and in units of a forward pass (a backward pass costs two)."""
     found = summary(**changes)
-    names = ("network calls of a rollout", "network calls of the updates", "forward-equivalents per iteration")
+    names = ("network calls of a rollout", "network calls of the updates", PASSES)
     return [found[name] for name in names]
 
 
@@ -55,6 +56,12 @@ def test_what_a_group_shares_is_counted_once() -> None:
 def test_without_sharing_every_member_pays_for_every_step() -> None:
     alone = LAB["sampler"] | {"share_noise": False, "window": {}}
     assert calls(sampler=alone) == [24, 18, 24 + 18 + 2 * 18]  # the last of four steps is not trained
+
+
+def test_answers_share_the_passes_over_their_prompt() -> None:
+    found = plan_summary(load_config("quickstart_gui"))
+    assert found["passes over prompts and images of a rollout"] == 16 and found["passes without sharing"] == 16 * 8
+    assert "calls without sharing" not in found
 
 
 def test_guidance_doubles_every_call() -> None:

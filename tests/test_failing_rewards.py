@@ -64,7 +64,7 @@ def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> N
 def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, kind: str, degenerate: str) -> None:
     settings = [f"groups.degenerate={degenerate}", "evaluation=null", "iterations=2", "checkpoint.keep=9"]
     ended = cli.train("rewards=[{name: my_rewards:Constant}]", *settings, kind=kind)
-    assert ended.code == 0
+    assert ended.code == 0 and "nothing could be learned in 2 of 2 iterations" in ended.out
     for line in lines_of(Path("run")):
         assert line["groups/degenerate"] == 1.0
         assert (line["groups/kept"], line["groups/missing"]) == ((2, 0) if degenerate == "keep" else (0, 2))

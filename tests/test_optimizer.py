@@ -1,6 +1,8 @@
 """The optimizer of a run: which one, and which tensors learn how fast."""
 
+import math
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 
 from mmrl.config import OptimizerSettings
 from mmrl.errors import ConfigError
-from mmrl.optimizer import optimizer_of
+from mmrl.optimizer import learning_rate, optimizer_of
 from mmrl.weights import Weights
 
 
@@ -36,3 +38,23 @@ def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(ConfigError, match="needs bitsandbytes: pip install 'mmrl\\[quantise\\]'"):
         optimizer_of(OptimizerSettings(name="adamw8bit"), weights())
+
+
+def rates(total: int, **settings: Any) -> list[float]:
+    return [learning_rate(OptimizerSettings(learning_rate=8.0, **settings), n, total) for n in range(total)]
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, [8, 8, 8, 8]),
+        ({"warmup": 2}, [4, 8, 8, 8]),
+        ({"warmup": 4}, [2, 4, 6, 8]),
+        ({"schedule": "linear"}, [8, 6, 4, 2]),
+        ({"schedule": "linear", "warmup": 2}, [4, 8, 8, 4]),
+        ({"schedule": "cosine"}, [8, 4 + 4 * math.sqrt(0.5), 4, 4 - 4 * math.sqrt(0.5)]),
+        ({"schedule": "cosine", "warmup": 9}, [8 / 9, 16 / 9, 24 / 9, 32 / 9]),
+    ],
+)
+def test_the_learning_rate_warms_up_and_falls_to_zero_at_the_end(settings: Any, expected: list[float]) -> None:
+    assert rates(4, **settings) == pytest.approx(expected, rel=1e-12)

@@ -1,6 +1,5 @@
-"""The loop: rates, minibatches, when it evaluates and saves, when it stops."""
+"""The loop: minibatches, when it evaluates and saves, when it stops."""
 
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,30 +10,9 @@ import torch
 from torch import Tensor
 
 from mmrl import checkpoint
-from mmrl.config import OptimizerSettings
 from mmrl.contracts import ConfigError, LossBatch, RewardBatch
-from mmrl.trainer import Trainer, learning_rate, select_groups
+from mmrl.trainer import Trainer, select_groups
 from tests.toy_runs import CountZeros, toy
-
-
-def rates(total: int, **settings: Any) -> list[float]:
-    return [learning_rate(OptimizerSettings(learning_rate=8.0, **settings), n, total) for n in range(total)]
-
-
-@pytest.mark.parametrize(
-    "settings, expected",
-    [
-        ({}, [8, 8, 8, 8]),
-        ({"warmup": 2}, [4, 8, 8, 8]),
-        ({"warmup": 4}, [2, 4, 6, 8]),
-        ({"schedule": "linear"}, [8, 6, 4, 2]),
-        ({"schedule": "linear", "warmup": 2}, [4, 8, 8, 4]),
-        ({"schedule": "cosine"}, [8, 4 + 4 * math.sqrt(0.5), 4, 4 - 4 * math.sqrt(0.5)]),
-        ({"schedule": "cosine", "warmup": 9}, [8 / 9, 16 / 9, 24 / 9, 32 / 9]),
-    ],
-)
-def test_the_learning_rate_warms_up_and_falls_to_zero_at_the_end(settings: Any, expected: list[float]) -> None:
-    assert rates(4, **settings) == pytest.approx(expected, rel=1e-12)
 
 
 def some_batch() -> LossBatch:

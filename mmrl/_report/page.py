@@ -16,7 +16,7 @@ from mmrl._report.theme import NUM_COLOURS, SCRIPT, STYLE
 from mmrl._report.words import count, duration, number
 
 TIME_PARTS = {
-    "time/rollout": "sampling: text encoding and network calls",
+    "time/rollout": "sampling: prompts and network calls",
     "time/decode": "latents to pixels, tokens to text",
     "time/score": "rewards",
     "time/update": "forward, backward, optimizer step",
