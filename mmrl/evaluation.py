@@ -71,7 +71,8 @@ class Evaluator:
         everyone = Judgement.join(self.engine.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures)
         if not everyone.scores.valid.any():
-            raise RunError("held-out evaluation: not one sample could be judged")
+            first = next((message for message in everyone.first_failures if message), "none of them says why")
+            raise RunError(f"held-out evaluation: not one sample could be judged; first failure: {first}")
         samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
         return _result(everyone.scores, samples)
 

@@ -143,7 +143,7 @@ def test_samples_that_cannot_be_judged_are_counted_and_left_out_of_the_mean() ->
 def test_too_many_failures_end_the_run_and_so_does_a_set_without_one_judged_sample() -> None:
     with pytest.raises(RunError, match="6 of 15 samples could not be judged"):
         evaluator(RewardTerm("sum", TokenSum(unjudged="be")), max_failed_share=0.3)()
-    with pytest.raises(RunError, match="not one sample"):
+    with pytest.raises(RunError, match="not one sample could be judged; first failure: sum: "):
         evaluator(RewardTerm("sum", TokenSum(unjudged="abcde")))()
 
 
