@@ -34,6 +34,7 @@ class DatasetSettings(Settings):
     columns: dict[str, str] = {}  # fields of the layout that the files call otherwise
     template: str | None = None  # a text with {prompt} in it; {row.NAME} is another column
     bad_rows: Literal["fail", "skip"] = "fail"
+    decode: bool = False  # open every image whole when the data is read: slower, and a damaged one is a bad row
     limit: Positive | None = None  # rows at most
     seed: int | None = None  # takes rows in a random order; None: the first ones
     cache: str | None = None  # where `datasets` keeps its copies; None: its own folder

@@ -35,7 +35,7 @@ def layout_names() -> list[str]:
 
 
 def load_dataset_prompts(settings: DatasetSettings) -> tuple[Prompt, ...]:
-    """The prompts of a data set; images are opened only so far that their size is known.
+    """The prompts of a data set; images are opened only so far that their size is known, with `decode` whole.
 
     Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
     and line. With `bad_rows: skip` they are named in the log, and counted at the end.
@@ -99,6 +99,8 @@ class _Reader:
             prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
             prompt = replace(prompt, text=self._templated(prompt))
             check_marks(prompt)
+            if self.settings.decode:
+                _decode(prompt)
             return prompt
         except BadRow as error:
             if self.settings.bad_rows == "fail":
@@ -137,6 +139,14 @@ class _Reader:
                 raise BadRow(f"the template names the field {name!r} of the row{did_you_mean(name, known)}")
         # in one pass: braces inside the row's own text are no slots
         return SLOT.sub(lambda slot: prompt.text if slot[1] is None else str(prompt.target[slot[1]]), template)
+
+
+def _decode(prompt: Prompt) -> None:
+    for picture in prompt.media:
+        try:
+            picture.load()
+        except ConfigError as error:
+            raise BadRow(str(error)) from error
 
 
 def _chosen(settings: DatasetSettings) -> Iterator[RawRow]:

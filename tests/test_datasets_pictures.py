@@ -1,6 +1,7 @@
 """Every way in which a row can hold an image, and the paths that are refused."""
 
 import base64
+import json
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 from PIL import Image
 
 from mmrl._datasets._pictures import BadRow, PictureFolder
+from mmrl.config import DatasetSettings
+from mmrl.datasets import load_dataset_prompts
+from mmrl.errors import ConfigError
 
 IMAGE = Image.new("RGB", (9, 6), (0, 128, 0))
 
@@ -127,3 +131,18 @@ def test_bytes_are_named_by_their_path() -> None:
 def test_one_file_of_many_rows_is_one_picture(folder: Path) -> None:
     pictures = PictureFolder(folder)
     assert pictures.picture("inner/a.png", "image") is pictures.picture("inner/a.png", "image")
+
+
+def test_a_damaged_image_is_a_bad_row_only_where_images_are_decoded(folder: Path) -> None:
+    noise = Image.effect_noise((200, 100), 90)
+    noise.save(folder / "whole.png")
+    content = (folder / "whole.png").read_bytes()
+    (folder / "cut.png").write_bytes(content[: len(content) // 2])
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": name, "images": [name]}) + "\n" for name in ("cut.png", "whole.png")))
+    lazy = DatasetSettings(path=str(path), bad_rows="skip")
+    assert [prompt.text for prompt in load_dataset_prompts(lazy)] == ["cut.png", "whole.png"]
+    eager = lazy.model_copy(update={"decode": True})
+    assert [prompt.text for prompt in load_dataset_prompts(eager)] == ["whole.png"]
+    with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1: cannot read the image cut\.png"):
+        load_dataset_prompts(eager.model_copy(update={"bad_rows": "fail"}))
