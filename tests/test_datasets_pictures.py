@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
         f"data:image/png;base64,{text(png())}",
         IMAGE,
     ],
-    ids=lambda value: f"{type(value).__name__} {str(value)[:20]}",
+    ids=lambda value: f"{type(value).__name__} {str(value)[:20]}".partition(" at 0x")[0],
 )
 def test_an_image_in_any_form_is_a_picture(folder: Path, value: Any) -> None:
     picture = PictureFolder(folder).picture(value, "image")
