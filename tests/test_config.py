@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from mmrl import config as module
-from mmrl.config import RunConfig, check_config, load_config, read_yaml, shipped_names, to_yaml
+from mmrl.config import RunConfig, check_config, read_yaml, to_yaml
 from mmrl.errors import ConfigError
-from mmrl.parts import build
 
 SMALLEST: dict[str, Any] = {
     "iterations": 2,
@@ -23,14 +22,6 @@ SMALLEST: dict[str, Any] = {
     "advantage": {"name": "grpo"},
     "loss": {"name": "nft"},
 }
-
-
-@pytest.mark.parametrize("name", shipped_names())
-def test_a_shipped_config_is_built_and_reads_back_from_its_own_text(name: str, tmp_path: Path) -> None:
-    loaded = load_config(name)
-    build(loaded)
-    (tmp_path / "again.yaml").write_text(to_yaml(loaded))
-    assert load_config(tmp_path / "again.yaml") == loaded
 
 
 def test_nothing_but_the_run_itself_has_to_be_set() -> None:
