@@ -7,6 +7,8 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, extract, read_literal, shown
 from mmrl.coordinates import Box, Canvas
+from mmrl.rewards._boxes import box_overlap, has_area
+from mmrl.rewards._places import is_number
 
 MAX_DETECTIONS = 300
 _PLACES = ("Position", "bbox_2d")
@@ -57,7 +59,7 @@ def _detection(found: object, canvas: Canvas) -> DetectedBox:
     if not isinstance(found, dict):
         raise ParseError(f"a detection is a dictionary, got {shown(str(found))}")
     place, confidence, label = (_one(found, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
-    if not isinstance(place, list) or len(place) != 4 or not all(map(_is_number, place)):
+    if not isinstance(place, list) or len(place) != 4 or not all(map(is_number, place)):
         raise ParseError(f"a detection needs a box of four numbers, got {shown(str(place))}")
     if confidence is None:
         confidence = 1.0
@@ -75,10 +77,6 @@ def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
     if len(there) > 1:
         raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")
     return found[there[0]] if there else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
@@ -111,10 +109,5 @@ def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
 
 def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
     """[n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
-    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    meet = (high - low).clamp(min=0).prod(2)
-    sides, other_sides = boxes[:, 2:] - boxes[:, :2], others[:, 2:] - others[:, :2]
-    union = sides.prod(1)[:, None] + other_sides.prod(1)[None] - meet
-    is_box = (sides > 0).all(1)[:, None] & (other_sides > 0).all(1)[None]
-    return torch.where(is_box, meet / torch.where(is_box, union, 1.0), 0.0)
+    is_pair = has_area(boxes)[:, None] & has_area(others)
+    return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)

@@ -44,14 +44,14 @@ def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list
 def true_box(box: Any, name: str, prompt: Prompt) -> Box:
     """A box of the target, x1, y1, x2, y2; raises ValueError where it is none."""
     is_four = isinstance(box, list | tuple) and len(box) == 4
-    if not is_four or not all(_is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
+    if not is_four or not all(is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
         raise ValueError(f"{name} must be [x1, y1, x2, y2] with x1 < x2 and y1 < y2, got {box!r} for {prompt.text!r}")
     return float(box[0]), float(box[1]), float(box[2]), float(box[3])
 
 
 def true_point(point: Any, name: str, prompt: Prompt) -> Point:
     """A point of the target, x, y; raises ValueError where it is none."""
-    if not isinstance(point, list | tuple) or len(point) != 2 or not all(map(_is_number, point)):
+    if not isinstance(point, list | tuple) or len(point) != 2 or not all(map(is_number, point)):
         raise ValueError(f"{name} must be [x, y], got {point!r} for {prompt.text!r}")
     return float(point[0]), float(point[1])
 
@@ -88,11 +88,6 @@ def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
     return clicks
 
 
-def has_area(boxes: Tensor) -> Tensor:
-    """[B] bool: x1 < x2 and y1 < y2 of boxes [B, 4]."""
-    return (boxes[:, :2] < boxes[:, 2:]).all(1)
-
-
 def canvas_of(batch: RewardBatch, row: int) -> Canvas:
     """The canvas of a sample; raises ValueError for a prompt without an image."""
     assert batch.outputs.canvases is not None, "scoring checks needs"
@@ -102,5 +97,6 @@ def canvas_of(batch: RewardBatch, row: int) -> Canvas:
     return canvas
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether this is a finite number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,17 +1,15 @@
 """How well the box in an answer covers the true one: IoU and its kin."""
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.answers import check_tag
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.rewards._places import answered_boxes, has_area, target_boxes
-
-BoxKind = Literal["iou", "giou", "diou", "ciou"]
+from mmrl.rewards._boxes import BoxKind, box_overlap, has_area
+from mmrl.rewards._places import answered_boxes, target_boxes
 
 
 @dataclass(frozen=True)
@@ -53,26 +51,3 @@ class BoxIou:
         if self.threshold is not None:
             values = (values > self.threshold).double()
         return torch.where(is_box, values, 0.0).float()
-
-
-def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
-    """[B] overlap of boxes [B, 4] and [B, 4], x1, y1, x2, y2, all of them with an area.
-
-    IoU is in [0, 1], GIoU and DIoU in (-1, 1], CIoU in (-1.5, 1]; formulas and sources at `BoxIou`.
-    """
-    size, other_size = boxes[:, 2:] - boxes[:, :2], others[:, 2:] - others[:, :2]  # [B, 2]
-    meet = (torch.minimum(boxes[:, 2:], others[:, 2:]) - torch.maximum(boxes[:, :2], others[:, :2])).clamp(min=0)
-    hull = torch.maximum(boxes[:, 2:], others[:, 2:]) - torch.minimum(boxes[:, :2], others[:, :2])  # [B, 2]
-    union = size.prod(1) + other_size.prod(1) - meet.prod(1)
-    iou = meet.prod(1) / union
-    if kind == "iou":
-        return iou
-    if kind == "giou":
-        return iou - (hull.prod(1) - union) / hull.prod(1)
-    apart = (boxes[:, :2] + boxes[:, 2:] - others[:, :2] - others[:, 2:]) / 2  # [B, 2]
-    diou = iou - apart.square().sum(1) / hull.square().sum(1)
-    if kind == "diou":
-        return diou
-    angle = torch.atan(other_size[:, 0] / other_size[:, 1]) - torch.atan(size[:, 0] / size[:, 1])
-    shape = 4 / math.pi**2 * angle.square()
-    return diou - torch.where(shape > 0, shape.square() / (1 - iou + shape), 0.0)  # equal boxes: 0 / 0

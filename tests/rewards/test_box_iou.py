@@ -13,7 +13,8 @@ from torch import Tensor
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas, Convention, format_box
 from mmrl.data import Outputs
-from mmrl.rewards.box_iou import BoxIou, box_overlap
+from mmrl.rewards._boxes import box_overlap
+from mmrl.rewards.box_iou import BoxIou
 
 Make = Callable[..., RewardBatch]
 Box = tuple[float, float, float, float]
