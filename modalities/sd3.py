@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from mmrl.contracts import ConfigError, Placement
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
+from mmrl.modalities._models import autocast, source_of, without_adapter
 from mmrl.modalities._tree import Conditioning
 from mmrl.weights import Weights
 
@@ -68,7 +70,7 @@ class StableDiffusion3(FlowPolicy):
             transformer.compile()
         _freeze_unused(transformer)
         trained = {f"transformer.{n}": p for n, p in transformer.named_parameters() if p.requires_grad}
-        off = None if self.lora is None or self.lora.path is not None else self._without_adapter
+        off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, transformer)
         self._weights = Weights(trained, adapter_off=off)
 
     def tiny(self, seed: int, folder: Path) -> Self:
@@ -120,7 +122,7 @@ class StableDiffusion3(FlowPolicy):
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         assert self._placement is not None
         dtype = self._placement.dtype
-        with self._autocast():
+        with autocast(self._placement):
             predicted = self._pipeline.transformer(
                 hidden_states=latents.to(dtype),
                 timestep=sigma * 1000,  # not truncated to an integer
@@ -166,21 +168,6 @@ class StableDiffusion3(FlowPolicy):
             folder, transformer_lora_layers=layers, transformer_lora_adapter_metadata=config.to_dict()
         )
 
-    def _autocast(self) -> Any:
-        assert self._placement is not None
-        if self._placement.dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self._placement.dtype)
-
-    @contextmanager
-    def _without_adapter(self) -> Iterator[None]:
-        transformer = self._pipeline.transformer
-        transformer.disable_adapters()
-        try:
-            yield
-        finally:
-            transformer.enable_adapters()
-
     @contextmanager
     def _encoders_on_device(self) -> Iterator[None]:
         encoders = [self._pipeline.text_encoder, self._pipeline.text_encoder_2, self._pipeline.text_encoder_3]
@@ -211,14 +198,10 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
 
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    path = Path(model).expanduser()
-    is_folder = path.is_dir()
-    if not is_folder and (model.startswith((".", "/", "~")) or model.count("/") != 1):
-        raise ConfigError(f"modalities.sd3.model: there is no folder {model!r}; give a diffusers folder or a hub name")
+    source = source_of(model, "modalities.sd3.model", "diffusers")
     try:
-        absent = _absent(path) if is_folder else {}
+        absent = _absent(Path(source)) if Path(source).is_dir() else {}
         dtypes = {"transformer": transformer_dtype, "vae": torch.float32, "default": placement.dtype}
-        source = path if is_folder else model
         pipeline = StableDiffusion3Pipeline.from_pretrained(source, dtype=dtypes, **absent)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"modalities.sd3.model: cannot load {model!r} as Stable Diffusion 3: {error}") from error

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +20,7 @@ from mmrl.modalities._encoder import PromptEncoder
 from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, unread, without_text
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._lora import Lora
+from mmrl.modalities._models import autocast, source_of, without_adapter
 from mmrl.modalities._tokens import TokenPolicy, Way
 from mmrl.weights import Weights
 
@@ -175,8 +177,7 @@ class VisionLanguage(TokenPolicy):
     def running(self) -> Iterator[None]:
         """Autocast below float32; checkpointing where it is asked for and a gradient will be taken."""
         assert self._placement is not None, "prepare() comes first"
-        dtype, device = self._placement.dtype, self._placement.device
-        with nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype), self._checkpointing():
+        with autocast(self._placement), self._checkpointing():
             yield
 
     def export(self, folder: Path) -> None:
@@ -210,7 +211,7 @@ class VisionLanguage(TokenPolicy):
                 parameter.requires_grad_(False)
         trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
         scales = {name: self.vision_rate for name in trained if _is_vision(name.removeprefix("model."), language)}
-        off = None if self.lora is None or self.lora.path is not None else self._without_adapter
+        off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, model)
         return Weights(trained, adapter_off=off, rate_scale=scales)
 
     def _sharing(self) -> tuple[Way, str]:
@@ -224,14 +225,6 @@ class VisionLanguage(TokenPolicy):
         return wanted, ""
 
     @contextmanager
-    def _without_adapter(self) -> Iterator[None]:
-        self._model.disable_adapters()
-        try:
-            yield
-        finally:
-            self._model.enable_adapters()
-
-    @contextmanager
     def _checkpointing(self) -> Iterator[None]:
         """Layers checkpoint in training mode only; only they enter it, so that no dropout wakes up.
 
@@ -239,6 +232,9 @@ class VisionLanguage(TokenPolicy):
         """
         from transformers.modeling_layers import GradientCheckpointingLayer
 
+        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
+            yield
+            return
         language = _language_name(self._model)
         layers = [
             module
@@ -246,8 +242,7 @@ class VisionLanguage(TokenPolicy):
             if isinstance(module, GradientCheckpointingLayer)
             and (self.way != "cache" or not name.startswith(f"{language}."))
         ]
-        is_on = self.gradient_checkpointing and torch.is_grad_enabled()
-        for layer in layers if is_on else ():
+        for layer in layers:
             layer.training = True
         try:
             yield
@@ -270,10 +265,7 @@ def _load(model: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, A
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    path = Path(model).expanduser()
-    if not path.is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
-        raise ConfigError(f"modality.model: there is no folder {model!r}; give a transformers folder or a hub name")
-    source = str(path) if path.is_dir() else model
+    source = source_of(model, "modality.model", "transformers")
     try:
         processor = AutoProcessor.from_pretrained(source)
         loaded = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, attn_implementation=attention)
