@@ -18,8 +18,6 @@ MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
 # what Pillow raises for a broken file, depending on its format; warnings where they are errors
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
-
-
 WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
 
 
@@ -49,6 +47,11 @@ class _Bytes(RawIOBase):
 
 class Picture(Protocol):
     """An image of a prompt."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, without its pixels where they can be left alone; raises as `load` does."""
+        ...
 
     def load(self) -> "Image":
         """The image in RGB; raises ConfigError, with its name, where it cannot be read."""

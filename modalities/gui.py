@@ -86,7 +86,7 @@ class Gui(VisionLanguage):
 
     def _screen(self, prompt: Prompt) -> Canvas:
         """The screenshot's canvas, needed for the text of the prompt and so before the processor sees the two."""
-        width, height = prompt.media[0].load().size
+        width, height = prompt.media[0].size
         images, resized = self.encoder.processor.image_processor, (width, height)
         if hasattr(images, "merge_size"):  # the families with a pixel budget
             factor, size = images.patch_size * images.merge_size, images.size

@@ -190,6 +190,10 @@ class Grey:
 
     level: int = 128
 
+    @property
+    def size(self) -> tuple[int, int]:
+        return 64, 64
+
     def load(self) -> Image.Image:
         return Image.new("RGB", (64, 64), (self.level,) * 3)
 

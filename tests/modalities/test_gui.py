@@ -36,6 +36,10 @@ class Screenshot:
     width: int = 100
     height: int = 60
 
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.width, self.height
+
     def load(self) -> Image.Image:
         return Image.effect_noise((self.width, self.height), 90).convert("RGB")
 

@@ -57,6 +57,11 @@ class ScreenPicture:
 
     seed: int
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return SIZE, SIZE
+
     def load(self) -> Image.Image:
         """The window as an RGB image of 112x112 pixels."""
         return screen(self.seed).draw()
