@@ -52,12 +52,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         "forward passes per iteration, a backward pass as two": rollout + update + 2 * per_pass * config.updates.epochs,
         "optimizer steps per iteration": steps,
     }
-    if plan.num_prompt_passes is None:
-        summary["calls without sharing"] = plan.num_plain_calls * groups * factor
-    else:
-        shared, alone = plan.num_prompt_passes
-        summary["passes over prompts and images of a rollout"] = shared * groups
-        summary["passes without sharing"] = alone * groups
+    summary |= {what: count * groups * factor for what, count in plan.shared_work.items()}
     summary["held-out samples"] = 0
     if parts.evaluation is not None:
         summary["held-out samples"] = _num_held_out(config, parts.evaluation)

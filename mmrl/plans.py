@@ -1,5 +1,6 @@
 """How a group is drawn, as a value: a flow's tree of steps on the noise grid, or answers token by token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -23,19 +24,13 @@ class GroupPlan(Protocol):
         ...
 
     @property
-    def num_plain_calls(self) -> int:
-        """Calls that draw the group where nothing is shared."""
-        ...
-
-    @property
     def evaluations_per_call(self) -> int:
         """Network evaluations behind each call: 2 with classifier-free guidance."""
         ...
 
     @property
-    def num_prompt_passes(self) -> tuple[int, int] | None:
-        """How often the network reads the group's prompt to draw it, and how often it would if nothing were shared;
-        None where a prompt is no input of the network's own."""
+    def shared_work(self) -> Mapping[str, int]:
+        """What sharing saves a rollout of the group, counted in calls: by what is counted, with and without it."""
         ...
 
 
@@ -72,17 +67,13 @@ class AnswerPlan:
         return self.num_samples if self.temperature > 0 else 0
 
     @property
-    def num_plain_calls(self) -> int:
-        return self.num_samples
-
-    @property
     def evaluations_per_call(self) -> int:
         return 1
 
     @property
-    def num_prompt_passes(self) -> tuple[int, int] | None:
-        """Once, not once for each answer."""
-        return 1, self.num_samples
+    def shared_work(self) -> Mapping[str, int]:
+        """The prompt is read once, not once for each answer."""
+        return {"passes over prompts and images of a rollout": 1, "passes without sharing": self.num_samples}
 
 
 @dataclass(frozen=True)
@@ -175,16 +166,11 @@ class Plan:
         return sum(count for count, step in zip(self.num_nodes(), self.steps, strict=True) if step.is_decision)
 
     @property
-    def num_plain_calls(self) -> int:
-        """Network evaluations where every member is drawn alone."""
-        return self.num_samples * len(self.steps)
-
-    @property
     def evaluations_per_call(self) -> int:
         """Classifier-free guidance evaluates the network twice."""
         return 1 if self.guidance_scale == 1 else 2
 
     @property
-    def num_prompt_passes(self) -> tuple[int, int] | None:
-        """Texts are encoded apart, each distinct one once."""
-        return None
+    def shared_work(self) -> Mapping[str, int]:
+        """Beside `num_rollout_calls`, the calls where every member is drawn alone."""
+        return {"calls without sharing": self.num_samples * len(self.steps)}
