@@ -69,8 +69,10 @@ def _join_values(parts: Sequence[Any]) -> Any:
 
 
 def _select_values(values: Any, rows: Tensor) -> Any:
-    if values is None or isinstance(values, Tensor):
-        return None if values is None else values[rows.to(values.device)]
+    if values is None:
+        return None
+    if isinstance(values, Tensor):
+        return values[rows.to(values.device)]
     return tuple(values[row] for row in rows.tolist())
 
 

@@ -132,10 +132,11 @@ class Updater:
 
     def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
         kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
-        metrics.totals["loss/total"] = metrics.totals["loss/total"] + kept.detach().sum()
+        total = kept.sum()
+        metrics.totals["loss/total"] = metrics.totals["loss/total"] + total.detach()
         for name, values in result.metrics.items():
             metrics.add(f"loss/{name}", values, batch.weight)
-        return kept.sum()
+        return total
 
     def _evaluate(self, rollout: Rollout, view: View, old: OldSource) -> Evaluations:
         """The view under every set of weights that the loss needs; without a graph but for the trained ones."""

@@ -28,8 +28,15 @@ def _media(tokenizer: Any) -> dict[str, int]:
     return {name: tokenizer.convert_tokens_to_ids(text) for name, text in names.items()}
 
 
-def _size(patch: int) -> dict[str, int]:
-    return {"shortest_edge": 4 * patch * patch, "longest_edge": 16 * patch * patch}
+def _processor(family: str, tokenizer: Any, video: str = "Qwen2VL") -> Any:
+    """Images and videos in patches of 14 pixels, four of which become one token; at most 16 patches."""
+    grid = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}
+    return getattr(_transformers, f"{family}Processor")(
+        _transformers.Qwen2VLImageProcessor(**grid),
+        tokenizer,
+        getattr(_transformers, f"{video}VideoProcessor")(**grid),
+        chat_template=_TEMPLATE,
+    )
 
 
 def qwen2_vl() -> tuple[Any, Any]:
@@ -46,12 +53,7 @@ def qwen2_vl() -> tuple[Any, Any]:
         },
         **_media(tokenizer),
     )
-    processor = _transformers.Qwen2VLProcessor(
-        _transformers.Qwen2VLImageProcessor(size=_size(14)),
-        tokenizer,
-        _transformers.Qwen2VLVideoProcessor(size=_size(14)),
-        chat_template=_TEMPLATE,
-    )
+    processor = _processor("Qwen2VL", tokenizer)
     return _transformers.Qwen2VLForConditionalGeneration(config), processor
 
 
@@ -70,12 +72,7 @@ def qwen2_5_vl() -> tuple[Any, Any]:
     config = _transformers.Qwen2_5_VLConfig(
         text_config=text_sizes(tokenizer, rope_parameters=_MROPE), vision_config=vision, **_media(tokenizer)
     )
-    processor = _transformers.Qwen2_5_VLProcessor(
-        _transformers.Qwen2VLImageProcessor(size=_size(14)),
-        tokenizer,
-        _transformers.Qwen2VLVideoProcessor(size=_size(14)),
-        chat_template=_TEMPLATE,
-    )
+    processor = _processor("Qwen2_5_VL", tokenizer)
     return _transformers.Qwen2_5_VLForConditionalGeneration(config), processor
 
 
@@ -96,10 +93,5 @@ def qwen3_vl() -> tuple[Any, Any]:
         vision_config=vision,
         **_media(tokenizer),
     )
-    processor = _transformers.Qwen3VLProcessor(
-        _transformers.Qwen2VLImageProcessor(size=_size(14), patch_size=14, merge_size=2),
-        tokenizer,
-        _transformers.Qwen3VLVideoProcessor(size=_size(14), patch_size=14, merge_size=2),
-        chat_template=_TEMPLATE,
-    )
+    processor = _processor("Qwen3VL", tokenizer, video="Qwen3VL")
     return _transformers.Qwen3VLForConditionalGeneration(config), processor
