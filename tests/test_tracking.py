@@ -3,7 +3,6 @@ import io
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,18 +198,6 @@ def test_progress_on_a_terminal_is_one_bar_that_moves() -> None:
     progress.close()
     assert "4/4  reward 0.5" in text(console)
     assert text(console).count("\n") < 4  # redrawn in place
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_costs_less_than_a_millisecond(terminal: bool) -> None:
-    progress = Progress(400, every=10, console=Console(file=io.StringIO(), force_terminal=terminal, width=100))
-    seconds = []
-    for iteration in range(1, 401):
-        start = time.perf_counter()
-        progress.update(iteration, {"reward/mean": 0.5, "held_out/score": 0.5})
-        seconds.append(time.perf_counter() - start)
-    progress.close()
-    assert statistics.median(seconds) < 1e-3
 
 
 class Recorder:
