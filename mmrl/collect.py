@@ -63,8 +63,10 @@ class Collector:
             kept += self._worth_keeping(scores, draws)
             if len(kept) == self.wanted:
                 break
-        own = [rollout.outputs.watched() for rollout, *_ in rounds if rollout is not None]
-        return _join(rounds, sorted(kept), _means(self.engine.gather(own)))
+        own = [(rollout.watched(), rollout.counts) for rollout, *_ in rounds if rollout is not None]
+        everywhere = self.engine.gather(own)
+        metrics = _means([watched for watched, _ in everywhere]) | _sums([counts for _, counts in everywhere])
+        return _join(rounds, sorted(kept), metrics)
 
     def _draw(self, draws: Sequence[Draw], iteration: int) -> tuple[Rollout | None, Judgement | None]:
         """This process's groups, in chunks; each chunk is scored while the next is sampled."""
@@ -121,6 +123,12 @@ def _means(watched: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """Mean over all samples of each thing that is watched."""
     names = dict.fromkeys(name for part in watched for name in part)
     return {name: float(torch.cat([part[name] for part in watched]).mean()) for name in names}
+
+
+def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """What sharing left to do, over all groups: one number for each thing that plans count."""
+    names = dict.fromkeys(name for part in counts for name in part)
+    return {f"calls/{name}": float(sum(part.get(name, 0) for part in counts)) for name in names}
 
 
 def _join(

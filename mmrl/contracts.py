@@ -8,18 +8,18 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
+from mmrl.actions import Action
+from mmrl.data import Granularity, Observation, Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.errors import ConfigError, RunError
 from mmrl.evaluations import Evaluation
 from mmrl.keys import GroupKey
 from mmrl.views import View
 from mmrl.weights import Weights
 
-__all__ = ["ConfigError", "RunError"]  # part of the contract: what a plug-in raises
+__all__ = ["ConfigError", "Granularity", "RunError"]  # part of the contract: what a plug-in raises and says of itself
 
-Granularity = Literal["sample", "turn", "episode", "group"]
 Scope = Literal["decision", "path", "group"]
-Draws = Literal["latents", "tokens"]
+Draws = Literal["latents", "tokens", "turns"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,33 @@ class Sampler(Protocol):
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
 
 
+@runtime_checkable
+class Environment(Protocol):
+    """A world that an agent acts in, one episode after the other: a plug-in, of which each copy is one world.
+
+    Construction checks settings only; `reset` opens what it needs. The same task, seed and actions give the same
+    observations, rewards and state keys. All calls of one world come from one thread. An environment may also have
+    `snapshot() -> Any` and `restore(snapshot) -> None`, exact, where that is cheap.
+    """
+
+    def reset(self, task: Prompt, seed: int) -> Observation:
+        """Begins an episode; `task.target` holds what the environment needs to set it up."""
+        ...
+
+    def step(self, action: Action) -> Observation:
+        """Does what the action says, in pixels of the last screenshot. One that cannot be done here changes nothing and
+        gives an observation whose text says so. Raises only where the world itself is broken."""
+        ...
+
+    def state_key(self) -> str:
+        """Names the present state: equal exactly where what follows an action is the same."""
+        ...
+
+    def close(self) -> None:
+        """Gives everything back; `reset` may open it again. May be called more than once."""
+        ...
+
+
 @dataclass(frozen=True)
 class RewardBatch:
     """What a reward sees: B samples, whole groups, with their prompts."""
@@ -96,6 +123,7 @@ class RewardBatch:
     seeds: tuple[int, ...]  # B, each sample's own seed
     iteration: int
     generator: torch.Generator  # seeded by the batch's keys
+    is_control: Tensor | None = None  # [B] bool: drawn to compare with, not learned from; None: no sample is
 
     def __len__(self) -> int:
         return len(self.prompts)

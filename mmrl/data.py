@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
@@ -10,22 +10,39 @@ from torch import Tensor
 from mmrl.actions import Action
 from mmrl.coordinates import Canvas
 from mmrl.keys import GroupKey
-from mmrl.media import Picture
+from mmrl.media import Clip, Picture
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
+Granularity = Literal["sample", "turn", "episode", "group"]
+# How an episode ended: the environment said so; the agent asked for more turns than there are; too many of its answers
+# were no action; the environment broke or hung.
+Outcome = Literal["done", "turn_limit", "invalid_limit", "failed"]
 
 
 @dataclass(frozen=True)
 class Prompt:
     """What the policy is asked, and what rewards need to judge its answers.
 
-    `<image>` in the text is where an image stands; without such marks the images come first.
+    `<image>` and `<video>` in the text are where images and videos stand; without such marks they come first, videos
+    before images.
     """
 
     text: str
     media: tuple[Picture, ...] = ()  # images that belong to the question, in order
     target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
     system: str | None = None  # a system message of its own; None: the policy's
+    clips: tuple[Clip, ...] = ()  # videos that belong to the question, in order
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an agent sees after a reset or a step; its actions are in pixels of the screenshot."""
+
+    screenshot: Picture
+    text: str = ""  # what the environment says beside it, such as an error
+    is_done: bool = False  # the episode is over
+    reward: float = 0.0  # for the step that led here
+    goal: str | None = None  # of a reset: the task in words, where the prompt does not say it
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,8 @@ class Outputs:
     num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
     canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
     actions: tuple[Action | None, ...] | None = None  # B: what the answers tell a GUI to do; None: not understood
+    step_rewards: Tensor | None = None  # [B] float32: what the environment gave for the turn's action
+    outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
 
     @classmethod
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
@@ -101,6 +120,20 @@ class Trace(Protocol):
     def join(cls, parts: Sequence[Self]) -> Self: ...
 
 
+def _nothing() -> Tensor:
+    """Stands for "the same for all samples" until the number of samples is known."""
+    return torch.empty(0, dtype=torch.int64)
+
+
+def _fill_index(samples: "Rollout | Scores") -> None:
+    """Gives every sample what was left out: no anchor state, and that it is learned from."""
+    count = len(samples.group)
+    if len(samples.anchor) != count:
+        object.__setattr__(samples, "anchor", torch.full((count,), -1))
+    if len(samples.is_control) != count or samples.is_control.dtype != torch.bool:
+        object.__setattr__(samples, "is_control", torch.zeros(count, dtype=torch.bool))
+
+
 @dataclass(frozen=True)
 class Rollout:
     """P prompts, B samples drawn for them, and the trace behind them. All index tensors are on the CPU."""
@@ -115,10 +148,27 @@ class Rollout:
     blocks: tuple[DecisionBlock, ...]
     trace: Any  # a Trace of the policy
     num_calls: int  # network calls (batch elements) that drew it
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: names the state that a turn began in; -1: none
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: drawn to compare with, never learned from
+    counts: Mapping[str, int] = field(default_factory=dict)  # of what sharing saved, in the plan's words
+
+    def __post_init__(self) -> None:
+        _fill_index(self)
 
     @property
     def num_samples(self) -> int:
         return len(self.group)
+
+    def watched(self) -> dict[str, Tensor]:
+        """What a run logs the mean of, beside what rewards say: a number per sample or per episode."""
+        watched = self.outputs.watched()
+        if self.outputs.outcomes is not None:
+            ends = torch.tensor([outcome is not None for outcome in self.outputs.outcomes])
+            watched["episodes/turns"] = (self.turn[ends] + 1).double()
+            for name in get_args(Outcome):
+                ended = [outcome == name for outcome in self.outputs.outcomes if outcome is not None]
+                watched[f"episodes/{name}"] = torch.tensor(ended).double()
+        return watched
 
     @classmethod
     def join(cls, parts: "Sequence[Rollout]") -> "Rollout":
@@ -137,6 +187,9 @@ class Rollout:
             blocks=blocks,
             trace=type(parts[0].trace).join([part.trace for part in parts]),
             num_calls=sum(part.num_calls for part in parts),
+            anchor=torch.cat([part.anchor for part in parts]),
+            is_control=torch.cat([part.is_control for part in parts]),
+            counts={name: sum(part.counts[name] for part in parts) for name in parts[0].counts},
         )
 
 
@@ -155,14 +208,14 @@ def _join_blocks(blocks: list[DecisionBlock]) -> DecisionBlock:
     calls, edges = [pad(b.call, -1) for b in blocks], [pad(b.edge, -1) for b in blocks]
     return DecisionBlock(
         call=_cat_shifted(calls, [count_calls(b) for b in blocks]),
-        edge=_cat_shifted(edges, [int(b.edge.max()) + 1 if b.edge.numel() else 0 for b in blocks]),
+        edge=_cat_shifted(edges, [_after(b.edge) for b in blocks]),
         weight=torch.cat([pad(b.weight, 0) for b in blocks]),
     )
 
 
 def count_calls(block: DecisionBlock) -> int:
     """Network calls that one pass over the block's decisions takes."""
-    return int(block.call.max()) + 1 if block.call.numel() else 0
+    return _after(block.call)
 
 
 @dataclass(frozen=True)
@@ -172,10 +225,21 @@ class Scores:
     values: Tensor  # [B, R] float32
     names: tuple[str, ...]  # R
     weights: tuple[float, ...]  # R
-    valid: Tensor  # [B] bool: False for a sample that some reward could not judge
+    valid: Tensor  # [B] bool: False for a sample that some reward could not judge, and for a control
     group: Tensor  # [B] int64
     episode: Tensor  # [B] int64
     turn: Tensor  # [B] int64
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64; -1: none
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool
+    granularities: tuple[Granularity, ...] = ()  # R: what each reward judges as one; empty: samples
+
+    def __post_init__(self) -> None:
+        _fill_index(self)
+
+    @property
+    def has_failed(self) -> Tensor:
+        """[B] bool: a reward that counts could not judge it."""
+        return ~self.valid & ~self.is_control
 
     @property
     def total(self) -> Tensor:
@@ -192,15 +256,25 @@ class Scores:
             group=self.group[rows],
             episode=self.episode[rows],
             turn=self.turn[rows],
+            anchor=self.anchor[rows],
+            is_control=self.is_control[rows],
         )
 
     @classmethod
     def join(cls, parts: "Sequence[Scores]") -> "Scores":
+        """The scores of all parts, in order; episode numbers are shifted."""
         return replace(
             parts[0],
             values=torch.cat([part.values for part in parts]),
             valid=torch.cat([part.valid for part in parts]),
             group=torch.cat([part.group for part in parts]),
-            episode=torch.cat([part.episode for part in parts]),
+            episode=_cat_shifted([part.episode for part in parts], [_after(part.episode) for part in parts]),
             turn=torch.cat([part.turn for part in parts]),
+            anchor=torch.cat([part.anchor for part in parts]),
+            is_control=torch.cat([part.is_control for part in parts]),
         )
+
+
+def _after(numbers: Tensor) -> int:
+    """The first number above all of these."""
+    return int(numbers.max()) + 1 if numbers.numel() else 0

@@ -90,7 +90,7 @@ class Evaluator:
 def _result(scores: Scores, samples: list[SavedSample]) -> Result:
     scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
     score = float(scores.total[scores.valid].double().mean())
-    metrics = {"held_out/score": score, "held_out/failed": float((~scores.valid).sum())}
+    metrics = {"held_out/score": score, "held_out/failed": float(scores.has_failed.sum())}
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
         judged = column[~column.isnan()].double()
         if len(judged):

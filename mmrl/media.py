@@ -58,6 +58,19 @@ class Picture(Protocol):
         ...
 
 
+class Clip(Protocol):
+    """A video of a prompt; `mmrl.video` holds those that are files, bytes or lists of frames. Hashable."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    def load(self, sampling: Any) -> Any:
+        """`mmrl.video.Frames`, chosen by a `mmrl.video.FrameSampling`; raises ConfigError where it cannot be read."""
+        ...
+
+
 @dataclass(frozen=True)
 class StoredPicture:
     """An image file, or the bytes of one (also a view of a file that is mapped into memory).

@@ -237,7 +237,7 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
     if (
         "reference" in parts.loss.needs
         and getattr(parts.loss, "kl", None) == "exact"
-        and parts.policy.draws == "tokens"
+        and parts.policy.draws != "latents"
     ):
         raise ConfigError(
             f"loss.kl is 'exact', but tokens have no exact KL (it would need every log-prob of the vocabulary), and "
@@ -249,7 +249,7 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
         flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         raise ConfigError(
             f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
-            + ("set sampler.temperature above 0" if parts.policy.draws == "tokens" else flows)
+            + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
         )
     for term in parts.scorer.terms:
         for prompts in parts.prompts.sets:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+PROMPT_READS = "prompt_reads"  # passes over prompts and their media in a rollout; a metric under calls/
+
 
 class GroupPlan(Protocol):
     """What the core asks of any plan. A call is one network evaluation in batch elements; for tokens, of one answer."""
@@ -52,6 +54,7 @@ class AnswerPlan:
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
     masks_truncated: bool = False
+    num_controls: int = 0  # answers to the same question about media in disorder: compared with, never learned from
 
     def __post_init__(self) -> None:
         if self.num_samples < 1:
@@ -59,7 +62,7 @@ class AnswerPlan:
 
     @property
     def num_rollout_calls(self) -> int:
-        return self.num_samples
+        return self.num_samples + self.num_controls
 
     @property
     def num_update_calls(self) -> int:
@@ -72,8 +75,37 @@ class AnswerPlan:
 
     @property
     def shared_work(self) -> Mapping[str, int]:
-        """The prompt is read once, not once for each answer."""
-        return {"passes over prompts and images of a rollout": 1, "passes without sharing": self.num_samples}
+        """The prompt is read once, not once for each answer; that of the controls once more."""
+        return {PROMPT_READS: 1 + (self.num_controls > 0), "prompt_reads without sharing": self.num_rollout_calls}
+
+
+@dataclass(frozen=True)
+class EpisodePlan(AnswerPlan):
+    """How the episodes of one task are played: `num_samples` of them, each of at most `max_turns` answers.
+
+    Its counts are those of episodes that all last to the end and part after their first turn, so they are upper bounds.
+    """
+
+    max_turns: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_turns < 1 or self.num_controls:
+            raise ValueError(f"a plan of episodes needs turns and has no controls, got {self.max_turns} turns")
+
+    @property
+    def num_rollout_calls(self) -> int:
+        return self.num_samples * self.max_turns
+
+    @property
+    def num_update_calls(self) -> int:
+        return self.num_rollout_calls if self.temperature > 0 else 0
+
+    @property
+    def shared_work(self) -> Mapping[str, int]:
+        """All episodes begin with one screenshot and one goal."""
+        reads = 1 + self.num_samples * (self.max_turns - 1)
+        return {PROMPT_READS: reads, "prompt_reads without sharing": self.num_rollout_calls}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from mmrl.errors import ConfigError
 
-Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages"]
+Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

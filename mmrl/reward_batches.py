@@ -10,19 +10,29 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch
 from mmrl.data import Prompt, Rollout
-from mmrl.keys import generator
+from mmrl.keys import GroupKey, generator
 
 # What a policy can make; a reward may also need target.<field>.
-MEDIA = ("images", "videos", "texts", "is_finished", "canvases", "actions")
+MEDIA = (
+    "images",
+    "videos",
+    "texts",
+    "is_finished",
+    "num_tokens",
+    "canvases",
+    "actions",
+    "step_rewards",
+    "outcomes",
+)
 
 
 def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
-    """All samples of a rollout as a reward sees them; a sample's seed depends on its prompt's key and place alone."""
-    places: defaultdict[int, int] = defaultdict(int)
+    """All samples of a rollout as a reward sees them; a sample's seed depends on its group's key and place alone."""
+    places: defaultdict[GroupKey, int] = defaultdict(int)
     seeds = []
-    for prompt in rollout.prompt.tolist():
-        seeds.append(rollout.keys[prompt].seed_for("reward", places[prompt]))
-        places[prompt] += 1
+    for key in (rollout.keys[prompt] for prompt in rollout.prompt.tolist()):
+        seeds.append(key.seed_for("reward", places[key]))
+        places[key] += 1
     return RewardBatch(
         prompts=tuple(rollout.prompts[prompt] for prompt in rollout.prompt.tolist()),
         outputs=rollout.outputs,
@@ -32,6 +42,7 @@ def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
         seeds=tuple(seeds),
         iteration=iteration,
         generator=generator(*seeds),
+        is_control=rollout.is_control,
     )
 
 
@@ -49,6 +60,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         turn=batch.turn[rows],
         seeds=seeds,
         generator=generator(*seeds),
+        is_control=None if batch.is_control is None else batch.is_control[rows],
     )
 
 

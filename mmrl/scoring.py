@@ -92,10 +92,12 @@ class Scorer:
         scores = replace(
             self.empty().scores,
             values=values,
-            valid=~(values.isnan() & counts).any(1),
+            valid=~(values.isnan() & counts).any(1) & ~rollout.is_control,
             group=rollout.group,
             episode=rollout.episode,
             turn=rollout.turn,
+            anchor=rollout.anchor,
+            is_control=rollout.is_control,
         )
         return Judgement(scores, tuple(failure for _, failure in answers))
 
@@ -110,12 +112,13 @@ class Scorer:
             group=none,
             episode=none,
             turn=none,
+            granularities=tuple(term.reward.granularity for term in self.terms),
         )
         return Judgement(scores, (None,) * num_rewards)
 
     def check(self, scores: Scores, first_failures: Sequence[str | None] = ()) -> None:
         """Raises RunError when too many samples of an iteration, those of all processes together, failed."""
-        num_failed, num_samples = int((~scores.valid).sum()), len(scores.valid)
+        num_failed, num_samples = int(scores.has_failed.sum()), int((~scores.is_control).sum())
         if num_failed <= self.max_failed_share * num_samples:
             return
         pairs = zip(self.terms, first_failures, strict=False)
@@ -204,15 +207,15 @@ def score_metrics(scores: Scores, min_spread: float = 0.0) -> dict[str, float]:
     """
     metrics = {
         **_mean_and_std("reward", scores.total[scores.valid]),
-        "reward/failed": float((~scores.valid).sum()),
+        "reward/failed": float(scores.has_failed.sum()),
         "groups/degenerate": _share(
             degenerate_groups(scores.total, scores.group, scores.valid, min_spread), scores.group
         ),
     }
     for name, values in zip(scores.names, scores.values.unbind(1), strict=True):
-        judged = ~values.isnan()
+        judged = ~values.isnan() & ~scores.is_control
         metrics |= _mean_and_std(f"reward/{name}", values[judged])
-        metrics[f"reward/{name}/failed"] = float((~judged).sum())
+        metrics[f"reward/{name}/failed"] = float((values.isnan() & ~scores.is_control).sum())
         constant = degenerate_groups(values, scores.group, judged)
         metrics[f"reward/{name}/constant_groups"] = _share(constant, scores.group)
     return metrics

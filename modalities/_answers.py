@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.keys import GroupKey
 from mmrl.modalities._backbone import Backbone, expand
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
@@ -67,9 +66,8 @@ def _widened(tables: Sequence[Tensor]) -> list[Tensor]:
     return [torch.nn.functional.pad(table, (0, width - table.shape[1])) for table in tables]
 
 
-def uniforms(keys: Sequence[tuple[GroupKey, int]], count: int) -> Tensor:
-    """[n, count] numbers in [0, 1), a stream of its own for each member `(key, number)`; a longer one begins alike."""
-    seeds = [key.seed_for("tokens", member) for key, member in keys]
+def uniforms(seeds: Sequence[int], count: int) -> Tensor:
+    """[n, count] numbers in [0, 1), a stream of its own for each seed; a longer one begins alike."""
     streams = [torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
     return torch.stack(streams)
 

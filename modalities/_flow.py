@@ -53,7 +53,7 @@ class FlowPolicy(ABC):
     """
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising"})
-    draws: ClassVar[Literal["latents", "tokens"]] = "latents"
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
 
     negative_prompt: str = ""
     reduction: Reduction = "mean"

@@ -20,7 +20,7 @@ from mmrl.modalities._distribution import Shaping
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
-from mmrl.plans import AnswerPlan
+from mmrl.plans import PROMPT_READS, AnswerPlan
 from mmrl.views import DecisionView, View
 from mmrl.weights import Weights
 
@@ -56,7 +56,7 @@ class TokenPolicy(ABC):
     """
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
-    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
 
     vocabulary_chunk: int = 2**22
     answer_batch: int = 256
@@ -125,9 +125,29 @@ class TokenPolicy(ABC):
         """Draws one group of answers per prompt by its plan, every member's tokens from its own stream."""
         plan = plans[0]
         assert all(replace(p, num_samples=1) == replace(plan, num_samples=1) for p in plans), "plans of two samplers"
+        asked: list[tuple[Prompt, GroupKey, range]] = []  # members of the group that are asked this
+        for prompt, key, count in zip(prompts, keys, (p.num_samples for p in plans), strict=True):
+            asked.append((prompt, key, range(count)))
+            if plan.num_controls:
+                asked.append((self.control(prompt, key), key, range(count, count + plan.num_controls)))
+        prompt_of = torch.arange(len(asked)).repeat_interleave(torch.tensor([len(members) for *_, members in asked]))
+        seeds = [key.seed_for("tokens", number) for _, key, members in asked for number in members]
+        trace = self.draw([prompt for prompt, *_ in asked], prompt_of, seeds, plan)
+        is_control = (prompt_of % 2 == 1) if plan.num_controls else torch.zeros(len(seeds), dtype=torch.bool)
+        is_decision = decides(trace, plan) & ~is_control
+        everyone, of_group = [prompt for prompt, *_ in asked], [key for _, key, _ in asked]
+        rollout = self.assemble(everyone, of_group, prompt_of, trace, is_decision if plan.temperature > 0 else None)
+        return replace(rollout, is_control=is_control)
+
+    def control(self, prompt: Prompt, key: GroupKey) -> Prompt:
+        """The prompt with its media in disorder, drawn by the group's key; families with video have it."""
+        raise ConfigError(
+            f"sampler.controls: modality {type(self).__name__} has no media to put in disorder; 'video' has"
+        )
+
+    def draw(self, prompts: Sequence[Prompt], prompt_of: Tensor, seeds: Sequence[int], plan: AnswerPlan) -> TokenTrace:
+        """Draws n answers, answer i to prompt `prompt_of[i]` (ascending) by `seeds[i]`; each prompt is read once."""
         encoded = self.encode(prompts)
-        members = [(key, number) for key, p in zip(keys, plans, strict=True) for number in range(p.num_samples)]
-        prompt_of = torch.arange(len(prompts)).repeat_interleave(torch.tensor([p.num_samples for p in plans]))
         shaping = Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
         ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
         with self.running():
@@ -136,17 +156,13 @@ class TokenPolicy(ABC):
                 self.head,
                 encoded,
                 prompt_of,
-                uniforms(members, plan.max_tokens),
+                uniforms(seeds, plan.max_tokens),
                 shaping,
                 ending,
                 self.answer_batch,
             )
-        self.num_calls += len(members)
-        is_decision = torch.full((len(members),), plan.temperature > 0)
-        if plan.masks_truncated:
-            is_decision &= drawn.is_finished
-        trace = TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
-        return self._rollout(prompts, keys, prompt_of, trace, is_decision if plan.temperature > 0 else None)
+        self.num_calls += len(seeds)
+        return TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
 
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
@@ -167,8 +183,8 @@ class TokenPolicy(ABC):
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
         drawn = Drawn(table, length, torch.zeros(table.shape), is_finished, None)
         trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
-        rollout = self._rollout(prompts, keys, torch.arange(len(rows)), trace, is_finished)
-        return replace(rollout, num_calls=0)
+        rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
+        return replace(rollout, num_calls=0, counts={PROMPT_READS: 0})
 
     def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:
         """Log-probs and entropies of the view's answers under the weights now in place."""
@@ -225,7 +241,7 @@ class TokenPolicy(ABC):
             hidden = _WAYS[self.way](self.backbone, list(distinct.values()), answers)
             return chosen(hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, support)
 
-    def _rollout(
+    def assemble(
         self,
         prompts: Sequence[Prompt],
         keys: Sequence[GroupKey],
@@ -233,6 +249,7 @@ class TokenPolicy(ABC):
         trace: TokenTrace,
         is_decision: Tensor | None,
     ) -> Rollout:
+        """The rollout of the answers of a trace, to prompt `prompt_of` [B] each; `is_decision` None: nothing chosen."""
         drawn, count = trace.drawn, len(prompt_of)
         before_end = [
             [token for token in row[:length] if token not in self.end_tokens]
@@ -257,7 +274,14 @@ class TokenPolicy(ABC):
             blocks=(blocks,),
             trace=trace,
             num_calls=count,
+            counts={PROMPT_READS: len(prompts)},
         )
+
+
+def decides(trace: TokenTrace, plan: AnswerPlan) -> Tensor:
+    """[B] bool: the answers that an update may learn from."""
+    is_decision = torch.full((len(trace.drawn.length),), plan.temperature > 0)
+    return is_decision & trace.drawn.is_finished if plan.masks_truncated else is_decision
 
 
 def _rows(block: DecisionBlock, view: DecisionView) -> Tensor:

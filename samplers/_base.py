@@ -29,7 +29,7 @@ class FlowSampler(ABC):
     a list of num_steps + 1 numbers is used as it is. `guidance_scale`: of classifier-free guidance; 1 is without.
     """
 
-    draws: ClassVar[Literal["latents", "tokens"]] = "latents"
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
 
     num_steps: int
     sigmas: Literal["pipeline", "uniform"] | tuple[float, ...] = "pipeline"

@@ -18,10 +18,12 @@ class Autoregressive:
     evaluation only. `top_k`, then `top_p` in (0, 1], then `min_p` in [0, 1] (relative to the likeliest) cut the
     distribution; log-probs are those of what is left. `stop`: texts that end an answer, kept at its end.
     `truncated`: an answer that the budget cut is kept as it is, or masked out of the update and judged all the same
-    (overlong filtering, DAPO, Yu et al. 2025, arXiv 2503.14476, section 3.4).
+    (overlong filtering, DAPO, Yu et al. 2025, arXiv 2503.14476, section 3.4). `controls`: further answers of a group to
+    the same question about the same video with its frames in disorder, which rewards may compare with and nothing is
+    learned from (T-GRPO, Feng et al. 2025, "Video-R1", arXiv 2503.21776, section 3.1, has half as many as answers).
     """
 
-    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
 
     max_tokens: int
     temperature: float = 1.0
@@ -30,6 +32,7 @@ class Autoregressive:
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
     truncated: Literal["keep", "mask"] = "keep"
+    controls: int = 0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -42,6 +45,8 @@ class Autoregressive:
         check_positive("top_p", self.top_p, at_most=1)
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.top_k}; null keeps all tokens")
+        if self.controls < 0:
+            raise ValueError(f"controls must be at least 0, got {self.controls}")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must be between 0 (keeps all tokens) and 1, got {self.min_p}")
         if "" in self.stop:
@@ -58,4 +63,5 @@ class Autoregressive:
             min_p=self.min_p,
             stop=self.stop,
             masks_truncated=self.truncated == "mask",
+            num_controls=self.controls,
         )

@@ -60,7 +60,7 @@ def test_without_sharing_every_member_pays_for_every_step() -> None:
 
 def test_answers_share_the_passes_over_their_prompt() -> None:
     found = plan_summary(load_config("quickstart_gui"))
-    assert found["passes over prompts and images of a rollout"] == 16 and found["passes without sharing"] == 16 * 8
+    assert found["prompt_reads"] == 16 and found["prompt_reads without sharing"] == 16 * 8
     assert "calls without sharing" not in found
 
 

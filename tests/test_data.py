@@ -117,7 +117,9 @@ def _scores(values: Tensor, weights: tuple[float, ...] = (1.0, 2.0)) -> Scores:
         ("good", "short"),
         weights,
         torch.ones(size, dtype=torch.bool),
-        *[torch.arange(size) + n for n in range(3)],
+        group=torch.arange(size),
+        episode=torch.arange(size) + 1,
+        turn=torch.arange(size) + 2,
     )
 
 
@@ -131,7 +133,8 @@ def test_scores_are_selected_and_joined_again() -> None:
     last, first = scores.select(torch.tensor([2])), scores.select(torch.tensor([True, True, False]))
     joined = Scores.join([last, first])
     assert joined.values.tolist() == [[5, 6], [1, 2], [3, 4]]
-    assert (joined.group.tolist(), joined.episode.tolist(), joined.turn.tolist()) == ([2, 0, 1], [3, 1, 2], [4, 2, 3])
+    assert (joined.group.tolist(), joined.turn.tolist()) == ([2, 0, 1], [4, 2, 3])
+    assert joined.episode.tolist() == [3, 4 + 1, 4 + 2], "the second part's episodes are others than the first part's"
     assert joined.names == ("good", "short")
 
 

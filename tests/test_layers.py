@@ -16,6 +16,7 @@ CORE = [
     "answers",
     "actions",
     "media",
+    "video",
     "data",
     "views",
     "weights",
@@ -56,6 +57,7 @@ CONTRACTS = {
     "answers",
     "actions",
     "media",
+    "video",
     "data",
     "views",
     "evaluations",
@@ -67,6 +69,7 @@ PLUGINS = {
     "rewards": CONTRACTS | {"labs"},
     "losses": CONTRACTS | {"labs"},
     "advantages": CONTRACTS | {"labs"},
+    "environments": CONTRACTS | {"labs"},
 }
 HEAVY = {"torch", "torchvision", "diffusers", "transformers", "peft", "accelerate", "open_clip", "matplotlib", "scipy"}
 HEAVY |= {"datasets", "pyarrow", "pandas"}

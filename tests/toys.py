@@ -34,7 +34,7 @@ class ToyTokens:
     """Answers of 1 to 4 tokens, each from its own logits; one network call per answer."""
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
-    draws: ClassVar[Literal["latents", "tokens"]] = "tokens"
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
 
     def __init__(self) -> None:
         self.network = nn.Linear(LENGTH, VOCABULARY)

@@ -60,9 +60,9 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
 
 
 def test_a_longer_budget_begins_with_the_same_numbers() -> None:
-    members = [(GroupKey(1, 2, 3), number) for number in range(2)]
-    assert torch.equal(uniforms(members, 5), uniforms(members, 500)[:, :5])
-    assert not torch.equal(*uniforms(members, 5))
+    seeds = [GroupKey(1, 2, 3).seed_for("tokens", number) for number in range(2)]
+    assert torch.equal(uniforms(seeds, 5), uniforms(seeds, 500)[:, :5])
+    assert not torch.equal(*uniforms(seeds, 5))
 
 
 @pytest.mark.parametrize("answer_batch", [1, 3, 256])

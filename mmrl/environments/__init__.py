@@ -1,0 +1,1 @@
+"""Plug-ins: worlds that agents act in."""

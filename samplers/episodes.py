@@ -1,0 +1,31 @@
+"""Episodes of an agent, turn by turn, each turn an answer drawn token by token."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from mmrl.keys import GroupKey
+from mmrl.plans import EpisodePlan
+from mmrl.samplers.autoregressive import Autoregressive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes(Autoregressive):
+    """Every turn's answer as `autoregressive` draws it; an episode ends after `max_turns` turns at the latest.
+
+    `max_tokens` is the budget of one turn. A group is `group_size` episodes of one task that begin in the same state.
+    """
+
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
+
+    max_turns: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, got {self.max_turns}")
+        if self.controls:
+            raise ValueError(f"episodes have no controls, got {self.controls}")
+
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> EpisodePlan:
+        """The same for every group."""
+        return EpisodePlan(**vars(super().plan(policy, key, group_size)), max_turns=self.max_turns)
