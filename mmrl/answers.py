@@ -2,12 +2,14 @@
 
 An answer is data from a stranger. Every function takes any text, looks at no more than MAX_CHARACTERS of it, and
 raises ParseError where the text does not hold exactly one answer: nobody earns more by answering several times.
+The one exception is `read_span`, which the field reads as the last one of a sentence.
 Numbers are ASCII digits with a sign and decimals, at most 12 digits before the point and 20 behind; exponents,
 infinities and NaN are none. Patterns use possessive quantifiers, so that no text makes them backtrack.
 """
 
 import json
 import re
+from collections import deque
 from dataclasses import dataclass
 
 from mmrl.coordinates import Box, Point
@@ -26,12 +28,19 @@ _SPACED_POINT = rf"<point>{_SPACE}{_NUMBER}(?:{_COMMA}|[ \t\r\n]++){_NUMBER}{_SP
 _PLACE = re.compile(rf"{_CORNERS}|\({_LIST}\)|\[{_LIST}\]|{_SPACED_POINT}")
 _NUMBER_ALONE = re.compile(_NUMBER)
 _NUMBERS = re.compile(rf"{_NUMBER}(?:(?:{_COMMA}|[ \t\r\n]++){_NUMBER})*+")
+_TIME = re.compile(r"[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+(?![0-9:]|\.[0-9]|[eE][+-]?[0-9])")  # seconds, no sign
+_UNIT = rf"(?:{_SPACE}(?:seconds?+|secs?+|s)\b)?+"
+_UNTIL = rf"{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014,]){_SPACE}"
+_TIMES = re.compile(rf"(?<![\w.+-])(?<![0-9]:){_TIME.pattern}(?:{_UNTIL}{_TIME.pattern})++")
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _JSON_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)  # an unclosed string ends the text
 _LITERAL_PIECE = re.compile(r"\"(?:[^\"\\]++|\\.)*+\"?+|'(?:[^'\\]++|\\.)*+'?+|\b(?:True|False|None)\b", re.DOTALL)
 _IN_QUOTES = re.compile(r'\\.|"', re.DOTALL)
 _BOXED = "\\boxed{"
 _BRACES = re.compile(r"(?:\\.)++|\{++|\}++", re.DOTALL)  # what follows a backslash is no brace
+
+
+Span = tuple[float, float]  # start and end in seconds
 
 
 class ParseError(ValueError):
@@ -135,6 +144,24 @@ def read_box(text: str) -> Box:
     if len(place) != 4:
         raise ParseError(f"a box has four numbers, not two: {shown(text)}")
     return place
+
+
+def read_span(text: str) -> Span:
+    """The last span of time in a text, in seconds: `3.5 to 7.2`, `3.5 and 7.2`, `3.5 - 7.2`, `3.5, 7.2`.
+
+    Units are `s`, `sec` or `seconds`, or none; times like 1:20, signs and exponents are none. Of three numbers in a row
+    the last two count. Start and end are as written: in the wrong order too. (VideoChat-R1 2025, arXiv 2504.06958, and
+    Time-R1 2025, arXiv 2503.13377, read `to` and `and` in this way.)
+
+    Raises:
+        ParseError: there is no span in the text.
+    """
+    _bound(text)
+    last = deque(_TIMES.finditer(text), maxlen=1)
+    if not last:
+        raise ParseError(f"there is no span of seconds, like `3.5 to 7.2`, in {shown(text)}")
+    start, end = _TIME.findall(last[0][0])[-2:]
+    return float(start), float(end)
 
 
 def read_json(text: str) -> object:

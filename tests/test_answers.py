@@ -22,6 +22,7 @@ from mmrl.answers import (
     read_numbers,
     read_place,
     read_point,
+    read_span,
     tagged,
 )
 
@@ -35,12 +36,14 @@ READERS: dict[str, Callable[[str], object]] = {
     "json": read_json,
     "literal": read_literal,
     "boxed": read_boxed,
+    "span": read_span,
 }
 # Pieces of what models write; joined at random they come near to every pattern.
 PIECES = [
     *("<think>", "</think>", "<answer>", "</answer>", "<point>", "</point>", "<|box_start|>", "<|box_end|>"),
     *("(", ")", "[", "]", "{", "}", ",", ", ", " ", "\n", ".", "-", "+", "1", "23", "4.5", "1e999", "NaN", "Infinity"),
     *('"bbox_2d"', '"point_2d"', ":", '"', "\\", "\u0661\u0662", "²", "\u2003", "null", "true", "9" * 30, "\x00", "'"),
+    *(" to ", "and", " s", "2.5"),
 ]
 TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
