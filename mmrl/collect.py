@@ -126,9 +126,9 @@ def _means(watched: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """What sharing left to do, over all groups: one number for each thing that plans count."""
+    """Sums over all processes of what policies count, by the names of their metrics."""
     names = dict.fromkeys(name for part in counts for name in part)
-    return {f"calls/{name}": float(sum(part.get(name, 0) for part in counts)) for name in names}
+    return {name: float(sum(part.get(name, 0) for part in counts)) for name in names}
 
 
 def _join(

@@ -150,7 +150,9 @@ class Rollout:
     num_calls: int  # network calls (batch elements) that drew it
     anchor: Tensor = field(default_factory=_nothing)  # [B] int64: names the state that a turn began in; -1: none
     is_control: Tensor = field(default_factory=_nothing)  # [B] bool: drawn to compare with, never learned from
-    counts: Mapping[str, int] = field(default_factory=dict)  # of what sharing saved, in the plan's words
+    counts: Mapping[str, int] = field(
+        default_factory=dict
+    )  # metrics that are sums over a rollout, such as calls/prompt_reads
 
     def __post_init__(self) -> None:
         _fill_index(self)
@@ -235,6 +237,14 @@ class Scores:
 
     def __post_init__(self) -> None:
         _fill_index(self)
+
+    @property
+    def share(self) -> Tensor:
+        """[B] float64: what a valid sample counts in means over episodes, one over the valid turns of its episode."""
+        _, place = self.episode.unique(return_inverse=True)
+        valid = self.valid.double()
+        turns = valid.new_zeros(int(place.max()) + 1 if len(place) else 0).index_add(0, place, valid)
+        return valid / turns[place].clamp(min=1)
 
     @property
     def has_failed(self) -> Tensor:

@@ -35,7 +35,7 @@ class SavedSample:
 class Result:
     """What one evaluation found; the same on all processes."""
 
-    score: float  # mean total over all samples that could be judged
+    score: float  # mean total over all samples that could be judged, or over episodes of the mean over their turns
     metrics: dict[str, float]
     samples: list[SavedSample]
 
@@ -89,7 +89,8 @@ class Evaluator:
 
 def _result(scores: Scores, samples: list[SavedSample]) -> Result:
     scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
-    score = float(scores.total[scores.valid].double().mean())
+    share = scores.share  # every episode counts alike, however many turns it took
+    score = float((scores.total.nan_to_num().double() * share).sum() / share.sum())
     metrics = {"held_out/score": score, "held_out/failed": float(scores.has_failed.sum())}
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
         judged = column[~column.isnan()].double()

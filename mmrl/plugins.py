@@ -15,6 +15,7 @@ from mmrl.errors import ConfigError
 
 Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+HELD: dict[str, Kind] = {"Environment": "environments", "Reward": "rewards"}  # a field of this protocol is a plug-in
 
 
 def names(kind: Kind) -> list[str]:
@@ -58,6 +59,7 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
         raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
     cls, place = find(kind, name), f"{kind}.{name}"
     given = {key: value for key, value in settings.items() if key != "name"}
+    given |= _held(cls, given, place)
     try:
         model = _model(cls).model_validate(given)
     except ValidationError as error:
@@ -70,6 +72,23 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
         raise
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from error
+
+
+def _held(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The plug-ins that the fields of another one hold, built of their own sections."""
+    built: dict[str, Any] = {}
+    for name, hint in _settings(cls).items():
+        kind = HELD.get(getattr(hint, "__name__", ""))
+        if kind is None or name not in given or not (given[name] is None or isinstance(given[name], Mapping | str)):
+            continue
+        value = given[name]
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{place}.{name} is a section such as {{name: ...}} of {kind}, got {value!r}")
+        try:
+            built[name] = build(kind, value)
+        except ConfigError as error:
+            raise ConfigError(f"{place}.{name}: {error}") from error
+    return built
 
 
 def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:
@@ -161,6 +180,8 @@ def _model(cls: type) -> type[BaseModel]:
     model_fields: dict[str, Any] = {}
     for name, hint in _settings(cls).items():
         is_needed = defaults[name].default is MISSING and defaults[name].default_factory is MISSING
+        if getattr(hint, "__name__", "") in HELD:
+            hint = Any  # built, and so checked, by now
         # What is not given stays away from the constructor, so the model's own default is never read.
         model_fields[_model_name(name)] = (hint, Field(... if is_needed else None, alias=name))
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)

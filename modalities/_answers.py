@@ -55,6 +55,14 @@ class Drawn:
             support=Support.join(supports) if supports else None,
         )
 
+    def select(self, rows: Tensor) -> "Drawn":
+        """The answers `rows` [n]."""
+        support = self.support
+        if support is not None:
+            first = self.length.cumsum(0) - self.length
+            support = support.select(torch.cat([first[row] + torch.arange(int(self.length[row])) for row in rows]))
+        return Drawn(self.tokens[rows], self.length[rows], self.log_prob[rows], self.is_finished[rows], support)
+
 
 def join_padded(tables: Sequence[Tensor]) -> Tensor:
     """Tables [n_i, T_i] as one [sum n_i, max T_i], padded with 0 on the right."""

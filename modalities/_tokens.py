@@ -184,7 +184,7 @@ class TokenPolicy(ABC):
         drawn = Drawn(table, length, torch.zeros(table.shape), is_finished, None)
         trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
-        return replace(rollout, num_calls=0, counts={PROMPT_READS: 0})
+        return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
     def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:
         """Log-probs and entropies of the view's answers under the weights now in place."""
@@ -225,21 +225,18 @@ class TokenPolicy(ABC):
 
     def _chosen(self, trace: TokenTrace, prompt: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the tokens of the answers `rows` [n] to `prompt` [n], answer by answer."""
-        drawn, device = trace.drawn, self.backbone.device
+        drawn, device = trace.drawn.select(rows), self.backbone.device
         distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt.tolist()}
         place = {name: number for number, name in enumerate(distinct)}
-        length = drawn.length[rows]
-        tokens = drawn.tokens[rows, : int(length.max())].to(device)
+        tokens = drawn.tokens[:, : int(drawn.length.max())].to(device)
         prompt_of = torch.tensor([place[id(trace.prompts[number])] for number in prompt.tolist()], device=device)
-        answers = Answers(prompt_of, tokens, length.to(device))
-        support = None
-        if drawn.support is not None:
-            first = drawn.length.cumsum(0) - drawn.length
-            support = drawn.support.select(torch.cat([first[r] + torch.arange(int(drawn.length[r])) for r in rows]))
+        answers = Answers(prompt_of, tokens, drawn.length.to(device))
         self.num_calls += len(rows)
         with self.running():
             hidden = _WAYS[self.way](self.backbone, list(distinct.values()), answers)
-            return chosen(hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, support)
+            return chosen(
+                hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, drawn.support
+            )
 
     def assemble(
         self,
@@ -274,7 +271,7 @@ class TokenPolicy(ABC):
             blocks=(blocks,),
             trace=trace,
             num_calls=count,
-            counts={PROMPT_READS: len(prompts)},
+            counts={f"calls/{PROMPT_READS}": len(prompts)},
         )
 
 

@@ -1,0 +1,63 @@
+"""Group-in-group advantages: whole episodes against each other, and actions taken in the same state."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
+from mmrl.data import Scores
+from mmrl.numerics import group_sum
+
+
+@dataclass(frozen=True)
+class Gigpo:
+    """A = A_episode + step_weight * A_step.
+
+    Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv 2505.10978, equations 3, 6-8.
+    A_episode normalises the sum of an episode's rewards within its group (one task); A_step normalises the discounted
+    return R_t = sum over k of discount^k r_(t+k) among the turns of the group that began in the same anchor state. A
+    state that only one turn of the group was in has no step term: without repeated states this is GRPO on episodes.
+
+    `counts`: the mean and std of A_episode run over `turns`, so that long episodes count more, as the code of
+    langfengQ/verl-agent has it, or over `episodes`, each once (equation 3). `divides`: by the std, unbiased (F_norm =
+    std in the paper); else by nothing (F_norm = 1). Samples of an episode with an invalid turn enter no statistic and
+    get 0.
+
+    Raises ValueError for settings out of range.
+    """
+
+    discount: float = 0.95
+    step_weight: float = 1.0
+    counts: Literal["turns", "episodes"] = "turns"
+    divides: bool = True
+    epsilon: float = 1e-6
+
+    min_group_size: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
+        for name in ("step_weight", "epsilon"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B] float32."""
+        rewards, valid = turn_rewards(scores), whole_episodes(scores)
+        per_turn = returns(rewards, scores, self.discount)
+        known = valid & (scores.anchor >= 0)
+        step = normalised(
+            per_turn, joint(scores.group, scores.anchor), known, divides=self.divides, epsilon=self.epsilon
+        )
+        return (self._episode(rewards, scores, valid) + self.step_weight * step).float()
+
+    def _episode(self, rewards: Tensor, scores: Scores, valid: Tensor) -> Tensor:
+        """[B] float64: the same for all turns of an episode."""
+        total = group_sum(torch.where(valid, rewards, 0.0), scores.episode)
+        if self.counts == "turns":
+            return normalised(total, scores.group, valid, divides=self.divides, epsilon=self.epsilon)
+        is_first = scores.turn == 0  # one turn of each episode speaks for it
+        alone = normalised(total, scores.group, valid & is_first, divides=self.divides, epsilon=self.epsilon)
+        return torch.where(valid, group_sum(alone, scores.episode), 0.0)

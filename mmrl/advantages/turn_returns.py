@@ -1,0 +1,41 @@
+"""Advantages of turns: what follows a turn of an episode, against what follows others of its group."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
+from mmrl.data import Scores
+
+
+@dataclass(frozen=True)
+class TurnReturns:
+    """A_t = (R_t - mean) / (std + epsilon) with R_t = sum over k of discount^k r_(t+k), the rewards-to-go of a turn.
+
+    Rewards-to-go: Williams 1992, Machine Learning 8, 229-256; Sutton and Barto 2018, section 13.4; discounted they
+    favour short episodes. Mean and unbiased std are those of all turns of the group (`compare: task`), or of its turns
+    of the same number (`turn`). `divides: false` leaves the std out. Samples of an episode with an invalid turn enter no
+    statistic and get 0; so does a turn that has nobody to be compared with.
+
+    Raises ValueError for settings out of range.
+    """
+
+    discount: float = 0.95
+    compare: Literal["task", "turn"] = "task"
+    divides: bool = True
+    epsilon: float = 1e-6
+
+    min_group_size: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
+        if self.epsilon < 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B] float32."""
+        group = scores.group if self.compare == "task" else joint(scores.group, scores.turn)
+        values = returns(turn_rewards(scores), scores, self.discount)
+        return normalised(values, group, whole_episodes(scores), divides=self.divides, epsilon=self.epsilon).float()

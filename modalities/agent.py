@@ -1,0 +1,226 @@
+"""GUI agents that act for several turns: episodes in an environment, one sample per turn."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from mmrl.actions import Action
+from mmrl.contracts import Environment, RunError
+from mmrl.coordinates import Canvas
+from mmrl.data import DecisionBlock, Observation, Outputs, Prompt, Rollout
+from mmrl.keys import GroupKey, seed_from
+from mmrl.modalities._tokens import TokenTrace, decides
+from mmrl.modalities._turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
+from mmrl.modalities._worlds import BrokenWorld, World
+from mmrl.modalities.gui import Gui
+from mmrl.plans import AnswerPlan, EpisodePlan
+
+log = logging.getLogger(__name__)
+MARKS = ("<image>", "<video>")
+
+
+@dataclass(kw_only=True)
+class Agent(Gui):
+    """A `gui` policy that plays the tasks of an environment turn by turn.
+
+    Every turn is a sample: its prompt is built anew of the goal, the last `history` actions in words, what the
+    environment says, and the last `screenshots` screenshots; what was observed never enters the loss. All episodes of a
+    group begin in the same state, and turns that stand in the same place with the same past share one prompt.
+
+    An episode ends where the environment says so or the agent says `finish` (outcome `done`), after the sampler's
+    `max_turns` (`turn_limit`), after `invalid_limit` answers in a row that are no action (`invalid_limit`), or where
+    the environment raises or takes longer than `step_seconds` for one call (`failed`). An episode that cannot begin,
+    neither at the second try in a fresh copy, is left out and counted. At most `parallel` copies of the environment are
+    open at once.
+    """
+
+    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
+
+    environment: Environment
+    screenshots: int = 1
+    history: int = 4
+    invalid_limit: int = 3
+    step_seconds: float = 30.0
+    parallel: int = 64
+    _idle: list[World] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("screenshots", 1), ("history", 0), ("invalid_limit", 1), ("parallel", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.step_seconds > 0:
+            raise ValueError(f"step_seconds must be above 0, got {self.step_seconds}")
+
+    @torch.no_grad()
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
+        """Plays one group of episodes per task; the samples are their turns, episode by episode.
+
+        Raises RunError where not one episode could begin.
+        """
+        plan = plans[0]
+        assert isinstance(plan, EpisodePlan), "the sampler's plan says how long an episode may be"
+        members = [
+            (task, key, member)
+            for task, key, p in zip(prompts, keys, plans, strict=True)
+            for member in range(p.num_samples)
+        ]
+        parts: list[Rollout] = []
+        num_begun, why = 0, ""
+        for start in range(0, len(members), self.parallel):
+            episodes = [Episode(*member, self._world()) for member in members[start : start + self.parallel]]
+            why = self._reset(episodes) or why
+            begun = [episode for episode in episodes if episode.seen]
+            for number, episode in enumerate(begun, num_begun):
+                episode.number = number
+            num_begun += len(begun)
+            parts += self._play(begun, plan)
+        if not parts:
+            raise RunError(f"modality.environment: no episode could begin; the last one failed so: {why}")
+        counts = {"episodes/unstarted": len(members) - num_begun}
+        rollout = replace(Rollout.join(parts), episode=torch.cat([part.episode for part in parts]))
+        return replace(_in_order(rollout), counts={**rollout.counts, **counts})
+
+    def _reset(self, episodes: Sequence[Episode]) -> str:
+        """Begins all episodes, each at a second try in a fresh copy; says why one could not begin, if so."""
+        why = ""
+        for episode in episodes:
+            episode.world.begin(_beginning(episode))
+        for episode in episodes:
+            try:
+                self._hear(episode, *episode.world.finish())
+                continue
+            except BrokenWorld:
+                episode.world.leave()
+            episode.world = World(self.environment, self.step_seconds)
+            episode.world.begin(_beginning(episode))
+            try:
+                self._hear(episode, *episode.world.finish())
+            except BrokenWorld as error:
+                episode.world.leave()
+                why = str(error)
+        return why
+
+    def _play(self, episodes: Sequence[Episode], plan: EpisodePlan) -> Iterator[Rollout]:
+        """Plays episodes side by side to their ends: a rollout for each turn, of those that are still going on."""
+        going = list(episodes)
+        while going:
+            contexts, place = self._contexts(going)
+            going.sort(key=lambda episode: place[episode.number])
+            prompt_of = torch.tensor([place[episode.number] for episode in going])
+            seeds = [episode.key.seed_for("tokens", episode.member, episode.turn) for episode in going]
+            trace = self.draw([prompt for _, prompt in contexts], prompt_of, seeds, plan)
+            keys = [key for key, _ in contexts]
+            is_decision = decides(trace, plan) if plan.temperature > 0 else None
+            part = replace(
+                self.assemble([prompt for _, prompt in contexts], keys, prompt_of, trace, is_decision),
+                episode=torch.tensor([episode.number for episode in going]),
+                turn=torch.tensor([episode.turn for episode in going]),
+                anchor=torch.tensor([seed_from("anchor", episode.state) for episode in going]),
+            )
+            yield replace(part, outputs=self._stepped(going, part.outputs, plan))
+            self._put_back(episode.world for episode in going if episode.outcome not in (None, "failed"))
+            going = [episode for episode in going if episode.outcome is None]
+
+    def _contexts(self, episodes: Sequence[Episode]) -> tuple[list[tuple[GroupKey, Prompt]], dict[int, int]]:
+        """The distinct prompts of the turns to come, and which of them is each episode's, by its number."""
+        found: dict[tuple[GroupKey, str, tuple[Any, ...]], int] = {}
+        contexts: list[tuple[GroupKey, Prompt]] = []
+        place = {}
+        for episode in sorted(episodes, key=lambda episode: episode.number):
+            prompt = turn_prompt(
+                episode.task, episode.seen, episode.did, screenshots=self.screenshots, history=self.history
+            )
+            name = (episode.key, prompt.text, prompt.media)
+            if name not in found:
+                found[name] = len(contexts)
+                contexts.append((episode.key, prompt))
+            place[episode.number] = found[name]
+        return contexts, place
+
+    def _stepped(self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan) -> Outputs:
+        """Does what the answers say; the outputs with the rewards for it, and with the ends of episodes."""
+        assert outputs.actions is not None and outputs.canvases is not None, "an agent's answers are actions"
+        for episode, action in zip(episodes, outputs.actions, strict=True):
+            if action is not None:
+                episode.world.begin(_stepping(action))
+        rewards = [
+            self._after(episode, action, canvas, plan)
+            for episode, action, canvas in zip(episodes, outputs.actions, outputs.canvases, strict=True)
+        ]
+        outcomes = tuple(episode.outcome for episode in episodes)
+        return replace(outputs, step_rewards=torch.tensor(rewards, dtype=torch.float32), outcomes=outcomes)
+
+    def _after(self, episode: Episode, action: Action | None, canvas: Canvas | None, plan: EpisodePlan) -> float:
+        """What became of an episode in this turn: its reward; the end of it is noted in the episode."""
+        if action is None:
+            episode.num_invalid += 1
+            episode.seen.append(replace(episode.seen[-1], text=NOT_UNDERSTOOD, reward=0.0))
+            episode.did.append("an answer that was not understood")
+        else:
+            assert canvas is not None, "an action is in pixels of a screenshot"
+            episode.num_invalid = 0
+            episode.did.append(self._harmless(self._dialect.write(action, canvas)))
+            try:
+                self._hear(episode, *episode.world.finish())
+            except BrokenWorld as error:
+                episode.world.leave()
+                episode.outcome = "failed"
+                log.warning("an episode failed: the environment %s", error)
+                return 0.0
+        now = episode.seen[-1]
+        if now.is_done or (action is not None and action.kind == "finish"):
+            episode.outcome = "done"
+        elif episode.num_invalid >= self.invalid_limit:
+            episode.outcome = "invalid_limit"
+        elif episode.turn >= plan.max_turns:
+            episode.outcome = "turn_limit"
+        return now.reward
+
+    def _hear(self, episode: Episode, observation: Observation, state: str) -> None:
+        """Notes what an episode shows now. Its words are a stranger's: they may spell tokens that mean something."""
+        goal = None if observation.goal is None else self._harmless(observation.goal)
+        episode.seen.append(replace(observation, text=self._harmless(observation.text), goal=goal))
+        episode.state = state
+
+    def _harmless(self, text: str) -> str:
+        return harmless(
+            text, {*MARKS, *self.encoder.media_tokens, *self.encoder.processor.tokenizer.all_special_tokens}
+        )
+
+    def _world(self) -> World:
+        return self._idle.pop() if self._idle else World(self.environment, self.step_seconds)
+
+    def _put_back(self, worlds: Iterable[World]) -> None:
+        self._idle.extend(worlds)
+
+
+def _beginning(episode: Episode) -> Callable[[Environment], tuple[Observation, str]]:
+    """All episodes of a group begin alike: their seed is the group's."""
+    task, seed = episode.task, episode.key.seed_for("episode")
+    return lambda environment: (environment.reset(task, seed), environment.state_key())
+
+
+def _stepping(action: Action) -> Callable[[Environment], tuple[Observation, str]]:
+    return lambda environment: (environment.step(action), environment.state_key())
+
+
+def _in_order(rollout: Rollout) -> Rollout:
+    """The same samples, episode by episode and turn by turn, however many episodes were played side by side."""
+    order = torch.tensor(sorted(range(rollout.num_samples), key=lambda n: (rollout.episode[n], rollout.turn[n])))
+    trace: TokenTrace = rollout.trace
+    return replace(
+        rollout,
+        prompt=rollout.prompt[order],
+        group=rollout.group[order],
+        episode=rollout.episode[order],
+        turn=rollout.turn[order],
+        outputs=rollout.outputs.select(order),
+        blocks=tuple(DecisionBlock(b.call[order], b.edge[order], b.weight[order]) for b in rollout.blocks),
+        trace=replace(trace, drawn=trace.drawn.select(order)),
+        anchor=rollout.anchor[order],
+        is_control=rollout.is_control[order],
+    )
