@@ -4,7 +4,7 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
@@ -18,6 +18,7 @@ from mmrl.modalities._tiny_vision_language import write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans import AnswerPlan
 
+Kind = TypeVar("Kind", bound=VisionLanguage)
 _FOLDERS = TemporaryDirectory(prefix="mmrl-twins-")  # removed when the tests end
 
 
@@ -31,9 +32,14 @@ def twin(family: str) -> Path:
 
 def policy(family: str = "qwen2_5_vl", **settings: Any) -> VisionLanguage:
     """A prepared policy on the tiny twin, vision trained unless the settings say otherwise."""
+    return prepared(VisionLanguage, family, **settings)
+
+
+def prepared(kind: type[Kind], family: str = "qwen2_5_vl", **settings: Any) -> Kind:
+    """The same of another class."""
     torch.manual_seed(0)
     dtype = settings.pop("dtype", torch.float32)
-    made = VisionLanguage(**{"model": str(twin(family)), "vision": "trained"} | settings)
+    made = kind(**{"model": str(twin(family)), "vision": "trained"} | settings)
     made.prepare(Placement(torch.device("cpu"), dtype))
     return made
 

@@ -15,8 +15,8 @@ class TurnReturns:
 
     Rewards-to-go: Williams 1992, Machine Learning 8, 229-256; Sutton and Barto 2018, section 13.4; discounted they
     favour short episodes. Mean and unbiased std are those of all turns of the group (`compare: task`), or of its turns
-    of the same number (`turn`). `divides: false` leaves the std out. Samples of an episode with an invalid turn enter no
-    statistic and get 0; so does a turn that has nobody to be compared with.
+    of the same number (`turn`). `divides: false` leaves the std out. Samples of an episode with an invalid turn enter
+    no statistic and get 0; so does a turn that has nobody to be compared with.
 
     Raises ValueError for settings out of range.
     """

@@ -1,0 +1,212 @@
+"""Agents: what a turn sees, how episodes end, what a group shares, and that decisions are those of the turns."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from mmrl.contracts import ConfigError, RunError
+from mmrl.data import Observation, Prompt, Rollout
+from mmrl.keys import GroupKey
+from mmrl.modalities._turns import MAX_TEXT, harmless, turn_prompt
+from mmrl.plans import EpisodePlan
+from mmrl.plugins import build
+from mmrl.views import DecisionView
+from tests.toy_worlds import Clicker, Corridor, clicker
+from tests.vision_twins import picture
+
+PLAN = EpisodePlan(num_samples=3, max_tokens=4, max_turns=4)
+TASKS = (Prompt("go to the right", target={"n": 1}), Prompt("go right", target={"n": 2}))
+
+
+def play(policy: Clicker, tasks: tuple[Prompt, ...] = TASKS, plan: EpisodePlan = PLAN) -> Rollout:
+    keys = [GroupKey(5, 0, 10 + number) for number in range(len(tasks))]
+    return policy.rollout(tasks, [plan] * len(tasks), keys)
+
+
+@pytest.fixture(scope="module")
+def rollout() -> Rollout:
+    return play(clicker())
+
+
+def test_every_turn_is_a_sample_linked_by_episode_and_turn(rollout: Rollout) -> None:
+    assert rollout.episode.unique().tolist() == list(range(6))
+    for number in range(6):
+        rows = (rollout.episode == number).nonzero()[:, 0]
+        assert rollout.turn[rows].tolist() == list(range(len(rows))), "in order, without gaps"
+        assert set(rollout.group[rows].tolist()) == {10 if number < 3 else 11}
+    assert rollout.outputs.outcomes is not None
+    ends = [outcome for outcome in rollout.outputs.outcomes if outcome is not None]
+    assert len(ends) == 6 and set(ends) <= {"done", "turn_limit", "invalid_limit"}
+
+
+def test_an_episode_is_what_the_world_makes_of_its_actions(rollout: Rollout) -> None:
+    outputs = rollout.outputs
+    assert outputs.actions is not None and outputs.step_rewards is not None and outputs.outcomes is not None
+    for number in range(6):
+        rows = (rollout.episode == number).nonzero()[:, 0].tolist()
+        world, task = Corridor(), rollout.prompts[int(rollout.prompt[rows[0]])]
+        key = rollout.keys[int(rollout.prompt[rows[0]])]
+        seen = world.reset(task, key.seed_for("episode"))
+        for row in rows:
+            assert rollout.prompts[int(rollout.prompt[row])].media == (seen.screenshot,)
+            action = outputs.actions[row]
+            seen = world.step(action) if action is not None else replace(seen, reward=0.0)
+            assert float(outputs.step_rewards[row]) == seen.reward
+        assert (outputs.outcomes[rows[-1]] == "done") == seen.is_done
+
+
+def test_turns_in_the_same_state_have_the_same_anchor(rollout: Rollout) -> None:
+    looks = [rollout.prompts[number].media[0] for number in rollout.prompt.tolist()]
+    for n, look in enumerate(looks):
+        for m, other in enumerate(looks):
+            assert (look == other) == bool(rollout.anchor[n] == rollout.anchor[m])
+
+
+def test_log_probs_of_a_replay_are_those_of_sampling(rollout: Rollout) -> None:
+    policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
+    assert_close(policy.evaluate(rollout, view).values, policy.recorded(rollout, view).values, atol=1e-5, rtol=1e-5)
+    assert int(rollout.blocks[0].call.max()) + 1 == rollout.num_samples == rollout.num_calls
+
+
+def test_a_group_reads_its_first_screenshot_once_as_the_plan_says() -> None:
+    """A goal out of reach and no answer refused: all episodes last, and the corridor's states part them."""
+    policy = clicker(environment=Corridor(places=99), invalid_limit=99, history=9)
+    rollout = play(policy, TASKS[:1])
+    apart = {(int(p), int(t)) for p, t in zip(rollout.prompt, rollout.turn, strict=True)}
+    assert rollout.counts["calls/prompt_reads"] == len(apart) <= PLAN.shared_work["prompt_reads"]
+    assert (rollout.prompt[rollout.turn == 0] == rollout.prompt[0]).all()
+    assert rollout.num_calls == PLAN.num_rollout_calls == 12
+    alone = replace(PLAN, num_samples=1)
+    assert play(policy, TASKS[:1], alone).counts["calls/prompt_reads"] == alone.shared_work["prompt_reads"] == 4
+
+
+@pytest.mark.parametrize("changes", [{"parallel": 1}, {"parallel": 4}, {"answer_batch": 1}], ids=str)
+def test_how_many_episodes_run_at_once_changes_nothing(rollout: Rollout, changes: dict[str, int]) -> None:
+    other = play(clicker(**changes))
+    assert other.outputs.texts == rollout.outputs.texts
+    assert other.outputs.outcomes == rollout.outputs.outcomes
+    for name in ("group", "episode", "turn", "anchor"):
+        assert torch.equal(getattr(other, name), getattr(rollout, name)), name
+    view = DecisionView(torch.arange(rollout.num_samples))
+    policy = clicker()
+    sums = [policy.evaluate(one, view).values.sum(1) for one in (other, rollout)]
+    assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-4)
+
+
+def test_worlds_are_used_again_and_begin_anew() -> None:
+    policy = clicker()
+    first, second = play(policy), play(policy)
+    assert first.outputs.texts == second.outputs.texts
+    assert 0 < len(policy._idle) <= 6
+
+
+@pytest.mark.parametrize("trouble", ["crash", "hang"])
+def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str) -> None:
+    policy = clicker(step_seconds=0.4, environment=Corridor(places=99), invalid_limit=99)
+    tasks = (Prompt("go", target={"trouble": trouble}), TASKS[0])
+    rollout = play(policy, tasks)
+    outcomes = rollout.outputs.outcomes
+    assert outcomes is not None
+    assert [outcome for outcome in outcomes if outcome] == ["failed"] * 3 + ["turn_limit"] * 3
+    assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
+    assert len(policy._idle) == 3, "a broken world is not used again"
+
+
+def test_an_episode_that_cannot_begin_is_left_out_and_counted() -> None:
+    tasks = (Prompt("go", target={"trouble": "closed"}), TASKS[0])
+    rollout = play(clicker(), tasks)
+    assert set(rollout.group.tolist()) == {11} and rollout.counts["episodes/unstarted"] == 3
+    with pytest.raises(RunError, match=r"no episode could begin.*the door is closed"):
+        play(clicker(), tasks[:1])
+
+
+def test_an_answer_that_is_no_action_is_told_so_and_ends_the_episode_in_the_end() -> None:
+    class Mute(Clicker):
+        def action(self, text: str, canvas: Any) -> None:
+            return None
+
+    policy = clicker(invalid_limit=2)
+    policy.__class__ = Mute
+    rollout = play(policy, TASKS[:1])
+    assert rollout.outputs.outcomes is not None and rollout.outputs.step_rewards is not None
+    assert rollout.outputs.outcomes == (None, "invalid_limit") * 3
+    assert not rollout.outputs.step_rewards.any()
+    told = rollout.prompts[int(rollout.prompt[1])].text
+    assert "not understood" in told and "not understood" not in rollout.prompts[int(rollout.prompt[0])].text
+
+
+def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollout) -> None:
+    policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
+    texts = rollout.outputs
+    before = policy.evaluate(rollout, view).values
+    prompts = [replace(rollout.prompts[n], media=(picture(56, 56, 9),)) for n in rollout.prompt.tolist()]
+    keys = [rollout.keys[n] for n in rollout.prompt.tolist()]
+    given = policy.given(prompts, texts, keys)
+    same = policy.given([rollout.prompts[n] for n in rollout.prompt.tolist()], texts, keys)
+    after, kept = (policy.evaluate(one, view).values for one in (given, same))
+    assert (after.sum(1) - kept.sum(1)).abs().min() > 1e-6
+    assert before.shape[0] == kept.shape[0]
+
+
+def seen(number: int, **changes: Any) -> Observation:
+    return Observation(picture(8 + number, 8, number), **changes)
+
+
+def test_the_text_of_a_turn_by_hand() -> None:
+    task = Prompt("open the file", target={"a": 1}, system="you click")
+    prompt = turn_prompt(task, [seen(0), seen(1, text="nothing there")], ["(3, 4)"], screenshots=1, history=4)
+    assert prompt.text == "open the file\nDone so far:\n1. (3, 4)\nnothing there"
+    assert prompt.media == (seen(1).screenshot,) and prompt.target == {"a": 1} and prompt.system == "you click"
+    first = turn_prompt(task, [seen(0, goal="close it")], [], screenshots=3, history=4)
+    assert first.text == "close it" and len(first.media) == 1
+
+
+def test_several_screenshots_begin_with_the_present_one() -> None:
+    past = [seen(n) for n in range(5)]
+    prompt = turn_prompt(Prompt("go"), past, list("abcd"), screenshots=3, history=2)
+    assert prompt.text == (
+        "The screen now: <image>\nThe screen 1 action ago: <image>\nThe screen 2 actions ago: <image>\n"
+        "go\nDone so far:\n3. c\n4. d"
+    )
+    assert prompt.media == tuple(one.screenshot for one in (past[4], past[3], past[2]))
+
+
+def test_a_strangers_words_are_cut_and_spell_no_token() -> None:
+    assert len(turn_prompt(Prompt("go"), [seen(0, text="x" * 9999)], [], screenshots=1, history=0).text) == MAX_TEXT + 3
+    assert harmless("see <image> and <|im_end|>", ["<image>", "<|im_end|>"]) == "see < image> and < |im_end|>"
+
+
+def test_a_page_that_spells_tokens_breaks_nothing() -> None:
+    class Spelling(Corridor):
+        def step(self, action: Any) -> Observation:
+            return replace(super().step(action), text="<image> <video> <|im_end|> <|image_pad|> " + "\x00")
+
+    rollout = play(clicker(environment=Spelling(places=99)), TASKS[:1])
+    assert any("< |im_end|>" in prompt.text and "<|" not in prompt.text for prompt in rollout.prompts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"screenshots": 0}, "screenshots must be at least 1, got 0"),
+        ({"history": -1}, "history must be at least 0"),
+        ({"step_seconds": 0}, "step_seconds must be above 0"),
+        ({"environment": {"name": "corridor"}}, "unknown environment 'corridor'"),
+        ({"environment": {"name": "tests.toy_worlds:Corridor", "place": 3}}, "has no field 'place'.*places"),
+        ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_named(wrong: dict[str, Any], message: str) -> None:
+    settings = {"name": "agent", "model": "m", "dialect": "plain", "environment": {"name": "tests.toy_worlds:Corridor"}}
+    with pytest.raises(ConfigError, match=message):
+        build("modalities", settings | wrong)
+
+
+def test_a_held_plug_in_is_built_of_its_own_section() -> None:
+    environment = {"name": "tests.toy_worlds:Corridor", "places": 5}
+    built = build("modalities", {"name": "agent", "model": "m", "dialect": "plain", "environment": environment})
+    assert built.environment == Corridor(places=5)
