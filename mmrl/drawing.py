@@ -90,14 +90,20 @@ def draw(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
     A small image grows by a whole factor, so that its pixels stay sharp; a large one shrinks to `LARGEST` pixels.
     A mark that lies outside of the image is named in the legend.
     """
+    drawn = marked(image, true, predicted)
+    if not (true or predicted):
+        return drawn
+    return _with_legend(drawn, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
+
+
+def marked(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
+    """The same without the legend."""
     drawn = _fitted(image.convert("RGB"))
     scale = drawn.width / image.width, drawn.height / image.height
     pen = ImageDraw.Draw(drawn), max(3, round(max(drawn.size) / 170))
     for marks, style in ((true, TRUE), (predicted, PREDICTED)):
         _draw_marks(pen, _scaled(marks, scale, drawn.size), style)
-    if not (true or predicted):
-        return drawn
-    return _with_legend(drawn, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
+    return drawn
 
 
 def _fitted(image: Image.Image) -> Image.Image:

@@ -14,6 +14,7 @@ from mmrl.actions import Action
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
+from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
 
@@ -80,10 +81,10 @@ class Evaluator:
         """The first sample of some prompts, picked anywhere in the held-out set, the same ones each time."""
         order = torch.randperm(len(self.prompts), generator=generator(self.seed, "saved"))
         spread = set(order[: self.saved_samples].tolist())
-        rows = [int((rollout.prompt == n).nonzero()[0]) for n, key in enumerate(rollout.keys) if key.draw in spread]
+        rows = {group: row for row, group in reversed(list(enumerate(rollout.group.tolist()))) if group in spread}
         return [
             saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist(), strict=True)))
-            for row in rows
+            for _, row in sorted(rows.items())
         ]
 
 
@@ -103,8 +104,10 @@ def _result(scores: Scores, samples: list[SavedSample]) -> Result:
 
 
 def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
-    """The sample `row` of a rollout; its seed is the draw number of its group."""
+    """The sample `row` of a rollout, with its whole episode where it begins one; its seed is its group's number."""
     number, outputs = int(rollout.prompt[row]), rollout.outputs
+    if outputs.outcomes is not None:
+        return _saved_episode(rollout, row, scores)
     prompt = rollout.prompts[number]
     return SavedSample(
         prompt=prompt.text,
@@ -114,6 +117,28 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         action=None if outputs.actions is None else outputs.actions[row],
+    )
+
+
+def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
+    """Its screenshots with what was done on them, and its answers line by line, the last one with the outcome."""
+    turns = (rollout.episode == rollout.episode[row]).nonzero()[:, 0]
+    rows: list[int] = turns[rollout.turn[turns].argsort()].tolist()
+    texts, actions, outcomes = rollout.outputs.texts, rollout.outputs.actions, rollout.outputs.outcomes
+    assert texts is not None and actions is not None and outcomes is not None, "an episode is answers that are actions"
+    prompts = [rollout.prompts[int(rollout.prompt[one])] for one in rows]
+    screens = []
+    for prompt, action in zip(prompts, (actions[one] for one in rows), strict=True):
+        done = drawing.Marks() if action is None else drawing.action_marks(action)
+        screens.append(drawing.marked(prompt.media[0].load(), drawing.Marks(), done))
+    captions = [f"{number}. {texts[one]}" for number, one in enumerate(rows, 1)]
+    return SavedSample(
+        prompt=prompts[0].text,
+        seed=int(rollout.group[row]),
+        scores=scores,
+        image=filmstrip(screens, captions),
+        text="\n".join([*captions, f"({outcomes[rows[-1]] or 'cut'})"]),
+        num_images=len(prompts[0].media),
     )
 
 

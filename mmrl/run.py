@@ -168,7 +168,7 @@ def sample(
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):
         rollout = trainer.policy.rollout([Prompt(text, media) for text in prompts], plans, keys)
-    samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples)]
+    samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     save_samples(samples, out)
     return out
 

@@ -15,12 +15,14 @@ from torch import Tensor
 from mmrl.actions import Action
 from mmrl.contracts import Granularity, RewardBatch, RunError
 from mmrl.coordinates import Canvas
-from mmrl.data import Outputs, Prompt, Rollout
+from mmrl.data import Outputs, Prompt, Rollout, Scores
 from mmrl.drawing import PREDICTED, TRUE
 from mmrl.engine import Engine
-from mmrl.evaluation import Evaluator, SavedSample, save_samples, saved_sample
+from mmrl.evaluation import Evaluator, SavedSample, _result, save_samples, saved_sample
 from mmrl.keys import GroupKey
+from mmrl.plans import EpisodePlan
 from mmrl.scoring import RewardTerm, Scorer
+from tests.toy_worlds import Corridor, clicker
 from tests.toys import ToyTokens
 
 PROMPTS = tuple(Prompt(text) for text in "abcde")
@@ -239,3 +241,37 @@ def test_a_question_without_image_has_none_beside_its_answer() -> None:
         ToyTokens().rollout([Prompt("?", target={"box": [1, 2, 3, 4]})], [1], [GroupKey(0, 0, 0)]), 0, {}
     )
     assert sample.image is None and sample.num_images == 0
+
+
+def test_the_score_of_episodes_does_not_count_long_ones_more() -> None:
+    """An episode of three turns that fails and one of a single turn that succeeds: one half."""
+    names = torch.tensor([0, 0, 0, 1])
+    made = Scores(
+        torch.tensor([[0.0], [0.0], [0.0], [1.0]]),
+        ("r",),
+        (1.0,),
+        torch.ones(4, dtype=torch.bool),
+        names * 0,
+        names,
+        names,
+    )
+    assert _result(made, []).score == 0.5
+    broken = replace(made, valid=torch.tensor([True, False, True, True]))
+    assert _result(broken, []).score == 0.5
+
+
+def test_an_episode_is_saved_as_a_strip_of_its_turns() -> None:
+    rollout = clicker(environment=Corridor(places=99), invalid_limit=99).rollout(
+        [Prompt("go")], [EpisodePlan(num_samples=1, max_tokens=4, max_turns=3)], [GroupKey(1, 0, 8)]
+    )
+    saved = saved_sample(rollout, 0, {"r": 0.5})
+    assert saved.image is not None and saved.text is not None and saved.seed == 8
+    texts = rollout.outputs.texts or ()
+    assert saved.text == "\n".join([*(f"{n}. {text}" for n, text in enumerate(texts, 1)), "(turn_limit)"])
+    # each screen of 56 pixels grows fivefold, its colour tells the place, and the click is drawn on it
+    assert saved.image.width == 3 * 280 + 2 * 8
+    for turn in range(3):
+        shown = saved.image.getpixel((turn * 288 + 2, 2))
+        assert shown == rollout.prompts[int(rollout.prompt[turn])].media[0].load().getpixel((0, 0))
+    colours = saved.image.getcolors(10**6) or []
+    assert any(colour == PREDICTED.colour for _, colour in colours)

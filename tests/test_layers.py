@@ -34,6 +34,7 @@ CORE = [
     "reward_batches",
     "scoring",
     "drawing",
+    "filmstrip",
     "evaluation",
     "collect",
     "checkpoint",

@@ -75,5 +75,10 @@ class Clicker(Agent):
 
 def clicker(**settings: Any) -> Clicker:
     """A prepared agent on the tiny Qwen2.5-VL."""
-    given = {"dialect": "plain", "instructions": "none", "environment": Corridor(), "history": 0} | settings
+    given: dict[str, Any] = {
+        "dialect": "plain",
+        "instructions": "none",
+        "environment": Corridor(),
+        "history": 0,
+    } | settings
     return vision_twins.prepared(Clicker, **given)
