@@ -1,6 +1,6 @@
 """From prompts to tensors by a model's own processor and chat template, each distinct prompt once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,13 @@ from torch import Tensor
 from mmrl.contracts import ConfigError
 from mmrl.coordinates import Canvas, Convention
 from mmrl.data import Prompt
+from mmrl.media import Clip
 from mmrl.modalities._inputs import EncodedPrompt, called, messages_of, refuse_media_tokens
+from mmrl.modalities._positions import rope_positions
+from mmrl.video import Frames
 
-_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # the rest is media
+_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; the rest is media
 
 
 @dataclass
@@ -27,19 +31,21 @@ class PromptEncoder:
     media_tokens: Mapping[str, int]
     max_tokens: int | None
     capacity: int
+    read_clip: Callable[[Clip], Frames] | None = None  # None: of policies without video
+    resizes_clips: bool = True  # the processor does; else they come in their final size
     _kept: dict[Any, EncodedPrompt] = field(default_factory=dict)  # oldest first
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         """Each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
         fresh: dict[Any, EncodedPrompt] = {}
         for prompt in prompts:
-            key = (prompt.system, prompt.text, prompt.media)
+            key = _key(prompt)
             if key not in fresh:
                 fresh[key] = self._kept.pop(key) if key in self._kept else self._encode(prompt)
         self._kept.update(fresh)
         for key in list(self._kept)[: max(0, len(self._kept) - self.capacity)]:
             del self._kept[key]
-        return [fresh[prompt.system, prompt.text, prompt.media] for prompt in prompts]
+        return [fresh[_key(prompt)] for prompt in prompts]
 
     def set_pixels(self, least: int | None, most: int | None) -> None:
         """Bounds of an image's area after resizing. Raises ConfigError where the family has no pixel budget."""
@@ -59,61 +65,95 @@ class PromptEncoder:
         }
 
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        clips = [self._frames(prompt, clip) for clip in prompt.clips]
         try:
-            messages = messages_of(prompt, self.template, self.system)
+            messages = messages_of(prompt, self.template, self.system, [frames.pixels for frames in clips])
         except ValueError as error:
             raise ConfigError(f"{called(prompt)}: {error}") from error
         refuse_media_tokens(prompt, messages, self.media_tokens)
         images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
-        try:
-            with torch.no_grad():
-                encoded = self.processor.apply_chat_template(
-                    messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
-                )
-        except ValueError as error:  # an image of 1 x 300 pixels
-            raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
+        encoded = self._processed(prompt, messages, clips)
         tokens = encoded["input_ids"][0]
         if self.max_tokens is not None and len(tokens) > self.max_tokens:
             raise ConfigError(
-                f"{called(prompt)} has {len(tokens)} tokens with its {len(images)} images, more than "
-                f"max_prompt_tokens {self.max_tokens}; raise it, or lower max_pixels"
+                f"{called(prompt)} has {len(tokens)} tokens with its {len(images)} images and {len(clips)} videos, "
+                f"more than max_prompt_tokens {self.max_tokens}; raise it, or lower max_pixels"
+                + (", total_pixels or the number of frames" if clips else "")
             )
-        media = {name: value for name, value in encoded.items() if isinstance(value, Tensor) and name not in _TEXT}
+        media = {
+            name: value
+            for name, value in encoded.items()
+            if isinstance(value, Tensor) and name not in (*_TEXT, _SECONDS)
+        }
         token_types = self._token_types(encoded, tokens)
         self._check_grid(prompt, token_types, media)
-        positions, next_position = self._positions(tokens, token_types, media)
+        positions, next_position = torch.arange(len(tokens))[None], len(tokens)
+        if hasattr(self.model.model, "get_rope_index"):
+            positions = rope_positions(self.model.model, tokens, token_types, media, encoded.get(_SECONDS))
+            next_position = int(positions.max()) + 1
         return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
 
+    def _frames(self, prompt: Prompt, clip: Clip) -> Frames:
+        if self.read_clip is None:
+            raise ConfigError(f"{called(prompt)} has a video, which this modality does not read; 'video' does")
+        return self.read_clip(clip)
+
+    def _processed(self, prompt: Prompt, messages: list[dict[str, Any]], clips: Sequence[Frames]) -> Any:
+        """What the model's own processor makes of the messages. Frames are chosen by now, and most often resized."""
+        settings: dict[str, Any] = {}
+        if clips:
+            told = [{"total_num_frames": c.total, "fps": c.fps, "frames_indices": c.times} for c in clips]
+            settings = {"videos_kwargs": {"do_sample_frames": False, "video_metadata": told}}
+            if not self.resizes_clips:
+                settings["videos_kwargs"]["do_resize"] = False
+        try:
+            with torch.no_grad():
+                return self.processor.apply_chat_template(
+                    messages,
+                    chat_template=self._chat_template() if clips else None,
+                    tokenize=True,
+                    return_dict=True,
+                    add_generation_prompt=True,
+                    return_tensors="pt",
+                    processor_kwargs=settings,
+                )
+        except ValueError as error:  # an image of 1 x 300 pixels
+            raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
+
+    def _chat_template(self) -> str:
+        """The processor's own. Qwen3-VL's puts a video between two tokens that its makers' processor takes out again.
+
+        Each step of time has such a pair by itself. So the models were trained and so engines read them; transformers
+        leaves the outer pair in since version 5 (vllm-project/vllm#46817).
+        """
+        template, processor = str(self.processor.chat_template), self.processor
+        if not hasattr(processor, "vision_start_token"):
+            return template
+        inner = processor.video_token
+        return template.replace(f"{processor.vision_start_token}{inner}{processor.vision_end_token}", inner)
+
     def _token_types(self, encoded: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-        """[L] 1 where an image stands: the processor says so, or the image token does."""
+        """[L] 1 where an image stands, 2 where a video does: the processor says so, or the tokens do."""
         for name in ("mm_token_type_ids", "token_type_ids"):
             if name in encoded:
                 return encoded[name][0].to(torch.int64)
-        return torch.eq(tokens, self.model.config.image_token_id).to(torch.int64)
+        video = getattr(self.model.config, "video_token_id", None)
+        is_video = torch.zeros_like(tokens) if video is None else torch.eq(tokens, video).to(torch.int64)
+        return torch.eq(tokens, self.model.config.image_token_id).to(torch.int64) + 2 * is_video
 
     def _check_grid(self, prompt: Prompt, token_types: Tensor, media: Mapping[str, Tensor]) -> None:
-        """Raises ConfigError where a family with grids has other numbers of image tokens and patches."""
-        grid = media.get("image_grid_thw")
-        if grid is None:
-            return
-        merged = int(grid.prod(1).sum()) // self.processor.image_processor.merge_size**2
-        if merged != int(token_types.sum()):
-            raise ConfigError(
-                f"{called(prompt)} has {int(token_types.sum())} image tokens for {merged} image features of "
-                f"{len(grid)} images"
-            )
-
-    def _positions(self, tokens: Tensor, token_types: Tensor, media: Mapping[str, Tensor]) -> tuple[Tensor, int]:
-        """[A, L] and the position of the token that follows: by the model's own rule where it has one (M-RoPE)."""
-        if not hasattr(self.model.model, "get_rope_index"):
-            return torch.arange(len(tokens))[None], len(tokens)
-        positions, _ = self.model.model.get_rope_index(
-            input_ids=tokens[None],
-            mm_token_type_ids=token_types[None],
-            image_grid_thw=media.get("image_grid_thw"),
-            attention_mask=torch.ones_like(tokens)[None],
-        )
-        return positions[:, 0], int(positions.max()) + 1
+        """Raises ConfigError where a family with grids has other numbers of image or video tokens and patches."""
+        for number, kind in ((1, "image"), (2, "video")):
+            grid = media.get(f"{kind}_grid_thw")
+            if grid is None:
+                continue
+            processor = self.processor.image_processor if kind == "image" else self.processor.video_processor
+            merged = int(grid.prod(1).sum()) // processor.merge_size**2
+            found = int((token_types == number).sum())
+            if merged != found:
+                raise ConfigError(
+                    f"{called(prompt)} has {found} {kind} tokens for {merged} {kind} features of {len(grid)} {kind}s"
+                )
 
     def _canvas(self, images: Sequence[Any], media: Mapping[str, Tensor]) -> Canvas | None:
         """The first image before and after the processor; families without a grid write no pixels of the latter."""
@@ -125,3 +165,8 @@ class PromptEncoder:
             patch = self.processor.image_processor.patch_size
             resized = (columns * patch, rows * patch)
         return Canvas(original, resized, self.convention)
+
+
+def _key(prompt: Prompt) -> tuple[Any, ...]:
+    """All that the network sees of a prompt."""
+    return prompt.system, prompt.text, prompt.media, prompt.clips

@@ -1,6 +1,7 @@
 """Prompts as a network reads them: text with images in their places, encoded once, kept whole."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from mmrl.coordinates import Canvas
 from mmrl.data import Prompt
 
 MARK = "<image>"
+Kind = Literal["text", "image", "video"]
+_MARKS: dict[Kind, str] = {"image": MARK, "video": "<video>"}
 Side = Literal["left", "right"]
 
 
@@ -20,10 +23,10 @@ class EncodedPrompt:
     """One prompt of L tokens. Its media are never cut: some processors keep all patches of a prompt on one axis."""
 
     tokens: Tensor  # [L] int64
-    token_types: Tensor  # [L] int64: 1 where an image stands, else 0
+    token_types: Tensor  # [L] int64: 1 where an image stands, 2 where a video does, else 0
     positions: Tensor  # [A, L] int64: A = 3 axes (time, height, width) for M-RoPE, else 1
     next_position: int  # where the first token of an answer stands, on all axes
-    media: Mapping[str, Tensor]  # what the processor made of its images; empty where it has none
+    media: Mapping[str, Tensor]  # what the processor made of its images and videos; empty where it has none
     canvas: Canvas | None  # of its first image
 
     def __len__(self) -> int:
@@ -89,32 +92,39 @@ def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(padded)
 
 
-def parts_of(text: str, num_images: int) -> list[str | None]:
-    """The text cut at its `<image>` marks, None for each image; without marks the images come first.
+def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind, str]]:
+    """The text cut at its `<image>` and `<video>` marks.
 
-    Raises ValueError where the marks are not as many as the images.
+    Media of a kind without marks come first, videos before images. Raises ValueError where the marks of a
+    kind are not as many as its media.
     """
-    pieces = text.split(MARK)
-    if len(pieces) == 1:
-        return [None] * num_images + ([text] if text else [])
-    if len(pieces) - 1 != num_images:
-        raise ValueError(f"its text has {len(pieces) - 1} marks {MARK} for {num_images} images")
-    parts: list[str | None] = []
-    for number, piece in enumerate(pieces):
-        parts += ([None] if number else []) + ([piece] if piece else [])
+    parts: list[tuple[Kind, str]] = []
+    kinds: tuple[tuple[Kind, int], ...] = (("video", num_clips), ("image", num_images))
+    for kind, count in kinds:
+        mark = _MARKS[kind]
+        found = text.count(mark)
+        if found and found != count:
+            raise ValueError(f"its text has {found} marks {mark} for {count} {kind}s")
+        parts += [] if found else [(kind, "")] * count
+    for piece in re.split(f"({'|'.join(_MARKS.values())})", text):
+        kind = next((kind for kind, mark in _MARKS.items() if piece == mark), "text")
+        parts += [(kind, piece if kind == "text" else "")] if piece else []
     return parts
 
 
-def messages_of(prompt: Prompt, template: str, system: str | None) -> list[dict[str, Any]]:
+def messages_of(
+    prompt: Prompt, template: str, system: str | None, videos: Sequence[Tensor] = ()
+) -> list[dict[str, Any]]:
     """A system message, if any, and the user's, in the form of chat templates; images are opened here.
 
-    Raises ValueError where marks and images differ in number, and for a text that is no Unicode.
+    `videos`: the frames [F, 3, H, W] of each clip. Raises ValueError where marks and media differ in number, and for a
+    text that is no Unicode.
     """
-    images = iter(prompt.media)
     text = template.replace("{prompt}", prompt.text)
+    media: dict[Kind, Iterator[Any]] = {"image": (image.load() for image in prompt.media), "video": iter(videos)}
     content = [
-        {"type": "image", "image": next(images).load()} if part is None else {"type": "text", "text": part}
-        for part in parts_of(text, len(prompt.media))
+        {"type": kind, kind: piece if kind == "text" else next(media[kind])}
+        for kind, piece in parts_of(text, len(prompt.media), len(prompt.clips))
     ]
     messages = [{"role": "user", "content": content}]
     own = prompt.system if prompt.system is not None else system
@@ -133,8 +143,10 @@ def called(prompt: Prompt) -> str:
 def refuse_media_tokens(prompt: Prompt, messages: Sequence[Mapping[str, Any]], media_tokens: Iterable[str]) -> None:
     """Raises ConfigError for a text that spells a media token: the network would look for one image more.
 
-    `<image>`, which some families spell their token as, is our mark and gone from the user's message by now.
+    `<image>` and `<video>`, which some families spell their tokens as, are our marks and gone from the user's message.
     """
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
     if spelt := [token for token in media_tokens if any(token in text for text in texts)]:
-        raise ConfigError(f"{called(prompt)} spells the model's own media token {spelt[0]!r} where no image stands")
+        raise ConfigError(
+            f"{called(prompt)} spells the model's own media token {spelt[0]!r} where no image or video stands"
+        )

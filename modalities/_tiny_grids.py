@@ -14,6 +14,7 @@ _TEMPLATE = chat_template(
     "<|im_end|>\n",
     "<|im_start|>assistant\n",
     "<|vision_start|><|image_pad|><|vision_end|>",
+    video="<|vision_start|><|video_pad|><|vision_end|>",
 )
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}  # half of a head's channels
 

@@ -44,13 +44,14 @@ def build_tokenizer(
     )
 
 
-def chat_template(turn: str, end: str, answer: str, image: str, before: str = "") -> str:
+def chat_template(turn: str, end: str, answer: str, image: str, before: str = "", video: str = "") -> str:
     """A template of turns: `turn` and `answer` open one (`ROLE` in it is the role), `end` closes it."""
     opening = turn.replace("ROLE", "{{ message['role'] }}")
     return (
         before + "{% for message in messages %}" + opening + "{% if message['content'] is string %}"
         "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
         + image
+        + ("{% elif part['type'] == 'video' %}" + video if video else "")
         + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
         + end
         + "{% endfor %}{% if add_generation_prompt %}"

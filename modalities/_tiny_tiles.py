@@ -20,7 +20,7 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def _chatml(image: str) -> str:
-    return chat_template("<|im_start|>ROLE\n", "<|im_end|>\n", "<|im_start|>assistant\n", image)
+    return chat_template("<|im_start|>ROLE\n", "<|im_end|>\n", "<|im_start|>assistant\n", image, video="<video>\n")
 
 
 def internvl() -> tuple[Any, Any]:
@@ -42,7 +42,7 @@ def internvl() -> tuple[Any, Any]:
     processor = _transformers.InternVLProcessor(
         images,
         tokenizer,
-        _transformers.InternVLVideoProcessor(),
+        _transformers.InternVLVideoProcessor(size={"height": _SIDE, "width": _SIDE}),
         image_seq_length=4,
         chat_template=_chatml("<IMG_CONTEXT>\n"),
     )

@@ -25,12 +25,21 @@ def read(policy: VisionLanguage, prompt: Prompt) -> str:
     return policy.decode(policy.encode([prompt])[0].tokens.tolist())
 
 
-def test_marks_say_where_images_stand_and_without_marks_images_come_first() -> None:
-    assert parts_of("left <image> of<image>", 2) == ["left ", None, " of", None]
-    assert parts_of("both", 2) == [None, None, "both"]
-    assert parts_of("", 1) == [None]
-    with pytest.raises(ValueError, match="1 marks <image> for 2 images"):
-        parts_of("one <image>", 2)
+def test_marks_say_where_media_stand_and_media_without_marks_come_first() -> None:
+    image, video = ("image", ""), ("video", "")
+    assert parts_of("left <image> of<image>", 2) == [("text", "left "), image, ("text", " of"), image]
+    assert parts_of("both", 2) == [image, image, ("text", "both")]
+    assert parts_of("", 1) == [image]
+    assert parts_of("all", 1, 2) == [video, video, image, ("text", "all")]
+    assert parts_of("a<video><image>", 1, 1) == [("text", "a"), video, image]
+    assert parts_of("a<image>", 1, 1) == [video, ("text", "a"), image]
+    for text, images, clips, message in (
+        ("one <image>", 2, 0, "1 marks <image> for 2 images"),
+        ("<image>", 0, 1, "1 marks <image> for 0 images"),
+        ("<video> <video>", 0, 1, "2 marks <video> for 1 videos"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parts_of(text, images, clips)
 
 
 def test_the_chat_template_puts_system_message_template_and_images_together() -> None:

@@ -1,0 +1,1 @@
+"""Reading of video files by the libraries that can."""

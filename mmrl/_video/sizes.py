@@ -1,0 +1,61 @@
+"""The size of a video's frames in pixels: the rules of qwen-vl-utils."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+FRAME_FACTOR = 2  # frames that become one step of time in the models' grids
+MAX_RATIO = 200  # of the longer to the shorter side
+
+
+@dataclass(frozen=True)
+class FrameSize:
+    """Bounds of a frame's area; the sides become multiples of `factor`, their ratio stays about the same.
+
+    A frame has at most `max_pixels`, and at most its share `2 * total_pixels / frames`, but never less than 1.05 times
+    `min_pixels`. By default as published: 128 to 768 tokens of `factor` x `factor` pixels a frame, and 0.9 x 128,000
+    tokens for all pairs of frames together.
+    """
+
+    factor: int
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    total_pixels: int | None = None
+
+    def of(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
+        """Height and width of each of so many frames. Raises ValueError for frames that are all too narrow."""
+        token = self.factor**2
+        least = 128 * token if self.min_pixels is None else self.min_pixels
+        total = 128000 * token * 0.9 if self.total_pixels is None else self.total_pixels
+        most = max(min(768 * token, total / num_frames * FRAME_FACTOR), int(least * 1.05))
+        if self.max_pixels is not None:
+            most = min(most, self.max_pixels)
+        return _resized(height, width, self.factor, least, most)
+
+    def resize(self, pixels: Tensor, num_frames: int | None = None) -> Tensor:
+        """Frames [F, 3, H, W] uint8 of a clip of `num_frames` (by default F) in the size that they should have."""
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2.functional import resize
+
+        size = self.of(num_frames or len(pixels), *pixels.shape[-2:])
+        resized: Tensor = resize(pixels, list(size), interpolation=InterpolationMode.BICUBIC, antialias=True)
+        return resized
+
+
+def _resized(height: int, width: int, factor: int, least: float, most: float) -> tuple[int, int]:
+    """Multiples of `factor` whose product is from `least` to `most`, as near as they can be to the sides given."""
+    if max(height, width) / min(height, width) > MAX_RATIO:
+        raise ValueError(f"has frames of {width} x {height} pixels; one side may be {MAX_RATIO} times the other")
+    rows, columns = (max(factor, round(side / factor) * factor) for side in (height, width))
+    if rows * columns > most:
+        shrink = math.sqrt(height * width / most)
+        rows, columns = (max(factor, math.floor(side / shrink / factor) * factor) for side in (height, width))
+    elif rows * columns < least:
+        grow = math.sqrt(least / (height * width))
+        rows, columns = (math.ceil(side * grow / factor) * factor for side in (height, width))
+    return rows, columns
+
+
+def nearest_even(count: int) -> int:
+    return round(count / FRAME_FACTOR) * FRAME_FACTOR
