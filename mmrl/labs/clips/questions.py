@@ -1,0 +1,97 @@
+"""What the language model is trained on: questions about clips, with answers that may be wrong on purpose."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl.labs.clips import networks, world
+
+PER_CLIP = 6  # questions about each clip of a step
+BLUR = 0.5  # half seconds: a time's label is a bell around it, so that 2.5 is nearly right where 3.0 is
+END_OF_VIDEO = "<|vision_end|>"
+VIDEO_STARTS = 4  # tokens before it: <|im_start|>, user, a line break, <|vision_start|>
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Errors of labels."""
+
+    wrong: float = 0.0  # share of labels that belong to another event of the clip
+    jitter: float = 0.0  # standard deviation in seconds, each end by itself
+    shift: float = 0.0  # the same for both ends: seconds later
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B questions with their answers, without the video that all of a clip share; all of one length."""
+
+    asked: list[tuple[world.Lamp, world.Event]]  # B, those that are meant
+    tokens: Tensor  # [B, T]
+    num_before: int  # tokens before the answer
+
+
+def questions(processor: Any, clips: Sequence[world.Clip], noise: Noise, rng: random.Random) -> Batch:
+    """`PER_CLIP` questions about each clip; those of one clip are neighbours."""
+    asked, before, answers = [], [], []
+    for clip in clips:
+        events = [(lamp, event) for lamp in clip.lamps for event in lamp.events]
+        for number in range(PER_CLIP):
+            lamp, event = events[number] if number < len(events) else rng.choice(events)
+            asked.append((lamp, event))
+            before.append(prompt_text(processor, world.ask(lamp, event)).partition(END_OF_VIDEO)[2])
+            span = noisy_span(clip, event, noise, rng)
+            answers.append(world.answer(span) + processor.tokenizer.eos_token)
+    head, tail = (torch.tensor(processor.tokenizer(texts)["input_ids"]) for texts in (before, answers))
+    return Batch(asked, torch.cat([head, tail], 1), head.shape[1])
+
+
+def noisy_span(clip: world.Clip, event: world.Event, noise: Noise, rng: random.Random) -> world.Span:
+    """The span of the event, or of another, off by jitter and shift; within the clip, and one second long at least."""
+    others = [other for lamp in clip.lamps for other in lamp.events if other is not event]
+    if rng.random() < noise.wrong:
+        event = rng.choice(others)
+    start, end = (seconds + noise.shift + noise.jitter * rng.gauss(0, 1) for seconds in event.span)
+    start = min(max(start, 0.0), clip.duration - 2 * world.TICK)
+    return start, min(max(end, start + 2 * world.TICK), float(clip.duration))
+
+
+def prompt_text(processor: Any, text: str) -> str:
+    """The chat of one clip and one question, up to where the assistant begins."""
+    content = [{"type": "video"}, {"type": "text", "text": text}]
+    chat: str = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    return chat
+
+
+def shared_head(processor: Any, seconds: int) -> Tensor:
+    """Tokens [1, L] of the chat up to and with the video of that length: the same for every question."""
+    text = prompt_text(processor, "").partition(END_OF_VIDEO)[0] + END_OF_VIDEO
+    text = text.replace(processor.video_token, processor.video_token * networks.TOKENS_PER_STEP * seconds)
+    tokens: Tensor = processor.tokenizer(text, return_tensors="pt")["input_ids"]
+    return tokens
+
+
+def prompt_positions(length: int, seconds: int) -> Tensor:
+    """Positions [3, L] (time, height, width) of a prompt with its answer, of which the first L tokens are asked for.
+
+    A second of the video is two positions in time; what follows stands behind the whole video, as it did when the
+    published models were trained (transformers 5 lets it begin in the middle of a long one).
+    """
+    positions = torch.arange(length).expand(3, -1).clone()
+    first, step = VIDEO_STARTS, torch.arange(networks.TOKENS_PER_STEP * seconds)
+    end = first + len(step)
+    positions[:, first:end] = first + torch.stack([step // 4 * 2, step % 4 // 2, step % 2])
+    positions[:, end:] += int(positions[:, first:end].max()) + 1 - end
+    return positions
+
+
+def soft_labels(num_tokens: int, processor: Any) -> Tensor:
+    """Label distributions [V, V] of the tokens: the token itself, but a bell of sd BLUR over a time's neighbours."""
+    labels = torch.eye(num_tokens)
+    ids = torch.tensor(processor.tokenizer.convert_tokens_to_ids(networks.time_words()))
+    ticks = torch.arange(len(ids), dtype=torch.float32)
+    labels[ids[:, None], ids] = torch.softmax(-(ticks[:, None] - ticks).square() / (2 * BLUR**2), dim=1)
+    return labels

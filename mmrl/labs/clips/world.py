@@ -1,0 +1,206 @@
+"""A world of short clips: what happens in them and when, the questions, the answers as text, and a verifier."""
+
+import difflib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from PIL import Image
+
+from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHADES, SHAPES, Box, draw, encode
+
+State = Literal["there", "lit", "up"]
+Span = tuple[float, float]  # start and end in seconds, the end not included
+
+STATES = get_args(State)
+SPLITS = ("train", "held_out")
+NUM_CLIPS = {"train": 4096, "held_out": 512}
+FIRST_SEED = {"train": 0, "held_out": 1_000_000, "pretrain": 2_000_000}  # of clips: one range for each use
+DURATIONS = (8, 9, 10, 11, 12)  # seconds; the next seed has the next
+TICK = 0.5  # seconds: spans begin and end on multiples
+LENGTHS = tuple(TICK * ticks for ticks in range(2, 9))  # seconds of a span
+MOST_ALIKE = 0.4  # IoU of two spans of a clip, at most: a wrong event is a wrong answer
+ANSWER = re.compile(r"<answer>([0-9]{1,2}\.[05]) to ([0-9]{1,2}\.[05])</answer>")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A lamp is in a state from start to end; before and after it is not."""
+
+    state: State
+    span: Span
+
+
+@dataclass(frozen=True)
+class Lamp:
+    """Something that can be named: no other lamp of the clip has its colour and its shape."""
+
+    colour: str
+    shape: str
+    box: Box  # where it hangs when it is not up
+    events: tuple[Event, ...]  # of different states
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.shape}"
+
+    @property
+    def cell(self) -> int:
+        """The quarter of the frame in which it hangs: 0 and 1 above, 2 and 3 below."""
+        return self.box[1] // CELL * 2 + self.box[0] // CELL
+
+    def is_in(self, state: State, seconds: float) -> bool:
+        """Whether it is in a state at a time. A lamp without such an event is there, not lit and not up."""
+        spans = [event.span for event in self.events if event.state == state]
+        return any(start <= seconds < end for start, end in spans) if spans else state == "there"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What happens on a wall with three lamps."""
+
+    lamps: tuple[Lamp, ...]
+    duration: int  # seconds
+    shade: int  # grey level of the wall
+
+    @property
+    def times(self) -> list[float]:
+        """The time of each frame in seconds."""
+        return [number / RATE for number in range(self.duration * RATE)]
+
+    def draw(self, seconds: float) -> Image.Image:
+        """The frame of a time."""
+        shown = []
+        for lamp in self.lamps:
+            if lamp.is_in("there", seconds):
+                x1, y1, x2, y2 = lamp.box
+                rise = RISE if lamp.is_in("up", seconds) else 0
+                shown.append((lamp.colour, lamp.shape, (x1, y1 - rise, x2, y2 - rise), lamp.is_in("lit", seconds)))
+        return draw(shown, self.shade)
+
+    def encode(self) -> bytes:
+        """The clip as an mp4 file."""
+        return encode([self.draw(seconds) for seconds in self.times])
+
+
+@dataclass(frozen=True)
+class ClipVideo:
+    """The clip of a seed: written as an mp4 file, and read as any other, when someone looks at it."""
+
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"lab:clips, seed {self.seed}"
+
+    def load(self, sampling: Any) -> Any:
+        """The `mmrl.video.Frames` that a `mmrl.video.FrameSampling` chooses; raises ConfigError without PyAV."""
+        from mmrl.video import StoredClip, usable  # here: the lab itself needs nothing of mmrl
+
+        usable("pyav")  # it writes the file, whatever reads it
+        return StoredClip(self.name, content=clip(self.seed).encode()).load(sampling)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about one clip; `mmrl.prompts` makes a prompt of it."""
+
+    text: str
+    clips: tuple[ClipVideo, ...]
+    target: dict[str, Any]  # span: [start, end], and duration of the clip, both in seconds
+
+
+def prompts(split: str) -> list[Question]:
+    """The questions of `train` (4,096 clips) or `held_out` (512 others).
+
+    Held out are clips, not names: every colour, shape, pair and state is asked for in both.
+    Raises ValueError for another split.
+    """
+    if split not in SPLITS:
+        nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
+    return [question(FIRST_SEED[split] + number) for number in range(NUM_CLIPS[split])]
+
+
+def question(seed: int) -> Question:
+    """What is asked about the clip of this seed."""
+    shown = clip(seed)
+    lamp = shown.lamps[0]  # their order is random, and that of their events
+    target = {"span": list(lamp.events[0].span), "duration": shown.duration}
+    return Question(ask(lamp, lamp.events[0]), (ClipVideo(seed),), target)
+
+
+def ask(lamp: Lamp, event: Event) -> str:
+    """The question in words."""
+    return f"when is the {lamp.name} {event.state}"
+
+
+def clip(seed: int) -> Clip:
+    """The clip of a seed.
+
+    The first lamp lights up and rises, at different times; the second has its colour and the third its shape, and each
+    has one event: all three words of a question count.
+    """
+    rng = random.Random(seed)
+    duration = DURATIONS[seed % len(DURATIONS)]
+    first: list[State] = ["lit", "up"]
+    rng.shuffle(first)
+    states: list[list[State]] = [first, [rng.choice(STATES)], [rng.choice(STATES)]]
+    spans = _spans(rng, duration, sum(map(len, states)))
+    cells = rng.sample(range(4), k=3)
+    lamps = [
+        Lamp(colour, shape, _hang(rng, cell), tuple(Event(state, next(spans)) for state in own))
+        for (colour, shape), cell, own in zip(_names(rng), cells, states, strict=True)
+    ]
+    rng.shuffle(lamps)
+    return Clip(tuple(lamps), duration, rng.choice(SHADES))
+
+
+def _names(rng: random.Random) -> list[tuple[str, str]]:
+    """Three colours with shapes; the second has the colour and the third the shape of the first."""
+    colour, shape = rng.choice(list(COLOURS)), rng.choice(SHAPES)
+    same_colour = (colour, rng.choice([other for other in SHAPES if other != shape]))
+    same_shape = (rng.choice([other for other in COLOURS if other != colour]), shape)
+    return [(colour, shape), same_colour, same_shape]
+
+
+def _spans(rng: random.Random, duration: int, count: int) -> Iterator[Span]:
+    """Spans of random length and start that are not much alike."""
+    spans: list[Span] = []
+    while len(spans) < count:
+        length = rng.choice(LENGTHS)
+        start = TICK * rng.randint(0, round((duration - length) / TICK))
+        span = (start, start + length)
+        if all(iou(span, other) <= MOST_ALIKE for other in spans):
+            spans.append(span)
+    return iter(spans)
+
+
+def _hang(rng: random.Random, cell: int) -> Box:
+    """A lamp's place in its quarter, with room to rise."""
+    side = rng.randint(15, 17)
+    x = cell % 2 * CELL + rng.randint(1, CELL - side - 1)
+    y = cell // 2 * CELL + rng.randint(RISE + 1, CELL - side - 1)
+    return x, y, x + side, y + side
+
+
+def answer(span: Span) -> str:
+    """The answer that names a span, its ends rounded to half seconds."""
+    return f"<answer>{' to '.join(f'{TICK * round(seconds / TICK):.1f}' for seconds in span)}</answer>"
+
+
+def score(text: str, span: Span) -> float:
+    """The temporal IoU of an answer with a span; 0 for what is not wholly an answer."""
+    match = ANSWER.fullmatch(text)
+    return 0.0 if match is None else iou((float(match[1]), float(match[2])), span)
+
+
+def iou(a: Span, b: Span) -> float:
+    """Intersection over union of two spans; 0 where the first does not end after it starts."""
+    if a[1] <= a[0]:
+        return 0.0
+    overlap = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+    return overlap / (a[1] - a[0] + b[1] - b[0] - overlap)
