@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from mmrl._actions import gui_r1, plain, pyautogui, qwen, ui_tars
+from mmrl._actions import gui_r1, plain, pyautogui, qwen, ui_r1, ui_tars
 from mmrl._actions.action import CLICKS, Action, Direction, Kind
 from mmrl._actions.dialect import Dialect
 from mmrl._actions.names import keys_of, named
 
 __all__ = ["CLICKS", "DIALECTS", "Action", "Dialect", "DialectName", "Direction", "Kind", "keys_of", "named"]
 
-DialectName = Literal["gui_r1", "plain", "pyautogui", "qwen", "ui_tars"]
+DialectName = Literal["gui_r1", "plain", "pyautogui", "qwen", "ui_r1", "ui_tars"]
 DIALECTS: Mapping[DialectName, Dialect] = {
     "gui_r1": gui_r1.DIALECT,
     "plain": plain.DIALECT,
     "pyautogui": pyautogui.DIALECT,
     "qwen": qwen.DIALECT,
+    "ui_r1": ui_r1.DIALECT,
     "ui_tars": ui_tars.DIALECT,
 }

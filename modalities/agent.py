@@ -49,6 +49,8 @@ class Agent(Gui):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self._dialect.has_bare_kinds:
+            raise ValueError(f"an agent does what it says, and dialect {self.dialect!r} names kinds without the rest")
         for name, least in (("screenshots", 1), ("history", 0), ("invalid_limit", 1), ("parallel", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")

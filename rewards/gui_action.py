@@ -25,7 +25,8 @@ class GuiAction:
       clicks, move  is right inside of `target.box`, borders included, or near `target.point`: closer than `radius`;
       type, open, answer  where its words and those of `target.input_text` have an F1 of at least `min_f1`;
       scroll        where the direction is `target.input_text`; of hotkey, where the keys are.
-    What the target does not say, and the other kinds, are right by their kind. An answer that is not understood, or is
+    What the target does not say, and the other kinds, are right by their kind; an action that is its kind only (dialect
+    `ui_r1`) lacks what the target does say. An answer that is not understood, or is
     several actions, scores 0, and the argument of an action of the wrong kind never counts.
 
     Luo et al. 2025 (GUI-R1, arXiv 2504.10458): kind and argument or nothing, a radius of 140 pixels, F1 0.5 (their

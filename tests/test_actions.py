@@ -49,6 +49,14 @@ def test_a_click_on_a_box_is_a_click_on_its_centre() -> None:
     assert Action("click", box=(0, 0, 4, 2)) == Action("click", box=(0, 0, 4, 2), point=(2, 1))
 
 
+@pytest.mark.parametrize("kind", ["click", "move", "wait", "finish"])
+def test_what_needs_a_point_or_nothing_is_never_its_kind_only(kind: Any) -> None:
+    with pytest.raises(ValueError, match=f"a {kind} is never told by its kind only"):
+        Action(kind, is_kind_only=True)
+    with pytest.raises(ValueError, match="a scroll needs nothing, got direction"):
+        Action("scroll", direction="up", is_kind_only=True)
+
+
 def test_an_empty_text_is_a_text_and_an_amount_of_nothing_an_amount() -> None:
     assert Action("type", text="").parts == ["text"]
     assert Action("wait", amount=0).parts == ["amount"]

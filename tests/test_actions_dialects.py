@@ -151,6 +151,37 @@ def test_other_lists_are_refused(said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "action"),
+    [
+        ("[{'action': 'click', 'coordinate': [500, 250]}]", Action("click", point=AT)),
+        ("[{'action': 'scroll'}]", Action("scroll", is_kind_only=True)),
+        ("[{'action': 'scroll', 'coordinate': [-100, -100]}]", Action("scroll", is_kind_only=True)),
+        ("[{'action': 'scroll', 'input_text': 'no input text'}]", Action("scroll", is_kind_only=True)),
+        ("[{'action': 'scroll', 'input_text': 'down'}]", Action("scroll", direction="down")),
+        ("[{'action': 'open_app', 'coordinate': [0, 0]}]", Action("open", is_kind_only=True)),
+        ("[{'action': 'input_text', 'coordinate': [0, 0]}]", Action("type", is_kind_only=True)),
+        ("[{'action': 'hotkey'}]", Action("hotkey", is_kind_only=True)),
+        ("[{'action': 'navigate_back', 'coordinate': [0, 0]}]", Action("hotkey", keys=("back",))),
+        ("[{'action': 'wait'}]", Action("wait")),
+    ],
+)
+def test_ui_r1_takes_the_kind_of_an_action_that_has_no_text(said: str, action: Action) -> None:
+    assert parse("ui_r1", f"<think>?</think> <answer>{said}</answer>") == action
+    assert parse("ui_r1", DIALECTS["ui_r1"].write(action, SCREEN)) == action
+    if action.is_kind_only:
+        with pytest.raises(ValueError, match=f"this dialect cannot say a {action.kind} by its kind only"):
+            DIALECTS["gui_r1"].write(action, SCREEN)
+
+
+@pytest.mark.parametrize(
+    "said", ["[{'action': 'click'}]", "[{'action': 'scroll', 'input_text': 'north'}]", "[{'action': 'drag'}]", "[]"]
+)
+def test_ui_r1_wants_a_place_for_a_click_and_a_text_that_is_one(said: str) -> None:
+    with pytest.raises(ParseError):
+        parse("ui_r1", f"<answer>{said}</answer>")
+
+
+@pytest.mark.parametrize(
     ("call", "action"),
     [
         ("click(start_box='(500,250)')", Action("click", point=AT)),

@@ -37,7 +37,7 @@ def tasks() -> list[_layout.Example]:
 
 def test_these_are_the_layouts() -> None:
     assert layout_names() == sorted(
-        {*GROUNDING, *ANSWERS, "gui_r1", "gui_r1_pixels", "visual_rft"}
+        {*GROUNDING, *ANSWERS, "gui_r1", "gui_r1_pixels", "ui_r1", "visual_rft"}
     )  # a new one needs a line in this file, and in docs/data.md
 
 
@@ -141,6 +141,13 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
         ("gui_r1", CLICK | {"gt_bbox": [-1, -1], "gt_action": "PRESS_BACK"}, {"action": "press_back"}),
         ("gui_r1", CLICK | {"gt_bbox": [-100, -100, -100, -100], "gt_action": "type", "gt_input_text": "a b"},
          {"action": "type", "input_text": "a b"}),
+        ("ui_r1", {"img_filename": "a.png", "instruction": "Go", "bbox": [1, 2, 3, 4]},
+         {"action": "click", "box": (1.0, 2.0, 3.0, 4.0)}),
+        ("ui_r1", {"img_filename": "a.png", "instruction": "Go", "bbox": [1, 2, 3, 4], "action": "scroll"},
+         {"action": "click", "box": (1.0, 2.0, 3.0, 4.0)}),  # its loader asks for the box first
+        ("ui_r1", {"img_filename": "a.png", "instruction": "Go", "action": "navigate_back"},
+         {"action": "navigate_back"}),
+        ("ui_r1", {"img_filename": "a.png", "instruction": "Go", "action": "input_text"}, {"action": "type"}),
         ("gui_r1_pixels", CLICK | {"gt_bbox": [40, 10]}, {"action": "click", "point": (40.0, 10.0)}),
         ("visual_rft", {"image": "a.png", "problem": "Find",
                         "solution": "<answer>[{'Position': [500, 200, 750, 1000], 'Confidence': 1}]</answer>"},

@@ -95,7 +95,7 @@ def test_the_answer_that_a_template_shows_is_one_that_is_read(name: str) -> None
     assert isinstance(config.prompts.train, DatasetSettings) and config.prompts.train.template is not None
     (shown,) = re.findall(r"<answer>\[.*?\]</answer>", config.prompts.train.template)
     canvas = Canvas((100, 100), (100, 100), "original")
-    action = DIALECTS["gui_r1"].parse(shown.replace("[x, y]", "[3, 4]"), canvas)
+    action = DIALECTS[config.modality["dialect"]].parse(shown.replace("[x, y]", "[3, 4]"), canvas)
     assert (action.kind, action.point) == ("click", (3, 4))
 
 

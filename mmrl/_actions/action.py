@@ -46,7 +46,8 @@ class Action:
 
     The kinds and their parts: clicks and `long_press` (point; box, which alone gives its centre as the point), `move`
     (point), `drag` (end; point), `scroll` (direction; point, amount), `type`, `open`, `answer` (text), `hotkey` (keys),
-    `wait` (amount, or none), `finish` (text, or none).
+    `wait` (amount, or none), `finish` (text, or none). With `is_kind_only` a kind that needs more than a point stands
+    alone.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Action:
     keys: tuple[str, ...] = ()  # pressed together, such as ("ctrl", "c"); a phone's buttons: ("back",), ("home",)
     direction: Direction | None = None  # where the view goes: "down" shows what is below
     amount: float | None = None  # pixels of a scroll (None: the environment's step), seconds of a wait or long press
+    is_kind_only: bool = False  # the model said no more than the kind: it can be judged by that, and never be done
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -65,6 +67,10 @@ class Action:
             self._use_centre(self.box)
         needed, optional = (set(names.split()) for names in _PARTS[self.kind])
         given = set(self.parts)
+        if self.is_kind_only:
+            if not needed - {"point"}:
+                raise ValueError(f"a {self.kind} is never told by its kind only")
+            needed, optional = set(), set()
         if needed - given or given - needed - optional:
             has = ", ".join(sorted(needed)) or "nothing"
             may = f" and may have {', '.join(sorted(optional))}" if optional else ""
@@ -84,7 +90,8 @@ class Action:
     @property
     def parts(self) -> list[str]:
         """The fields that are there beside the kind."""
-        return [field.name for field in fields(self)[1:] if getattr(self, field.name) not in (None, ())]
+        named = [field.name for field in fields(self) if field.name not in ("kind", "is_kind_only")]
+        return [name for name in named if getattr(self, name) not in (None, ())]
 
     def _use_centre(self, box: Box) -> None:
         """Makes the centre of the box the point, or checks that it is."""

@@ -16,6 +16,7 @@ class Dialect:
     says: Mapping[Kind, str]  # what can be written: the kinds, and which parts of each
     words: Callable[[Action, Canvas], str]  # an action that can be written, as text
     prompt: Callable[[Canvas], str]  # a paragraph that tells a model the dialect and the size of the screen
+    has_bare_kinds: bool = False  # an action may be its kind only: such answers can be judged, not done
 
     def parse(self, text: str, canvas: Canvas) -> Action:
         """The one action in a model's text. Raises ParseError, and nothing else, where there is none or more."""
@@ -34,6 +35,8 @@ class Dialect:
         """
         if action.kind not in self.says:
             raise ValueError(f"this dialect has no {action.kind}; it has {', '.join(self.says)}")
+        if action.is_kind_only and not self.has_bare_kinds:
+            raise ValueError(f"this dialect cannot say a {action.kind} by its kind only")
         unsaid = set(action.parts) - set(self.says[action.kind].split())
         if action.box is not None:
             unsaid -= {"point"}  # the box says it

@@ -1,7 +1,7 @@
 """A list of one dictionary in `<answer>` tags: `[{'action': 'click', 'point': [x, y], 'input_text': '...'}]`.
 
-Luo et al. 2025 (GUI-R1, arXiv 2504.10458); Lu et al. 2025 (UI-R1, arXiv 2503.21620) write `coordinate` for the point.
-The text of an action is its direction, keys, application or what is typed. Thoughts stand before the tags.
+Luo et al. 2025 (GUI-R1, arXiv 2504.10458); `coordinate` may stand for `point`. The text of an action is its direction,
+keys, application or what is typed. Thoughts stand before the tags.
 """
 
 import json
@@ -17,26 +17,41 @@ _NAMES: dict[Kind, str] = {
     **{"finish": "complete"},
 }
 _DIRECTIONS: dict[str, Direction] = {"up": "up", "down": "down", "left": "left", "right": "right"}
-_SAYS: dict[Kind, str] = {
+SAYS: dict[Kind, str] = {
     **{kind: "point" for kind in sorted(CLICKS)},
     **{"move": "point", "scroll": "direction", "type": "text", "open": "text", "answer": "text", "hotkey": "keys"},
     **{"wait": "", "finish": ""},
 }
-_NO_TEXT = "no input text"
+NO_TEXT = "no input text"
 _NO_POINT = [-100, -100]
 Fields = dict[str, object]
 
 
 def read(text: str, canvas: Canvas) -> Action:
     """The action of the one dictionary in the answer; `coordinate` and `point` are the same."""
+    return action_of(dictionary(text), canvas)
+
+
+def dictionary(text: str) -> Fields:
+    """The one dictionary in the answer, which has an action by name."""
     found = read_literal(extract(text, "answer").strip())
     found = found[0] if isinstance(found, list) and len(found) == 1 else found
     if not isinstance(found, dict) or not isinstance(found.get("action"), str):
         raise ParseError(f"an answer is a list of one dictionary with an action, got {shown(str(found))}")
-    meant = named(found["action"])
+    return found
+
+
+def kind_of(found: Fields) -> tuple[Kind, tuple[str, ...]]:
+    """The kind that a dictionary names, and the keys that it presses."""
+    meant = named(str(found["action"]))
     if meant is None or meant[0] == "drag":
-        raise ParseError(f"no action {shown(found['action'])}; known are {', '.join(_SAYS)}")
-    kind, keys = meant
+        raise ParseError(f"no action {shown(str(found['action']))}; known are {', '.join(SAYS)}")
+    return meant
+
+
+def action_of(found: Fields, canvas: Canvas) -> Action:
+    """The action of a dictionary, with all that it needs."""
+    kind, keys = kind_of(found)
     if kind in CLICKS or kind == "move":
         return Action(kind, point=canvas.point_to_original(_point(found)))
     if kind == "scroll":
@@ -60,23 +75,32 @@ def _point(found: Fields) -> Point:
 
 def _text(found: Fields) -> str:
     value = found.get("input_text")
-    if not isinstance(value, str) or value.strip().lower() == _NO_TEXT:
+    if not isinstance(value, str) or value.strip().lower() == NO_TEXT:
         raise ParseError(f"this action needs an input_text, got {shown(str(value))}")
     return value
 
 
 def words(action: Action, canvas: Canvas) -> str:
+    found = fields_of(action, canvas)
+    return spelled(found if found["input_text"] is not None else {**found, "input_text": NO_TEXT})
+
+
+def fields_of(action: Action, canvas: Canvas) -> Fields:
+    """What a dictionary says of an action: its name, point and text, None where it has none."""
     name, point, text = _NAMES.get(action.kind, action.kind), _NO_POINT, action.text or action.direction
     if action.point is not None:
         point = json.loads(f"[{format_point(action.point, canvas)}]")
-    if action.kind == "hotkey":
+    if action.kind == "hotkey" and not action.is_kind_only:
         is_one = len(action.keys) == 1
         name, text = (PRESS + action.keys[0], None) if is_one else (name, " ".join(action.keys))
     if action.text is not None:
         text = action.text
-    body = json.dumps(
-        [{"action": name, "point": point, "input_text": _NO_TEXT if text is None else text}], ensure_ascii=False
-    )
+    return {"action": name, "point": point, "input_text": text}
+
+
+def spelled(found: Fields) -> str:
+    """The list of one dictionary in its tags."""
+    body = json.dumps([found], ensure_ascii=False)
     for tag in ("<answer>", "</answer>"):  # in typed text they would look like the tags around the answer
         body = body.replace(tag, "\\u003c" + tag[1:])
     return f"<answer>{body}</answer>"
@@ -93,4 +117,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, _SAYS, words, prompt)
+DIALECT = Dialect(read, SAYS, words, prompt)

@@ -1,5 +1,6 @@
 """Right and wrong actions by hand, and what GUI-R1's own code let through."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 
 from mmrl.actions import DIALECTS, Action
 from mmrl.answers import ParseError
+from mmrl.config import DatasetSettings, load_config
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs
+from mmrl.parts import build_scorer
 from mmrl.rewards.gui_action import GuiAction, words_f1
 
 Make = Callable[..., RewardBatch]
@@ -47,6 +50,10 @@ BOX, POINT = {"action": "click", "box": (100, 100, 200, 300)}, {"action": "click
         (Action("open", text="Clock"), {"action": "open_app", "input_text": "clock"}, 1),
         (Action("scroll", direction="down"), {"action": "scroll", "input_text": "DOWN"}, 1),
         (Action("scroll", direction="up"), {"action": "swipe", "input_text": "down"}, 0),
+        (Action("scroll", is_kind_only=True), {"action": "scroll"}, 1),
+        (Action("scroll", is_kind_only=True), {"action": "scroll", "input_text": "down"}, 0),
+        (Action("open", is_kind_only=True), {"action": "open_app", "input_text": "clock"}, 0),
+        (Action("hotkey", is_kind_only=True), {"action": "hotkey", "input_text": "ctrl c"}, 0),
         (Action("hotkey", keys=("back",)), {"action": "press_back"}, 1),
         (Action("hotkey", keys=("home",)), {"action": "press_back"}, 0),
         (Action("hotkey", keys=("C", "ctrl")), {"action": "hotkey", "input_text": "ctrl+c"}, 1),
@@ -139,3 +146,22 @@ def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_ba
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GuiAction(**settings)
+
+
+def test_every_action_that_ui_r1s_template_lists_can_earn_full_marks(make_batch: Make) -> None:
+    """Theirs pays the kind, and for what is no click the coordinate with it; the template shows no text."""
+    config = load_config("ui_r1_qwen25vl_3b")
+    assert isinstance(config.prompts.train, DatasetSettings) and config.prompts.train.template is not None
+    (listed,) = re.findall(r"one of ([\w, ]+)\)", config.prompts.train.template)
+    names = listed.split(", ")
+    assert names == ["click", "open_app", "scroll", "navigate_back", "input_text"]
+    canvas = Canvas((100, 100), (100, 100), "original")
+    read = DIALECTS[config.modality["dialect"]].parse
+    said = [f"<answer>[{{'action': '{name}', 'coordinate': [3, 4]}}]</answer>" for name in names]
+    others = [*said[1:], said[0]]
+    targets = [{"action": name} | ({"box": (1, 1, 9, 9)} if name == "click" else {}) for name in names]
+    term = build_scorer(config.rewards[:1], 0).terms[0]
+    for answers, score in ((said, 2), (others, 0)):
+        actions = tuple(read(answer, canvas) for answer in answers)
+        batch = make_batch(Outputs(actions=actions, canvases=(canvas,) * len(names)), names, targets)
+        assert (term.weight * term.reward.score(batch)).tolist() == [score] * len(names)
