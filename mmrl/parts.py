@@ -17,7 +17,7 @@ from mmrl.keys import GroupKey, seed_from
 from mmrl.optimizer import optimizer_of
 from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream, load_prompts, mixture
-from mmrl.reward_batches import check_targets
+from mmrl.reward_batches import CONTROLS, check_targets
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import Trainer
@@ -251,6 +251,7 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
             f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
             + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
         )
+    _check_controls(parts.scorer, plan, "sampler")
     for term in parts.scorer.terms:
         for prompts in parts.prompts.sets:
             check_targets(term.name, term.reward, prompts)
@@ -260,10 +261,20 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
         drawn |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
         for name, (own, sampler) in drawn.items():
             _check_sampler(f"evaluation.{name}", own, sampler, config, parts.policy)
-            example_plan(sampler, settings.samples_per_prompt)
+            plan = example_plan(sampler, settings.samples_per_prompt)
+            _check_controls(evaluation.scorer, plan, f"evaluation.{name}")
         for term in evaluation.scorer.terms:
             check_targets(term.name, term.reward, evaluation.prompts)
         _check_evaluated_weights(config, parts.loss)
+
+
+def _check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:
+    for term in scorer.terms:
+        if CONTROLS in term.reward.needs and not plan.num_controls:
+            raise ConfigError(
+                f"reward {term.name!r} compares with samples that are not learned from: set {where}.controls"
+                + (", or give the evaluation rewards of its own" if where != "sampler" else "")
+            )
 
 
 def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:

@@ -16,6 +16,11 @@ class GroupPlan(Protocol):
     @property
     def num_samples(self) -> int: ...
     @property
+    def num_controls(self) -> int:
+        """Samples beside these that rewards may compare with, never learned from."""
+        ...
+
+    @property
     def num_rollout_calls(self) -> int:
         """Calls that draw the group."""
         ...
@@ -178,6 +183,10 @@ class Plan:
     @property
     def num_samples(self) -> int:
         return self.roots * prod(step.branch for step in self.steps)
+
+    @property
+    def num_controls(self) -> int:
+        return 0
 
     def num_nodes(self) -> list[int]:
         """Nodes at each step = network evaluations of that step (batch elements, guidance apart)."""

@@ -24,6 +24,7 @@ MEDIA = (
     "step_rewards",
     "outcomes",
 )
+CONTROLS = "controls"  # what a reward needs that compares with samples which are not learned from
 
 
 def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
@@ -70,6 +71,8 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         kind, _, entry = need.partition(".")
         if kind == "target" and entry:
             check_targets(name, reward, batch.prompts)
+        elif need == CONTROLS:
+            continue  # asked of the sampler, before any sample is drawn; a group about images has none
         elif need not in MEDIA:
             raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(MEDIA)} and target.<field>")
         elif getattr(batch.outputs, need) is None:

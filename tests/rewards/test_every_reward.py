@@ -13,19 +13,26 @@ from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs
 from mmrl.plugins import build, find, names
-from mmrl.reward_batches import MEDIA
+from mmrl.reward_batches import CONTROLS, MEDIA
 
 TEXTS = ["red circle top left", "blue cross middle right", "red circle top left", "white square bottom centre"] * 2
 DIFFERENTIABLE = [name for name in names("rewards") if vars(find("rewards", name))["differentiable"]]
 ANSWERS = ["<answer>red</answer>", "(3, 4)", "<think>a</think><answer>[1, 2, 30, 40]</answer>", "[2, 2, 20, 19]"] * 2
 CLICKED = [Action("click", point=(3, 4)), Action("click", point=(30, 4)), Action("type", text="red"), None] * 2
-TARGET = {"answer": ["red", "blue"], "box": (2, 3, 20, 18), "boxes": ((2, 3, 20, 18),), "action": "click"}
+NEEDED = {"temporal_contrast": {"reward": {"name": "exact_answer"}}}  # settings without a default
+TARGET = {
+    "span": [2, 4],
+    "answer": ["red", "blue"],
+    "box": (2, 3, 20, 18),
+    "boxes": ((2, 3, 20, 18),),
+    "action": "click",
+}
 
 
 @pytest.fixture(scope="module", params=names("rewards"))
 def reward(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reward:
     """Each reward with its default settings, on its tiny twin where it needs weights."""
-    plugin = build("rewards", {"name": request.param})
+    plugin = build("rewards", {"name": request.param} | NEEDED.get(request.param, {}))
     if hasattr(plugin, "tiny"):
         plugin = plugin.tiny(0, tmp_path_factory.mktemp(request.param))
         plugin.prepare(Placement(torch.device("cpu"), torch.float32))
@@ -43,8 +50,10 @@ def batch(reward: Reward, make_batch: Callable[..., RewardBatch]) -> RewardBatch
         is_finished=torch.arange(len(TEXTS)) % 3 > 0 if "is_finished" in reward.needs else None,
         canvases=(Canvas((32, 32), (28, 28), "resized"),) * len(TEXTS) if "canvases" in reward.needs else None,
         actions=tuple(CLICKED) if "actions" in reward.needs else None,
+        step_rewards=torch.arange(len(TEXTS)) / 4 if "step_rewards" in reward.needs else None,
+        outcomes=("done", "turn_limit") * (len(TEXTS) // 2) if "outcomes" in reward.needs else None,
     )
-    return make_batch(outputs, TEXTS, [TARGET] * len(TEXTS))
+    return replace(make_batch(outputs, TEXTS, [TARGET] * len(TEXTS)), is_control=torch.arange(len(TEXTS)) % 2 == 1)
 
 
 def chosen(batch: RewardBatch, rows: Tensor) -> RewardBatch:
@@ -55,6 +64,7 @@ def chosen(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         group=batch.group[rows],
         episode=batch.episode[rows],
         turn=batch.turn[rows],
+        is_control=None if batch.is_control is None else batch.is_control[rows],
         seeds=tuple(batch.seeds[int(row)] for row in rows),
         generator=torch.Generator().manual_seed(0),
     )
@@ -68,10 +78,12 @@ def test_the_class_says_what_the_reward_is(name: str) -> None:
     assert isinstance(low, float) and isinstance(high, float) and low < high
     assert cls.granularity in get_args(Granularity)
     assert isinstance(cls.differentiable, bool)
-    assert isinstance(cls.needs, frozenset) and all(n in MEDIA or n.startswith("target.") for n in cls.needs)
+    assert isinstance(cls.needs, frozenset) and all(
+        n in (*MEDIA, CONTROLS) or n.startswith("target.") for n in cls.needs
+    )
     assert cls.batch_size is None or (isinstance(cls.batch_size, int) and cls.batch_size > 0)
     assert hasattr(cls, "tiny") == hasattr(cls, "prepare"), "what loads weights has a tiny twin"
-    assert isinstance(build("rewards", {"name": name}), Reward)
+    assert isinstance(build("rewards", {"name": name} | NEEDED.get(name, {})), Reward)
 
 
 def test_scores_are_finite_and_within_the_declared_range(reward: Reward, batch: RewardBatch) -> None:

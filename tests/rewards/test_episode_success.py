@@ -1,0 +1,65 @@
+"""Success of episodes from the rewards that the environment gave, and what a broken environment means."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.contracts import RewardBatch
+from mmrl.data import Outcome, Outputs, Prompt
+from mmrl.keys import generator
+from mmrl.rewards.episode_success import EpisodeSuccess
+from mmrl.rewards.step_reward import StepReward
+from mmrl.scoring import RewardTerm, Scorer
+from tests.modalities.test_agent import TASKS, play
+from tests.toy_worlds import Corridor, clicker
+
+EPISODE = [3, 3, 3, 5, 5, 8, 9, 9]
+STEPS = [0.0, 0.5, 0.5, 0.0, 0.9, 1.0, 1.0, 0.0]
+OUTCOMES: tuple[Outcome | None, ...] = (None, None, "done", None, "turn_limit", "done", None, "failed")
+
+
+def batch(rows: list[int]) -> RewardBatch:
+    return RewardBatch(
+        prompts=(Prompt("go"),) * len(rows),
+        outputs=Outputs(
+            step_rewards=torch.tensor([STEPS[row] for row in rows]), outcomes=tuple(OUTCOMES[row] for row in rows)
+        ),
+        group=torch.zeros(len(rows), dtype=torch.int64),
+        episode=torch.tensor([EPISODE[row] for row in rows]),
+        turn=torch.zeros(len(rows), dtype=torch.int64),
+        seeds=tuple(rows),
+        iteration=0,
+        generator=generator(0),
+    )
+
+
+def test_success_is_the_sum_of_an_episodes_rewards_told_of_every_turn() -> None:
+    assert EpisodeSuccess().score(batch([0, 1, 2, 3, 4, 5])).tolist() == [1, 1, 1, 0, 0, 1]
+    assert EpisodeSuccess().score(batch([4, 2, 5, 0, 3, 1])).tolist() == [0, 1, 1, 1, 0, 1]
+    assert EpisodeSuccess(threshold=0.9).score(batch([3, 4])).tolist() == [1, 1]
+
+
+def test_ten_tenths_are_one() -> None:
+    made = batch([0] * 10)
+    made.outputs.step_rewards.fill_(0.1)  # type: ignore[union-attr]
+    assert EpisodeSuccess().score(made).tolist() == [1] * 10
+
+
+def test_a_broken_environment_says_nothing_about_the_agent_unless_told_so() -> None:
+    with pytest.raises(ValueError, match="the environment broke"):
+        EpisodeSuccess().score(batch([6, 7]))
+    assert EpisodeSuccess(failed="zero").score(batch([5, 6, 7])).tolist() == [1, 0, 0]
+
+
+def test_a_step_reward_is_the_environments() -> None:
+    assert StepReward().score(batch([1, 5])).tolist() == [0.5, 1.0]
+
+
+def test_a_broken_episode_leaves_its_group_and_is_counted() -> None:
+    policy = clicker(environment=Corridor(places=99), invalid_limit=99)
+    tasks: Any = (Prompt("go", target={"trouble": "crash"}), TASKS[0])
+    judged = Scorer((RewardTerm("success", EpisodeSuccess()),), max_failed_share=1.0).judge(play(policy, tasks), 0)
+    failed = judged.scores.group == 10
+    assert judged.scores.has_failed.tolist() == failed.tolist() and 0 < int(failed.sum()) < len(failed)
+    assert judged.first_failures == ("success: ValueError: the environment broke in this episode",)
