@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmrl.labs.screens import world
@@ -13,11 +14,18 @@ from mmrl.labs.screens.questions import prompt_text
 BATCH_SIZE = 128
 
 
-@torch.no_grad()
 def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_greedy: bool) -> list[str]:
     """One answer to each question, greedy, or at temperature 1 from torch's global generator."""
-    texts = [prompt_text(processor, question.text) for question in asked]
     images = [question.media[0].load() for question in asked]
+    return answers(model, processor, [question.text for question in asked], images, is_greedy=is_greedy)
+
+
+@torch.no_grad()
+def answers(
+    model: Any, processor: Any, asked: Sequence[str], images: Sequence[Image.Image], *, is_greedy: bool
+) -> list[str]:
+    """One answer to each text about its image, greedy, or at temperature 1 from torch's global generator."""
+    texts = [prompt_text(processor, text) for text in asked]
     encoded = processor(text=texts, images=images, padding=True, return_tensors="pt")
     how: dict[str, Any] = {"do_sample": False} if is_greedy else {"do_sample": True, "top_k": 0, "top_p": 1.0}
     output = model.generate(**encoded, max_new_tokens=16, **how)
@@ -31,8 +39,8 @@ def evaluate(model: Any, processor: Any, task: world.Task, *, is_greedy: bool, n
     scores = []
     for start in range(0, len(asked), BATCH_SIZE):
         part = asked[start : start + BATCH_SIZE]
-        answers = answer(model, processor, part, is_greedy=is_greedy)
-        scores += [world.score(text, q.target["box"], task) for text, q in zip(answers, part, strict=True)]
+        texts = answer(model, processor, part, is_greedy=is_greedy)
+        scores += [world.score(text, q.target["box"], task) for text, q in zip(texts, part, strict=True)]
     return sum(scores) / len(scores)
 
 

@@ -83,21 +83,25 @@ def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
 class Seen:
     """Screens, and what the frozen tower made of them."""
 
-    screens: list[world.Screen]
+    screens: Sequence[Any]  # S, what a Teacher draws
     image_tokens: Tensor  # [S, 16, H]
 
 
 class Teacher:
-    """Trains a model stage by stage on screens that no split holds."""
+    """Trains a model stage by stage on screens that no split holds.
+
+    Another lab of windows overrides what is drawn (anything with `draw()`), what is in it, and what is asked about it.
+    """
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
         self.model, self.processor = model, processor
         self.rng = random.Random(seed)
         self.seeds: Iterator[int] = itertools.count(world.FIRST_SEED["pretrain"] + seed * 1_000_000)
         self.labels = soft_labels(model.config.text_config.vocab_size, processor)  # [V, V]
-        self.in_cells = TowerHeads(networks.WIDTH)
+        self.in_cells = self.tower_heads()
         torch.manual_seed(seed)  # the language model's stages do not depend on what the tower's drew
         self.pointer = PointerHeads(networks.WIDTH)
+        self.pointers = nn.ModuleList([self.pointer])  # all heads that train with the language model
         self.head = shared_head(processor)  # [1, L]
         across = SIZE // model.config.vision_config.patch_size
         self.positions, _ = model.model.get_rope_index(
@@ -106,19 +110,35 @@ class Teacher:
             image_grid_thw=torch.tensor([[1, across, across]]),
         )  # [3, 1, L]
 
+    def tower_heads(self) -> nn.Module:
+        """What reads the dense targets off image tokens; has `loss(tokens, screens)`."""
+        return TowerHeads(networks.WIDTH)
+
+    def screen_of_tower(self, seed: int) -> Any:
+        """What the tower learns from."""
+        return world.screen(seed)
+
+    def screen_of_language(self, seed: int) -> Any:
+        """What is asked about."""
+        return world.screen(seed)
+
+    def ask(self, screens: Sequence[Any], stage: Stage) -> Batch:
+        """As many questions about each screen, of the kind that the stage is for."""
+        return questions(self.processor, screens, stage.noise, self.rng)
+
     def train_tower(self, num_steps: int) -> None:
         """Trains the vision tower alone on dense targets of fresh screens, then freezes it."""
         step_optimizer = Optimizer([*self.model.model.visual.parameters(), *self.in_cells.parameters()])
         start = time.process_time()
         for step in range(num_steps):
-            screens = [world.screen(next(self.seeds)) for _ in range(TOWER_SCREENS)]
-            loss = self.in_cells.loss(self.look(screens), screens)
+            screens = [self.screen_of_tower(next(self.seeds)) for _ in range(TOWER_SCREENS)]
+            loss = self.in_cells.loss(self.look(screens), screens)  # type: ignore[operator]  # a method of the heads
             step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
             if step % 100 == 99 or step == num_steps - 1:
                 print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.3f}", flush=True)
         self.model.model.visual.requires_grad_(False)
 
-    def look(self, screens: Sequence[world.Screen]) -> Tensor:
+    def look(self, screens: Sequence[Any]) -> Tensor:
         """Image tokens [S, 16, H] of screens."""
         pixels = self.processor.image_processor([screen.draw() for screen in screens], return_tensors="pt")
         seen = self.model.model.visual(pixels["pixel_values"], grid_thw=pixels["image_grid_thw"]).pooler_output
@@ -127,7 +147,7 @@ class Teacher:
 
     def train_language(self, stage: Stage, num_steps: int) -> None:
         """Trains the language model on questions about screens that the frozen tower looked at."""
-        step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *self.pointer.parameters()])
+        step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *self.pointers.parameters()])
         pool: list[Seen] = []
         start = time.process_time()
         for step in range(num_steps):
@@ -136,7 +156,7 @@ class Teacher:
                 seen = pool[-1]
             else:
                 seen = self.rng.choice(pool)
-            answers, pointer = self.losses(seen, questions(self.processor, seen.screens, stage.noise, self.rng))
+            answers, pointer = self.losses(seen, self.ask(seen.screens, stage))
             fall = cosine(step / num_steps) if stage.is_falling else 1.0
             step_optimizer(answers + stage.pointer * pointer, stage.learning_rate * min(1.0, (step + 1) / 30) * fall)
             if step % 50 == 49 or step == num_steps - 1:
@@ -145,7 +165,7 @@ class Teacher:
 
     @torch.no_grad()
     def _fresh(self) -> Seen:
-        screens = [world.screen(next(self.seeds)) for _ in range(LANGUAGE_SCREENS)]
+        screens = [self.screen_of_language(next(self.seeds)) for _ in range(LANGUAGE_SCREENS)]
         return Seen(screens, self.look(screens))
 
     def losses(self, seen: Seen, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -173,10 +193,12 @@ class Teacher:
         is_next_label = batch.is_label[:, 1:]
         log_prob = model.lm_head(output.last_hidden_state[:, :-1][is_next_label]).log_softmax(-1)  # [labels, V]
         answers = -(self.labels[batch.tokens[:, 1:][is_next_label]] * log_prob).sum(-1).mean()
-        shown = seen.image_tokens.repeat_interleave(num_questions, 0)  # [B, 16, H]
-        hidden = output.hidden_states[POINTER_LAYER][torch.arange(len(shown)), batch.last]  # [B, H]
-        pointer = self.pointer.loss(hidden, shown, batch.elements)
-        return answers, pointer
+        return answers, self.pointed(output.hidden_states, seen.image_tokens.repeat_interleave(num_questions, 0), batch)
+
+    def pointed(self, states: Sequence[Tensor], image_tokens: Tensor, batch: Any) -> Tensor:
+        """The loss of PointerHeads on the layers' states [B, T, H]; `image_tokens` [B, 16, H] of each question."""
+        hidden = states[POINTER_LAYER][torch.arange(len(batch.last)), batch.last]  # [B, H]
+        return self.pointer.loss(hidden, image_tokens, batch.elements)
 
 
 class Optimizer:

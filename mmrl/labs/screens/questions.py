@@ -46,6 +46,11 @@ def questions(
             elements.append(element)
             asked.append(prompt_text(processor, world.ask(element, task)).partition(END_OF_IMAGE)[2])
             answers.append(noisy_answer(screen, element, task, noise[task], rng) + processor.tokenizer.eos_token)
+    return padded(processor, elements, asked, answers)
+
+
+def padded(processor: Any, elements: list[world.Element], asked: list[str], answers: list[str]) -> Batch:
+    """The questions as texts behind the image, with their answers, in tokens."""
     before, after = processor.tokenizer(asked)["input_ids"], processor.tokenizer(answers)["input_ids"]
     length = max(len(b) + len(a) for b, a in zip(before, after, strict=True))
     tokens = torch.full((len(elements), length), processor.tokenizer.pad_token_id)

@@ -1,0 +1,114 @@
+"""How the windows of a task look: the elements of the screens lab, marks of what is set, a way back."""
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw
+
+from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, WHITE, Box
+from mmrl.labs.screens.world import SIDES, Element, Screen
+
+Pair = tuple[str, str]  # colour and kind: together a name that no other element of a page has
+
+BACK = Element("black", "back", (3, 91, 30, 109))  # the only one of its look, always in this place
+PAIRS: tuple[Pair, ...] = tuple((colour, kind) for colour in COLOURS for kind in KINDS)
+MARK = (0, 225, 225)  # the frame around what is set: a colour that no element has
+GAP = 5  # pixels between two elements, at least: room for their frames
+BLACK = (10, 10, 10)
+
+
+@dataclass(frozen=True)
+class Look:
+    """All that can be seen of a page: two states that look alike are drawn alike, pixel by pixel."""
+
+    screen: Screen
+    marked: frozenset[int] = frozenset()  # elements that are set, by number
+    has_back: bool = False
+    depth: int = 0  # how far into the task this page is: as many ticks in the title bar
+
+    @property
+    def visible(self) -> tuple[Element, ...]:
+        """The elements, and the way back where there is one."""
+        return (*self.screen.elements, *([BACK] if self.has_back else []))
+
+    def draw(self) -> Image.Image:
+        """The window as an RGB image of 112x112 pixels."""
+        image = self.screen.draw()
+        pen = ImageDraw.Draw(image)
+        for number in self.marked:
+            x1, y1, x2, y2 = self.screen.elements[number].box
+            pen.rectangle((x1 - 3, y1 - 3, x2 + 2, y2 + 2), outline=MARK, width=2)
+        for number in range(self.depth):
+            pen.rectangle((SIZE - 8 - 6 * number, 3, SIZE - 5 - 6 * number, BAR - 4), fill=(90, 130, 190))
+        if self.has_back:
+            x1, y1, x2, y2 = BACK.box
+            pen.rectangle((x1, y1, x2 - 1, y2 - 1), fill=BLACK, outline=WHITE)
+            middle = (y1 + y2) // 2
+            pen.polygon(((x1 + 5, middle), (x1 + 14, y1 + 4), (x1 + 14, y2 - 5)), fill=WHITE)
+            pen.rectangle((x1 + 14, middle - 2, x2 - 5, middle + 1), fill=WHITE)
+        return image
+
+
+@dataclass(frozen=True)
+class PagePicture:
+    """A page, drawn when someone looks at it."""
+
+    look: Look
+    side: int = SIZE  # pixels, both sides
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.side, self.side
+
+    def load(self) -> Image.Image:
+        """The window in RGB: drawn at 112x112 pixels, and made larger by a smooth filter where more are asked for."""
+        image = self.look.draw()
+        return image if self.side == SIZE else image.resize(self.size, Image.Resampling.LANCZOS)
+
+
+def new_screen(rng: random.Random, wanted: Sequence[Pair], count: int, avoided: Collection[Pair]) -> Screen:
+    """A screen with the wanted elements and others up to `count`, in random order and places.
+
+    Of the others the first has the colour and the second the kind of one that is wanted, so that both words of a name
+    count; none is in `avoided`. The place of the way back stays free.
+    """
+    pairs = [*wanted]
+    for shared in (0, 1):
+        like = rng.choice(wanted) if wanted else rng.choice(PAIRS)
+        similar = [pair for pair in PAIRS if pair[shared] == like[shared] and pair not in (*pairs, *avoided)]
+        if similar and len(pairs) < count:
+            pairs.append(rng.choice(similar))
+    rest = [pair for pair in PAIRS if pair not in (*pairs, *avoided)]
+    pairs += rng.sample(rest, k=max(0, count - len(pairs)))
+    rng.shuffle(pairs)
+    return Screen(_place(rng, pairs), rng.choice(THEMES))
+
+
+def _place(rng: random.Random, pairs: Sequence[Pair]) -> tuple[Element, ...]:
+    """Elements of random size in random places, all over again where one finds no room."""
+    elements: list[Element] = []
+    while len(elements) < len(pairs):
+        colour, kind = pairs[len(elements)]
+        for _ in range(60):
+            box = _random_box(rng, kind)
+            if not any(_is_near(box, other.box) for other in (BACK, *elements)):
+                elements.append(Element(colour, kind, box))
+                break
+        else:
+            elements = []
+    return tuple(elements)
+
+
+def _random_box(rng: random.Random, kind: str) -> Box:
+    min_width, max_width, min_height, max_height = SIDES[kind]
+    width = rng.randint(min_width, max_width)
+    height = rng.randint(min_height, max_height) if max_height else width
+    x, y = rng.randint(4, SIZE - 4 - width), rng.randint(BAR + 4, SIZE - 4 - height)
+    return x, y, x + width, y + height
+
+
+def _is_near(a: Box, b: Box) -> bool:
+    """Whether two boxes are closer than the gap."""
+    return a[0] < b[2] + GAP and b[0] < a[2] + GAP and a[1] < b[3] + GAP and b[1] < a[3] + GAP

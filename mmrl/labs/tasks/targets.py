@@ -1,0 +1,73 @@
+"""Dense targets of the tower: what lies where, as in the screens lab, and what is set."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmrl.labs.screens.targets import CELL, NUM_ACROSS, PointerHeads, TowerHeads
+from mmrl.labs.screens.world import Element
+from mmrl.labs.tasks.pages import BACK, PAIRS, Look
+
+
+class LookHeads(nn.Module):
+    """Image tokens [S, 16, H] to what is in their cell: that of the screens lab, the way back, and what is set."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.elements = TowerHeads(width)
+        self.state = nn.Linear(width, 1 + len(PAIRS))
+
+    def loss(self, tokens: Tensor, looks: Sequence[Look]) -> Tensor:
+        """That of the elements, and the cross entropy of the state, as a scalar."""
+        of_elements = self.elements.loss(tokens, [look.screen for look in looks])
+        return of_elements + 3 * F.binary_cross_entropy_with_logits(self.state(tokens), state_targets(looks))
+
+
+def state_targets(looks: Sequence[Look]) -> Tensor:
+    """[S, 16, 25] of 0 and 1: the cell holds the way back; it holds the element of this name, and that is set.
+
+    A cell holds something of which it covers at least 4x4 pixels.
+    """
+    targets = torch.zeros(len(looks), NUM_ACROSS**2, 1 + len(PAIRS))
+    for number, look in enumerate(looks):
+        if look.has_back:
+            targets[number, _cells(BACK), 0] = 1
+        for marked in look.marked:
+            element = look.screen.elements[marked]
+            targets[number, _cells(element), 1 + PAIRS.index((element.colour, element.kind))] = 1
+    return targets
+
+
+class NameHeads(nn.Module):
+    """What the language model has in mind at each name of a goal: whether it is here and not set, and where."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.is_open = nn.Linear(width, 1)
+        self.where = PointerHeads(width)
+
+    def loss(self, hidden: Tensor, image_tokens: Tensor, elements: Sequence[Element | None]) -> Tensor:
+        """Cross entropy of being here and not set, and the pointer's loss where it is, as a scalar.
+
+        Args:
+            hidden: [N, H], of the last token of N names.
+            image_tokens: [N, 16, H], of the page that each is asked about.
+            elements: N, what a name means; None where it is not on the page, or set.
+        """
+        hidden = F.layer_norm(hidden, hidden.shape[-1:])
+        is_open = torch.tensor([element is not None for element in elements])
+        seen = F.binary_cross_entropy_with_logits(self.is_open(hidden)[:, 0], is_open.float())
+        found = [element for element in elements if element is not None]
+        return 2 * seen + (self.where.loss(hidden[is_open], image_tokens[is_open], found) if found else 0)
+
+
+def _cells(element: Element) -> list[int]:
+    x1, y1, x2, y2 = element.box
+    corners = [(cell % NUM_ACROSS * CELL, cell // NUM_ACROSS * CELL) for cell in range(NUM_ACROSS**2)]
+    return [
+        cell
+        for cell, (left, top) in enumerate(corners)
+        if min(x2, left + CELL) - max(x1, left) >= 4 and min(y2, top + CELL) - max(y1, top) >= 4
+    ]
