@@ -128,19 +128,20 @@ class TokenPolicy(ABC):
         asked: list[tuple[Prompt, GroupKey, range]] = []  # members of the group that are asked this
         for prompt, key, count in zip(prompts, keys, (p.num_samples for p in plans), strict=True):
             asked.append((prompt, key, range(count)))
-            if plan.num_controls:
-                asked.append((self.control(prompt, key), key, range(count, count + plan.num_controls)))
+            control = self.control(prompt, key) if plan.num_controls else None
+            if control is not None:
+                asked.append((control, key, range(count, count + plan.num_controls)))
         prompt_of = torch.arange(len(asked)).repeat_interleave(torch.tensor([len(members) for *_, members in asked]))
         seeds = [key.seed_for("tokens", number) for _, key, members in asked for number in members]
         trace = self.draw([prompt for prompt, *_ in asked], prompt_of, seeds, plan)
-        is_control = (prompt_of % 2 == 1) if plan.num_controls else torch.zeros(len(seeds), dtype=torch.bool)
+        is_control = torch.tensor([members.start > 0 for *_, members in asked])[prompt_of]
         is_decision = decides(trace, plan) & ~is_control
         everyone, of_group = [prompt for prompt, *_ in asked], [key for _, key, _ in asked]
         rollout = self.assemble(everyone, of_group, prompt_of, trace, is_decision if plan.temperature > 0 else None)
         return replace(rollout, is_control=is_control)
 
-    def control(self, prompt: Prompt, key: GroupKey) -> Prompt:
-        """The prompt with its media in disorder, drawn by the group's key; families with video have it."""
+    def control(self, prompt: Prompt, key: GroupKey) -> Prompt | None:
+        """The prompt with its media in disorder, drawn by the group's key; None for one that has none with an order."""
         raise ConfigError(
             f"sampler.controls: modality {type(self).__name__} has no media to put in disorder; 'video' has"
         )

@@ -76,8 +76,10 @@ class Video(VisionLanguage):
             total_pixels=None,
         )
 
-    def control(self, prompt: Prompt, key: GroupKey) -> Prompt:
-        """The prompt with the chosen frames of each clip in disorder; one without clips is itself."""
+    def control(self, prompt: Prompt, key: GroupKey) -> Prompt | None:
+        """The prompt with the chosen frames of each clip in disorder; None without clips."""
+        if not prompt.clips:
+            return None
         clips = (ShuffledClip(clip, key.seed_for("control", number)) for number, clip in enumerate(prompt.clips))
         return replace(prompt, clips=tuple(clips))
 
