@@ -148,7 +148,7 @@ class PromptStream:
 
 
 def _lab_prompts(source: str) -> tuple[Prompt, ...]:
-    """A lab's world gives texts, or questions with `text`, `media` and `target`; it imports nothing of mmrl."""
+    """A lab's world gives texts, or questions with `text`, `target`, and `media` or `clips`: it imports no `Prompt`."""
     from mmrl import labs
 
     lab, _, split = source.removeprefix("lab:").partition("/")
@@ -157,7 +157,12 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
         asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(one) if isinstance(one, str) else Prompt(one.text, one.media, one.target) for one in asked)
+    return tuple(Prompt(one) if isinstance(one, str) else _asked(one) for one in asked)
+
+
+def _asked(question: Any) -> Prompt:
+    media, clips = getattr(question, "media", ()), getattr(question, "clips", ())
+    return Prompt(question.text, media, question.target, clips=clips)
 
 
 def _row(source: str, number: int, line: str) -> Prompt:
