@@ -76,8 +76,9 @@ class PromptEncoder:
         tokens = encoded["input_ids"][0]
         if self.max_tokens is not None and len(tokens) > self.max_tokens:
             raise ConfigError(
-                f"{called(prompt)} has {len(tokens)} tokens with its {len(images)} images and {len(clips)} videos, "
-                f"more than max_prompt_tokens {self.max_tokens}; raise it, or lower max_pixels"
+                f"{called(prompt)} has {len(tokens)} tokens with its {len(images)} images"
+                + (f" and {len(clips)} videos" if clips else "")
+                + f", more than max_prompt_tokens {self.max_tokens}; raise it, or lower max_pixels"
                 + (", total_pixels or the number of frames" if clips else "")
             )
         media = {
