@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mmrl._datasets import _layout, _synthetic
 from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.datasets import layout_names, load_dataset_prompts, write_synthetic
 from mmrl.errors import ConfigError
+from mmrl.video import FrameSampling, StoredClip
 
 ROWS, SEED = 5, 3
 GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspot", "screenspot_hf", "screenspot_pro")
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
+CLIPS = ("time_r1", "charades_sta", "video_r1")
 WIDTH, HEIGHT = 80, 50  # of the image of rows by hand
 
 
@@ -37,7 +40,7 @@ def tasks() -> list[_layout.Example]:
 
 def test_these_are_the_layouts() -> None:
     assert layout_names() == sorted(
-        {*GROUNDING, *ANSWERS, "gui_r1", "gui_r1_pixels", "ui_r1", "visual_rft"}
+        {*GROUNDING, *ANSWERS, "gui_r1", "gui_r1_pixels", "ui_r1", "visual_rft", *CLIPS, "android_control"}
     )  # a new one needs a line in this file, and in docs/data.md
 
 
@@ -51,10 +54,12 @@ def test_rows_are_read_as_they_were_written(written: Any, layout: str) -> None:
     prompts = written(layout)
     assert len(prompts) == ROWS
     for prompt, task in zip(prompts, tasks(), strict=True):
-        assert [picture.size for picture in prompt.media] == [task.size]
+        if not prompt.clips:
+            assert [picture.size for picture in prompt.media] == [task.size]
         assert prompt.text.count("<image>") in (0, 1)
-        assert task.name.split()[0] in prompt.text or task.number % 3 == 2
-        assert not {"images", "image", "messages", "conversations"} & set(prompt.target)
+        assert layout in CLIPS or not prompt.clips
+        assert task.name.split()[0] in prompt.text or task.number % 3 == 2 or layout == "video_r1"
+        assert not {"images", "image", "videos", "video", "messages", "conversations"} & set(prompt.target)
 
 
 @pytest.mark.parametrize("layout", GROUNDING)
@@ -69,6 +74,46 @@ def test_the_box_is_where_the_pixels_say(written: Any, layout: str) -> None:
 @pytest.mark.parametrize("layout", ANSWERS)
 def test_the_answer_is_a_text_without_tags(written: Any, layout: str) -> None:
     assert [prompt.target["answer"] for prompt in written(layout)] == [task.answer for task in tasks()]
+
+
+@pytest.mark.parametrize("layout", ["time_r1", "charades_sta"])
+def test_the_span_is_when_the_frames_say(written: Any, layout: str) -> None:
+    """By the colour in the middle of every frame of the file; a frame of 1/8 second begins at its own time."""
+    for prompt, task in zip(written(layout), tasks(), strict=True):
+        (clip,) = prompt.clips
+        frames = clip.load(FrameSampling(fps=8))
+        away = frames.pixels[:, :, 24, 24].double() - torch.tensor(_synthetic.COLOURS[task.name.split()[0]])
+        shown = frames.seconds[away.abs().sum(1) < 60]
+        assert prompt.target["span"] == pytest.approx((float(shown.min()), float(shown.max()) + 1 / 8))
+        assert prompt.target.get("duration") == (4.0 if layout == "time_r1" else None)
+
+
+def test_part_of_a_video_counts_from_its_own_start(tmp_path: Path) -> None:
+    row = {"video": "0000.mp4", "timestamp": [0.5, 1], "sentence": " A red square is shown. ", "duration": 2}
+    settings = write_synthetic("time_r1", tmp_path, 1, 0)
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([row | {"video_start": 1, "video_end": 3}]))
+    (prompt,) = load_dataset_prompts(settings.model_copy(update={"path": str(path)}))
+    assert prompt.text == "a red square is shown" and prompt.target == {"span": (0.5, 1.0), "duration": 2.0}
+    assert isinstance(prompt.clips[0], StoredClip) and (prompt.clips[0].start, prompt.clips[0].end) == (1.0, 3.0)
+
+
+def test_video_r1_has_videos_and_images_and_the_options_below_a_choice(written: Any) -> None:
+    for prompt, task in zip(written("video_r1"), tasks(), strict=True):
+        assert (len(prompt.clips), len(prompt.media)) == ((1, 0) if task.number % 2 == 0 else (0, 1))
+        is_choice = task.number % 3 == 0
+        assert prompt.target["answer"] == ("A" if is_choice else task.answer)
+        assert prompt.text.endswith(f"Options:\nA. {task.names[0]}\nB. {task.names[1]}") == is_choice
+        assert prompt.target["problem_type"] == ("multiple choice" if is_choice else "numerical")
+
+
+def test_android_control_has_a_place_a_text_or_a_kind_alone(written: Any) -> None:
+    found = [prompt.target for prompt in written("android_control")]
+    assert [target["action"] for target in found] == ["click", "scroll", "type", "navigate_back", "open"]
+    assert [target.get("input_text") for target in found] == [None, "down", tasks()[2].answer, None, "Clock"]
+    x, y = tasks()[0].point
+    assert found[0]["point"] == (round(x), round(y)) and "point" not in found[1]
+    assert found[0]["step_instruction"] == f"click on the {tasks()[0].name}"
 
 
 @pytest.mark.parametrize("layout", ["gui_r1", "gui_r1_pixels"])
@@ -235,8 +280,14 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("columns", {"prompt": [{"role": "user", "content": "a"}] * 2}, "one message of the user .*, got user, user"),
         ("columns", {"prompt": [{"role": "user", "content": [{"type": "video"}]}]}, "must be a text or an image"),
         ("columns", {"prompt": "<image><image>?", "image": "a.png"}, "text has 2 marks <image>, but it has 1 images"),
-        ("columns", {"prompt": "<video>?"}, "a mark <video>; only images are read"),
-        ("columns", {"prompt": "?", "videos": ["a.mp4"]}, "it has videos; only images are read"),
+        ("columns", {"prompt": "<video>?"}, "1 marks <video>, but it has 0 videos"),
+        ("columns", {"prompt": "?", "videos": ["a.mp4"]}, "there is no video file 'a.mp4'"),
+        ("r1_v", {"problem": "?", "solution": "3", "video": "a.mp4"}, "it has video, which this layout does not read"),
+        ("columns", {"prompt": "?", "span": [3, 2]}, r"span needs start < end, got \[3, 2\]"),
+        ("time_r1", {"video": "x.mp4", "timestamp": [0, 1], "sentence": "a"}, "there is no video file 'x.mp4'"),
+        ("charades_sta", {"line": "AB 3.0##someone sits"}, "a line is `VIDEO start end##sentence`"),
+        ("video_r1", {"problem": "?", "data_type": "audio", "solution": "1"}, "data_type must be 'image' or 'video'"),
+        ("android_control", {"screenshot": "a.png", "goal": "g", "action": "tap"}, "an object with 'action_type'"),
         ("columns", {"prompt": [{"role": "user", "content": PARTS}], "image": "a.png"}, "images in its messages and"),
         ("columns", {"prompt": "?", "box": [1, 2, 3, 4]}, "box needs an image to lie on"),
         ("columns", TEXT_ROW | {"box": [1, 2, 3]}, r"box needs 4 numbers, got \[1, 2, 3\]"),

@@ -16,7 +16,7 @@ from typing import Any
 from mmrl._datasets._arrow import table_rows
 from mmrl.errors import ConfigError
 
-FILES = (".jsonl", ".json", ".csv", ".parquet")
+FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")  # how an image folder describes its files
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -70,7 +70,7 @@ class Source:
         suffix = path.suffix.lower()
         if suffix == ".parquet":
             return self._loaded("parquet", path.parent, name, files=str(path))
-        return {".jsonl": _json_lines, ".json": _json, ".csv": _csv}[suffix](path, name)
+        return {".jsonl": _json_lines, ".json": _json, ".csv": _csv, ".txt": _text_lines}[suffix](path, name)
 
     def _loaded(self, what: str, images: Path | None, name: str, files: str | None = None) -> Iterator[RawRow]:
         table = _arrow_table(what, self.subset, self.split or "train", self.cache, name, files)
@@ -119,6 +119,20 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
                     yield RawRow(place, {}, path.parent, f"it is not JSON: {error.msg} at character {error.colno}")
                 except (ValueError, RecursionError) as error:
                     yield RawRow(place, {}, path.parent, f"it cannot be read: {error}")
+
+
+def _text_lines(path: Path, name: str) -> Iterator[RawRow]:
+    """Every line that is not empty, as the field `line`."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{name}, line {number}"
+            try:
+                text = line.decode("utf-8-sig").strip()
+            except UnicodeDecodeError as error:
+                yield RawRow(place, {}, path.parent, f"it is no UTF-8: {error}")
+                continue
+            if text:
+                yield RawRow(place, {"line": text}, path.parent)
 
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:

@@ -12,7 +12,7 @@ from mmrl.data import Prompt
 from mmrl.errors import ConfigError
 from mmrl.plugins import did_you_mean
 
-FileType = Literal["jsonl", "json", "parquet"]
+FileType = Literal["jsonl", "json", "parquet", "txt"]
 IntBox = tuple[int, int, int, int]
 
 
@@ -27,6 +27,8 @@ class Example:
     boxes: tuple[IntBox, IntBox]  # x1, y1, x2, y2; half-open
     names: tuple[str, str]
     answer: str
+    clip: str  # the name of a video under the same folder that shows the first name's colour for a while
+    span: tuple[float, float]  # when, in seconds
 
     @property
     def box(self) -> IntBox:
@@ -46,7 +48,10 @@ class Example:
 
 
 class Layout(Protocol):
-    """How somebody's files write a task: reads their rows, and writes rows like theirs."""
+    """How somebody's files write a task: reads their rows, and writes rows like theirs.
+
+    A layout whose rows have videos says so by a class attribute `has_clips`.
+    """
 
     file: ClassVar[FileType]  # what such data come in
     fields: ClassVar[tuple[str, ...]]  # what is read; all other fields of a row join its target

@@ -40,7 +40,7 @@ class PictureFolder:
         that leaves the folder among it, and for a file that is missing or no image.
         """
         if isinstance(value, str) and value not in self._seen and not _is_encoded(value):
-            self._seen[value] = _checked(StoredPicture(value, path=self._find(value)))
+            self._seen[value] = _checked(StoredPicture(value, path=self.find(value)))
         if isinstance(value, str) and value in self._seen:
             return self._seen[value]
         if isinstance(value, Mapping):
@@ -49,25 +49,26 @@ class PictureFolder:
             if value.get("path") is not None:
                 return self.picture(value["path"], name)
             raise BadRow(f"{name} needs 'bytes' or 'path', got {', '.join(map(str, value)) or 'nothing'}")
-        return _checked(StoredPicture(name, content=_content(value, name)))
+        return _checked(StoredPicture(name, content=content_of(value, name)))
 
-    def _find(self, text: str) -> Path:
+    def find(self, text: str, what: str = "image") -> Path:
+        """The file that a path means; `what` is what errors call it. Raises BadRow as for pictures."""
         if re.match(r"(https?|ftp|s3|gs|hf)://", text, re.IGNORECASE):
-            raise BadRow(f"{text!r} is an address; images are not fetched from the web: give files or bytes")
+            raise BadRow(f"{text!r} is an address; {what}s are not fetched from the web: give files or bytes")
         if self.root is None:
-            raise BadRow(f"the image {text!r} is a path; say with `images` which folder it is under")
+            raise BadRow(f"the {what} {text!r} is a path; say with `images` which folder it is under")
         try:
             path = (self.root / text.removeprefix("file://")).resolve()
             is_inside = path.is_relative_to(self.root.resolve())
             if not is_inside and not self.outside:
                 raise BadRow(
-                    f"the image {text!r} lies outside of {str(self.root)!r}; "
+                    f"the {what} {text!r} lies outside of {str(self.root)!r}; "
                     "set `images` to the folder it is under, or `outside: true`"
                 )
             if not path.is_file():
-                raise BadRow(f"there is no image file {text!r} under {str(self.root)!r}")
+                raise BadRow(f"there is no {what} file {text!r} under {str(self.root)!r}")
         except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
-            raise BadRow(f"cannot look for the image {text[:80]!r}: {error}") from error
+            raise BadRow(f"cannot look for the {what} {text[:80]!r}: {error}") from error
         except ValueError as error:
             if isinstance(error, BadRow):
                 raise
@@ -82,7 +83,8 @@ def _is_encoded(text: str) -> bool:
     return is_long and BASE64.fullmatch(text) is not None
 
 
-def _content(value: Any, name: str) -> bytes | memoryview:
+def content_of(value: Any, name: str) -> bytes | memoryview:
+    """The bytes of a file from bytes, base64 text (a data URI or bare) or a PIL image; raises BadRow for all else."""
     if isinstance(value, memoryview | bytes):
         return value
     if isinstance(value, bytearray):

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmrl._datasets import _values
+from mmrl._datasets._clips import clip_of
 from mmrl._datasets._pictures import BadRow, PictureFolder
 from mmrl.coordinates import Box, Convention, Point
 from mmrl.data import Prompt
 from mmrl.media import StoredPicture
+from mmrl.video import StoredClip
 
-IMAGE_MARK = "<image>"
-OTHER_MEDIA = ("videos", "video", "audios", "audio")
+IMAGE_MARK, VIDEO_MARK = "<image>", "<video>"
+OTHER_MEDIA = ("videos", "video", "audios", "audio")  # left in a row, they would be silently left out
 
 
 def without_none(value: Any) -> Any:
@@ -31,14 +33,14 @@ class Row:
     folder: PictureFolder
     columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
 
+    names: list[str] = field(init=False)  # all its fields, as the file calls them
+
     def __post_init__(self) -> None:
         try:
             self.values = without_none(self.values)
         except RecursionError:
             raise BadRow("its fields are nested too deep") from None
-        for name in OTHER_MEDIA:
-            if self.take(name):
-                raise BadRow(f"it has {name}; only images are read")
+        self.names = sorted(self.columns.get(name, name) for name in self.values)
 
     def take(self, name: str) -> Any:
         """The value of a field, which is then used up; None where there is none."""
@@ -48,7 +50,7 @@ class Row:
         """The same of a field that must be there."""
         if name not in self.values:
             called = f"{self.columns[name]!r} (for {name!r})" if name in self.columns else repr(name)
-            raise BadRow(f"it has no field {called}; its fields are {', '.join(sorted(self.values)) or 'none'}")
+            raise BadRow(f"it has no field {called}; its fields are {', '.join(self.names) or 'none'}")
         return self.take(name)
 
     def text(self, name: str) -> str:
@@ -77,6 +79,25 @@ class Row:
             raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(found)}")
         return found[0]
 
+    def clips(
+        self, names: Sequence[str], start: float | None = None, end: float | None = None
+    ) -> tuple[StoredClip, ...]:
+        """The videos of the first of these fields that is there, or the parts of them between two times in seconds."""
+        for name in names:
+            value = _values.parsed(self.take(name))
+            if isinstance(value, list):
+                return tuple(clip_of(self.folder, one, f"{name} {n}", start, end) for n, one in enumerate(value, 1))
+            if value is not None and value != "":
+                return (clip_of(self.folder, value, name, start, end),)
+        return ()
+
+    def needed_clip(self, names: Sequence[str], start: float | None = None, end: float | None = None) -> StoredClip:
+        """The one video that a row is about."""
+        found = self.clips(names, start, end)
+        if len(found) != 1:
+            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(found)}")
+        return found[0]
+
     def box(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Box:
         """A box on the first image, in its pixels."""
         return _values.box(self.need(name), name, size_of(media, name), convention)
@@ -93,21 +114,31 @@ class Row:
         return _values.point(self.need(name), name, size_of(media, name), convention)
 
     def prompt(
-        self, text: str, media: Sequence[StoredPicture], target: Mapping[str, Any], system: str | None = None
+        self,
+        text: str,
+        media: Sequence[StoredPicture],
+        target: Mapping[str, Any],
+        system: str | None = None,
+        *,
+        clips: Sequence[StoredClip] = (),
     ) -> Prompt:
         """The prompt; fields that nobody took join the target under their own names, bytes excepted."""
+        if unread := next((name for name in OTHER_MEDIA if self.take(name)), None):
+            raise BadRow(f"it has {unread}, which this layout does not read")
         rest = {key: value for key, value in self.values.items() if not _holds_bytes(value)}
-        return Prompt(text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system)
+        return Prompt(
+            text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system, tuple(clips)
+        )
 
 
 def check_marks(prompt: Prompt) -> None:
     """Raises BadRow for a text that is empty or no Unicode, or whose marks are not as many as the images."""
-    marks = prompt.text.count(IMAGE_MARK)
-    if marks and marks != len(prompt.media):
-        raise BadRow(f"its text has {marks} marks {IMAGE_MARK}, but it has {len(prompt.media)} images")
-    for other in ("<video>", "<audio>"):
-        if other in prompt.text:
-            raise BadRow(f"its text has a mark {other}; only images are read")
+    for mark, media in ((IMAGE_MARK, prompt.media), (VIDEO_MARK, prompt.clips)):
+        marks = prompt.text.count(mark)
+        if marks and marks != len(media):
+            raise BadRow(f"its text has {marks} marks {mark}, but it has {len(media)} {mark[1:-1]}s")
+    if "<audio>" in prompt.text:
+        raise BadRow("its text has a mark <audio>; sound is not read")
     if not prompt.text.strip():
         raise BadRow("its prompt is empty")
     try:

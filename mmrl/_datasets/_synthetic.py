@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from mmrl._datasets import _layout
+from mmrl._datasets import _clips, _layout
 from mmrl._datasets._layout import Example, IntBox, Layout
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
@@ -31,6 +31,7 @@ def examples(rows: int, seed: int) -> Iterator[Example]:
         yield Example(
             number, f"{number:04d}.png", content.getvalue(), size, boxes,
             (f"{names[0]} square", f"{names[1]} square"), str(rng.randint(1, 9)),
+            f"{number:04d}.mp4", _span(rng),
         )  # fmt: skip
 
 
@@ -44,6 +45,9 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for task in tasks:
         (folder / "images" / task.image).write_bytes(task.content)
+        if getattr(found, "has_clips", False):
+            colour = COLOURS[task.name.split()[0]]
+            (folder / "images" / task.clip).write_bytes(_clips.example_clip(colour, *task.span))
     path = folder / f"rows.{found.file}"
     _save(path, [_renamed(found, layout, task, columns) for task in tasks])
     return path
@@ -67,6 +71,8 @@ def _save(path: Path, rows: list[dict[str, Any]]) -> None:
         import pyarrow.parquet
 
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".txt":
+        path.write_text("".join(f"{row['line']}\n" for row in rows), encoding="utf-8")
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     else:
@@ -77,3 +83,9 @@ def _box(rng: random.Random, left: int, right: int, height: int) -> IntBox:
     """A box of at least 8 pixels a side between two columns of the image."""
     x1, y1 = rng.randint(left, right - 8), rng.randint(0, height - 8)
     return x1, y1, rng.randint(x1 + 8, right), rng.randint(y1 + 8, height)
+
+
+def _span(rng: random.Random) -> tuple[float, float]:
+    """Half seconds, at least one second long."""
+    start = rng.randint(0, 2 * _clips.SECONDS - 2)
+    return start / 2, rng.randint(start + 2, 2 * _clips.SECONDS) / 2

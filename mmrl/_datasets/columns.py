@@ -1,9 +1,9 @@
-"""Your own columns: `prompt` (text or messages), `images`, `system`, and the fields of the target by their names."""
+"""Your own columns: `prompt` (text or messages), `images`, `videos`, `system`, and the target's fields by name."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl._datasets import _values
+from mmrl._datasets import _clips, _values
 from mmrl._datasets._layout import Example, FileType
 from mmrl._datasets._messages import media_of, question
 from mmrl._datasets._pictures import BadRow
@@ -13,18 +13,19 @@ from mmrl.data import Prompt
 
 @dataclass(frozen=True)
 class Columns:
-    """The field's common denominator; boxes and points are in pixels of the first image."""
+    """The field's common denominator; boxes and points are in pixels of the first image, times in seconds."""
 
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = (
-        "prompt", "messages", "images", "image", "system",
-        "box", "boxes", "labels", "point", "answer", "action", "input_text",
+        "prompt", "messages", "images", "image", "videos", "video", "system",
+        "span", "duration", "box", "boxes", "labels", "point", "answer", "action", "input_text",
     )  # fmt: skip
 
     def prompt(self, row: Row) -> Prompt:
         name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
         asked = question(row.need(name), name)
-        media = media_of(row, asked)
+        media, clips = media_of(row, asked), row.clips(["videos", "video"])
+        duration = _clips.seconds(row.take("duration"), "duration") if "duration" in row.values else None
         system = row.take("system")
         if not isinstance(system, str | None):
             raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
@@ -33,6 +34,8 @@ class Columns:
             "box": row.box("box", media) if "box" in row.values else None,
             "point": row.point("point", media) if "point" in row.values else None,
             "input_text": row.text("input_text") if "input_text" in row.values else None,
+            "span": _clips.span(row.take("span"), "span", duration) if "span" in row.values else None,
+            "duration": duration,
         }
         if "action" in row.values:
             target["action"] = _values.action(row.take("action"))
@@ -41,7 +44,7 @@ class Columns:
         if "labels" in row.values:
             target["labels"] = _values.texts(row.take("labels"), "labels")
             _values.detections(target.get("boxes", ()), target["labels"])
-        return row.prompt(asked.text, media, target, asked.system if system is None else system)
+        return row.prompt(asked.text, media, target, asked.system if system is None else system, clips=clips)
 
     def row(self, example: Example) -> dict[str, Any]:
         return {
