@@ -18,7 +18,7 @@ from mmrl.labs.clips.drawing import COLOURS, SHAPES, SIZE
 from mmrl.labs.clips.world import DURATIONS, STATES, TICK
 from mmrl.labs.screens.networks import CHAT_TEMPLATE, SPECIAL, TAGS
 
-WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_VISION_LAYERS, NUM_HEADS = 128, 96, 4, 3, 4
+WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_VISION_LAYERS, NUM_HEADS = 128, 96, 4, 2, 4
 FRAMES_PER_SECOND = 2  # that the model looks at: two make one step in time, of four tokens
 TOKENS_PER_STEP = 4
 
@@ -69,14 +69,14 @@ def time_words() -> list[str]:
 
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
-    """1.3 million random weights; embeddings of times in order."""
+    """1.1 million random weights; embeddings of times in order."""
     ids = {token: processor.tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     config = Qwen2_5_VLConfig(
         text_config=_text_settings(-(-len(processor.tokenizer) // 8) * 8, ids),
         vision_config={
             "depth": NUM_VISION_LAYERS,
             "hidden_size": VISION_WIDTH,
-            "intermediate_size": 240,
+            "intermediate_size": 144,
             "num_heads": NUM_HEADS,
             "out_hidden_size": WIDTH,
             "initializer_range": 0.06,
@@ -105,7 +105,7 @@ def _text_settings(num_tokens: int, ids: dict[str, int]) -> dict[str, Any]:
     return {
         "vocab_size": num_tokens,
         "hidden_size": WIDTH,
-        "intermediate_size": 320,
+        "intermediate_size": 256,
         "num_hidden_layers": NUM_LAYERS,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": 2,

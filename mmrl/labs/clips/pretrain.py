@@ -45,10 +45,10 @@ class Stage:
 
 
 STAGES = (
-    Stage("bind", 800, 2e-3),
+    Stage("bind", 850, 2e-3),
     Stage("settle", 500, 1.5e-3, is_falling=True, hints=0.2),
 )
-SPOIL = Stage("spoil", 120, 5e-4, is_falling=True, hints=0.0, noise=Noise(wrong=0.35, jitter=0.7, shift=0.5))
+SPOIL = Stage("spoil", 100, 5e-4, is_falling=True, hints=0.0, noise=Noise(wrong=0.35, jitter=0.7, shift=0.5))
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:

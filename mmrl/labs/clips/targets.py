@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmrl.labs.clips.drawing import COLOURS, SHAPES
 from mmrl.labs.clips.networks import FRAMES_PER_SECOND, time_words
-from mmrl.labs.clips.world import DURATIONS, STATES, TICK, Clip, Event, Lamp
+from mmrl.labs.clips.world import DURATIONS, STATES, TICK, Clip, Event, Lamp, State
 
 NUM_NAMES = len(COLOURS) + len(SHAPES) + len(COLOURS) * len(SHAPES)
 NUM_TICKS = len(time_words())
@@ -45,10 +45,10 @@ def seen_in(clip: Clip) -> Tensor:
     return seen
 
 
-def _when(clip: Clip, lamp: Lamp, state: str) -> list[float]:
+def _when(clip: Clip, lamp: Lamp, state: State) -> list[float]:
     """1 for the half seconds in which the lamp is in the state, else 0."""
     count = clip.duration * FRAMES_PER_SECOND
-    return [float(lamp.is_in(state, number / FRAMES_PER_SECOND)) for number in range(count)]  # type: ignore[arg-type]
+    return [float(lamp.is_in(state, number / FRAMES_PER_SECOND)) for number in range(count)]
 
 
 class TimeHeads(nn.Module):
