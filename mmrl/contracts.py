@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from mmrl.actions import Action
 from mmrl.data import Granularity, Observation, Outputs, Prompt, Rollout, Scores, WeightsName
-from mmrl.errors import ConfigError, RunError
+from mmrl.errors import ConfigError, DivergedError, RunError
 from mmrl.evaluations import Evaluation
 from mmrl.keys import GroupKey
 from mmrl.views import View
 from mmrl.weights import Weights
 
-__all__ = ["ConfigError", "Granularity", "RunError"]  # part of the contract: what a plug-in raises and says of itself
+__all__ = ["ConfigError", "DivergedError", "Granularity", "RunError"]  # what a plug-in raises, and says of itself
 
 Scope = Literal["decision", "path", "group"]
 Draws = Literal["latents", "tokens", "turns"]

@@ -68,14 +68,15 @@ class Engine:
     def together(self) -> Iterator[None]:
         """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
 
-        It waits for all processes; the block itself must not. Raises ConfigError or RunError as the block did.
+        It waits for all processes; the block itself must not. Raises what the block did; on the other processes
+        ConfigError or RunError.
         """
-        own: ConfigError | RunError | None = None
+        own: Exception | None = None
         try:
             yield
-        except (ConfigError, RunError) as error:
+        except Exception as error:  # whatever it is: the others would wait for a process that just ends
             own = error
-        first = next((error for error in self.gather([own]) if error is not None), None)
+        first = next((error for error in self.gather([_told(own)]) if error is not None), None)
         if first is not None:
             raise own or first
 
@@ -99,14 +100,20 @@ class Engine:
     def step(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None
     ) -> Tensor:
-        """One optimizer step on the summed gradients; returns their norm before clipping."""
+        """One optimizer step on the summed gradients, none if they are not finite; their norm before clipping."""
         self.sum_gradients(parameters)
         self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        if self.scaler.is_enabled() or norm.isfinite():  # NaN would stay in the weights; the scaler sees to it itself
+            self.scaler.step(optimizer)
+            self.scaler.update()
         optimizer.zero_grad(set_to_none=True)
         return norm
+
+    @property
+    def may_scale(self) -> bool:
+        """Whether gradients that overflowed may yet be finite with a smaller scale of the loss."""
+        return self.scaler.is_enabled() and self.scaler.get_scale() >= 1
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.scaler.state_dict())
@@ -114,3 +121,10 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self.scaler.load_state_dict(state)
+
+
+def _told(error: Exception | None) -> ConfigError | RunError | None:
+    """An error as the other processes hear of it: ours as they are, others, which need not pickle, in words."""
+    if error is None or isinstance(error, ConfigError | RunError):
+        return error
+    return RunError(f"another process failed with {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The two ways in which a command ends badly."""
+"""The ways in which a command ends badly."""
 
 
 class ConfigError(ValueError):
@@ -7,3 +7,7 @@ class ConfigError(ValueError):
 
 class RunError(RuntimeError):
     """The run failed for a reason that is not the user's input (disk full, too many failed rewards). Exit code 1."""
+
+
+class DivergedError(RunError):
+    """A network gave NaN or infinity where its numbers must be finite: its weights are broken, mostly by training."""

@@ -1,7 +1,7 @@
 """Held-out evaluation: fixed prompts, fixed noise, a sampler of its own."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ from mmrl.engine import Engine
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
+
+
+class EvaluationStopped(Exception):
+    """A stop was requested before all prompts were evaluated."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,22 @@ class Evaluator:
     chunk: int  # prompts sampled at once
     saved_samples: int = 0
 
-    def __call__(self) -> Result:
-        """Evaluates the policy under `weights`; every process must call it."""
+    def __call__(self, is_stopping: Callable[[], bool] = lambda: False) -> Result:
+        """Evaluates the policy under `weights`; every process must call it.
+
+        `is_stopping` is asked before each chunk, on all processes alike. Raises EvaluationStopped where it says so.
+        """
         numbered = [(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)]
         mine = self.engine.share(numbered)
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
-        with self.policy.weights(self.weights), self.engine.together():
-            for start in range(0, len(mine), self.chunk):
+        most = -(-len(numbered) // self.engine.num_processes)  # prompts of one process
+        for start in range(0, most, self.chunk):
+            if is_stopping():
+                raise EvaluationStopped
+            with self.policy.weights(self.weights), self.engine.together():
+                if start >= len(mine):
+                    continue
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
                 rollout = self.policy.rollout(prompts, plans, keys)

@@ -91,7 +91,9 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
         bar.say(_beginning(trainer))
         trainer.tracking = Tracking(MetricsLog(folder / "metrics.jsonl"), watchers, bar)
     kept = trainer.progress.iteration if saved is not None else -1
-    with trainer.tracking.open(folder, config.model_dump(mode="json"), kept), _stop_on_signal(trainer):
+    is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
+    settings = config.model_dump(mode="json")
+    with trainer.tracking.open(folder, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer):
         if trainer.engine.is_main and resume:  # only now: settings that fail must not stay in the run directory
             start.write_config(folder, config)
         is_complete = trainer.train()
@@ -269,7 +271,10 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once."""
+    """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once.
+
+    An evaluation is left before its next chunk, and made again on resume.
+    """
 
     def ask(number: int, frame: FrameType | None) -> None:
         if trainer.stop_requested:
@@ -277,7 +282,10 @@ def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
         trainer.stop_requested = True
         if trainer.engine.is_main:
             # not print: the signal may have come in the middle of one
-            os.write(2, b"\nfinishing this iteration and saving; once more to stop at once\n")
+            os.write(
+                2,
+                b"\nstopping: an iteration is finished, an evaluation left; then all is saved; once more: at once\n",
+            )
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -57,11 +57,19 @@ class MetricsLog:
         """
         return [numbers for _, numbers in self._lines()]
 
-    def cut_back(self, iteration: int) -> None:
-        """Keeps the lines up to `iteration` (-1: none) as they are and drops the rest, in one step."""
+    def cut_back(self, iteration: int, *, is_evaluated: bool = True) -> None:
+        """Keeps the lines up to `iteration` (-1: none) as they are and drops the rest, in one step.
+
+        `is_evaluated` False: the evaluation of `iteration` itself is made again, and its line goes too.
+        """
         if not self.path.exists():
             return
-        kept = [line for line, numbers in self._lines() if numbers["iteration"] <= iteration]
+        kept = [
+            line
+            for line, numbers in self._lines()
+            if numbers["iteration"] < iteration
+            or (numbers["iteration"] == iteration and (is_evaluated or "held_out/score" not in numbers))
+        ]
         temporary = self.path.with_name(f".tmp-{self.path.name}")
         temporary.write_bytes(b"".join(line + b"\n" for line in kept))
         _flush(temporary)
@@ -161,14 +169,15 @@ class Tracking:
     progress: Progress | None = None
     _opened: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
-    def open(self, folder: Path, config: Mapping[str, Any], kept: int = -1) -> Self:
+    def open(self, folder: Path, config: Mapping[str, Any], kept: int = -1, *, is_evaluated: bool = True) -> Self:
         """Starts all parts for the run directory `folder`; numbers after iteration `kept` (-1: all) are dropped.
 
+        `is_evaluated`: as for `MetricsLog.cut_back`.
         Raises ConfigError where a tracker's package is missing or refuses the run; then nothing stays open.
         """
         with ExitStack() as opened:
             if self.metrics is not None:
-                self.metrics.cut_back(kept)
+                self.metrics.cut_back(kept, is_evaluated=is_evaluated)
             for tracker in self.trackers:
                 tracker.open(folder, config, kept)
                 opened.callback(tracker.close)

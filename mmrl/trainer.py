@@ -1,6 +1,5 @@
 """The loop: collect groups, score, learn, evaluate, save. It knows no modality and no algorithm by name."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,31 +13,17 @@ from mmrl import checkpoint
 from mmrl.checkpoint import Checkpoint
 from mmrl.collect import Collected, Collector
 from mmrl.config import RunConfig
-from mmrl.contracts import Advantage, ConfigError, Loss, LossBatch, Modality
+from mmrl.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
 from mmrl.data import WeightsName
+from mmrl.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.engine import Engine
-from mmrl.evaluation import Evaluator, Result, save_samples
+from mmrl.evaluation import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.keys import GroupKey, generator, seed_from
 from mmrl.optimizer import learning_rate
+from mmrl.progress import Progress
 from mmrl.scoring import score_metrics
 from mmrl.tracking import Tracking
-from mmrl.update import OldSource, StepMetrics, Updater
-
-
-@dataclass
-class Progress:
-    """How far a run is; with the tensors, all that a checkpoint holds."""
-
-    iteration: int = 0  # done
-    train_seconds: float = 0.0  # of iterations with scoring and saving, without evaluation
-    network_calls: int = 0  # network evaluations for training, all processes, in batch elements
-    before: float | None = None  # held-out score before training
-    latest: float | None = None
-    best: float | None = None
-    best_iteration: int | None = None
-    idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
-    others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
-    others_latest: dict[str, float] = field(default_factory=dict)
+from mmrl.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups
 
 
 @dataclass
@@ -72,12 +57,24 @@ class Trainer:
     def train(self) -> bool:
         """Runs to the last iteration, or until time is up or a stop is requested, and saves.
 
-        Returns whether the run is done; False where it was stopped, to be resumed.
+        Returns whether the run is done; False where it was stopped, to be resumed. Raises RunError where the weights
+        diverged; no weights that are not finite are saved.
         """
-        now, total, evaluation = self.progress, self.config.iterations, self.config.evaluation
-        if now.iteration == 0:
-            self._evaluate()
-        is_done, is_stopping = now.iteration >= total or self._is_time_up(), self._is_stopping()
+        try:
+            return self._train()
+        except DivergedError as error:
+            now = self.progress
+            if now.iteration == 0:  # nothing was trained yet: it is the model
+                raise
+            rate, last_good = self.config.optimizer.learning_rate, now.iteration - 1 - now.stuck
+            raise diverged(error, now.iteration, rate, self.folder, last_good) from error
+
+    def _train(self) -> bool:
+        now, total = self.progress, self.config.iterations
+        is_done = now.iteration >= total or self._is_time_up()
+        if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # one that a stop cut short
+            self.save()
+        is_stopping = self._is_stopping()
         while not is_done and not is_stopping:
             started = time.perf_counter()
             metrics = self._iterate(now.iteration)
@@ -86,17 +83,30 @@ class Trainer:
             metrics["time/iteration"] = time.perf_counter() - started
             with self.engine.together():
                 self.tracking.log(now.iteration, metrics)
+            self._check_learning()
             now.train_seconds += time.perf_counter() - started
             is_done = now.iteration >= total or self._is_time_up()
-            if is_done or (evaluation is not None and self._is_due(evaluation.every)):
+            is_due = is_done or self._is_due(self.config.checkpoint.every)
+            if self._awaits_evaluation(is_done):
+                if is_due:  # first of all: an evaluation is long, and made again where it is cut short
+                    self._timed_save()
                 self._evaluate()
             is_stopping = self._is_stopping()  # asked once: the answer that saves is the one that ends the loop
-            started = time.perf_counter()
             is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
-            if is_done or is_stopping or is_best or self._is_due(self.config.checkpoint.every):
-                self.save()
-            now.train_seconds += time.perf_counter() - started
-        return is_done
+            if is_due or is_stopping or is_best:
+                self._timed_save()
+        return is_done and not self._awaits_evaluation(is_done)
+
+    def _check_learning(self) -> None:
+        """Raises DivergedError for weights that are not to be saved, and where no gradient is finite any more."""
+        check_weights(self._parameters())
+        if self.progress.stuck >= min(MAX_STUCK, self.config.iterations):
+            raise DivergedError(f"no gradient was finite in {self.progress.stuck} iterations in a row")
+
+    def _timed_save(self) -> None:
+        started = time.perf_counter()
+        self.save()
+        self.progress.train_seconds += time.perf_counter() - started
 
     def save(self) -> None:
         """Writes a checkpoint; every process must call it."""
@@ -182,9 +192,8 @@ class Trainer:
         if decay is not None:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
-        if norms:
-            metrics["optimizer/grad_norm"] = float(torch.stack(norms).mean())
-        return metrics | self._mean_metrics(steps)
+        self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.engine.may_scale)
+        return metrics | norm_metrics(norms) | mean_metrics(steps, self.engine)
 
     def _batch(self, collected: Collected) -> LossBatch | None:
         """This process's samples with their advantages, which are made from the scores of all."""
@@ -210,22 +219,6 @@ class Trainer:
             steps += [[kept[int(n)] for n in part] for part in parts if len(part)]
         return steps
 
-    def _mean_metrics(self, steps: list[StepMetrics]) -> dict[str, float]:
-        """Weighted means over steps, micro-batches and processes."""
-        names = sorted({name for seen in steps for name in seen.totals})
-        if names:
-            totals = (
-                torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
-            )
-            columns = [name for seen in steps for name in seen.totals]
-            own = {name: totals[[n for n, c in enumerate(columns) if c == name]].sum(0).tolist() for name in names}
-        else:
-            own = {}
-        gathered = self.engine.gather([own])
-        everywhere = sorted({name for seen in gathered for name in seen})
-        sums = {n: [math.fsum(s[n][part] for s in gathered if n in s) for part in (0, 1)] for n in everywhere}
-        return {name: total / weight for name, (total, weight) in sums.items() if weight > 0}
-
     def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
         counts = self.engine.gather([(collected.num_calls, update_calls)])
         rollout, update = (sum(column) for column in zip(*counts, strict=True))
@@ -237,30 +230,41 @@ class Trainer:
             "calls/update": float(update),
         }
 
-    def _evaluate(self) -> None:
-        if self.evaluator is None:
-            return
-        started = time.perf_counter()
-        result: Result = self.evaluator()
-        now = self.progress
-        now.latest = result.score
+    def _awaits_evaluation(self, is_done: bool) -> bool:
+        """Whether the weights at hand are to be evaluated: before training, at its end, and every few iterations."""
+        now, settings = self.progress, self.config.evaluation
+        if self.evaluator is None or now.evaluated == now.iteration:
+            return False
+        return now.iteration == 0 or is_done or (settings is not None and self._is_due(settings.every))
+
+    def _evaluate(self) -> bool:
+        """Whether it came to its end; where a stop is requested nothing of it is kept, and it is made on resume."""
+        assert self.evaluator is not None
+        started, now = time.perf_counter(), self.progress
+        try:
+            result: Result = self.evaluator(self._is_stopping)
+            others = {name: evaluator(self._is_stopping) for name, evaluator in self.also_evaluated.items()}
+        except EvaluationStopped:
+            return False
+        now.latest, now.evaluated = result.score, now.iteration
         if now.iteration == 0:
             now.before = result.score
         if now.iteration > 0 and (now.best is None or result.score > now.best):
             now.best, now.best_iteration = result.score, now.iteration
         metrics = dict(result.metrics)
-        for name, evaluator in self.also_evaluated.items():
-            other = evaluator()
+        for name, other in others.items():
             now.others_latest[name] = other.score
             now.others_before.setdefault(name, other.score)
             metrics |= {
                 f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
             }
-        self.tracking.log(now.iteration, metrics | {"time/evaluation": time.perf_counter() - started})
-        if self.engine.is_main and result.samples:
-            folder = self.folder / "samples" / f"{now.iteration:06d}"
-            save_samples(result.samples, folder)
-            self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+        with self.engine.together():
+            self.tracking.log(now.iteration, metrics | {"time/evaluation": time.perf_counter() - started})
+            if self.engine.is_main and result.samples:
+                folder = self.folder / "samples" / f"{now.iteration:06d}"
+                save_samples(result.samples, folder)
+                self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+        return True
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.progress.iteration % every == 0
@@ -281,12 +285,3 @@ class Trainer:
 
     def _flat_optimizer(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return checkpoint.flatten_optimizer(self.optimizer, self.names)
-
-
-def select_groups(batch: LossBatch | None, draws: list[int]) -> tuple[Tensor, LossBatch | None]:
-    """Rows of the samples of the groups `draws`, and the batch with weight 0 for all others."""
-    if batch is None:
-        return torch.zeros(0, dtype=torch.int64), None
-    chosen = torch.isin(batch.group.cpu(), torch.tensor(draws)) & (batch.weight[:, 0] > 0).cpu()
-    weight = batch.weight * chosen.to(batch.weight.device)[:, None]
-    return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)

@@ -1,5 +1,6 @@
 """One optimizer step: views, micro-batches of network calls, the loss, the gradient."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -162,3 +163,25 @@ def _add_entropy(evaluations: Evaluations, weight: Tensor, metrics: StepMetrics)
     entropy = getattr(evaluations.trained, "entropy", None)
     if entropy is not None:
         metrics.add("policy/entropy", entropy, weight)
+
+
+def mean_metrics(steps: Sequence[StepMetrics], engine: Engine) -> dict[str, float]:
+    """Weighted means over steps, micro-batches and processes; every process must call it."""
+    own: dict[str, list[float]] = {}
+    if columns := [name for seen in steps for name in seen.totals]:
+        totals = torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
+        places = {name: [n for n, column in enumerate(columns) if column == name] for name in sorted(set(columns))}
+        own = {name: totals[rows].sum(0).tolist() for name, rows in places.items()}
+    gathered = engine.gather([own])
+    everywhere = sorted({name for seen in gathered for name in seen})
+    sums = {n: [math.fsum(s[n][part] for s in gathered if n in s) for part in (0, 1)] for n in everywhere}
+    return {name: total / weight for name, (total, weight) in sums.items() if weight > 0}
+
+
+def select_groups(batch: LossBatch | None, draws: list[int]) -> tuple[Tensor, LossBatch | None]:
+    """Rows of the samples of the groups `draws`, and the batch with weight 0 for all others."""
+    if batch is None:
+        return torch.zeros(0, dtype=torch.int64), None
+    chosen = torch.isin(batch.group.cpu(), torch.tensor(draws)) & (batch.weight[:, 0] > 0).cpu()
+    weight = batch.weight * chosen.to(batch.weight.device)[:, None]
+    return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmrl.contracts import DivergedError
+
 
 @dataclass(frozen=True)
 class Shaping:
@@ -33,7 +35,7 @@ class Shaping:
 def shaped_log_probs(logits: Tensor, shaping: Shaping) -> Tensor:
     """Log-probs [n, V] in float32 of the shaped distribution of logits [n, V]; -inf outside of its support.
 
-    Raises ValueError where a row has no token left, or holds NaN or +inf.
+    Raises DivergedError where a row has no token left, or holds NaN or +inf.
     """
     scores = logits.to(torch.float32, copy=True)
     scores[:, list(shaping.banned)] = -math.inf
@@ -41,7 +43,7 @@ def shaped_log_probs(logits: Tensor, shaping: Shaping) -> Tensor:
     if not best.isfinite().all():
         row = int((~best.isfinite()).flatten().nonzero()[0])
         banned = len(set(shaping.banned))
-        raise ValueError(
+        raise DivergedError(
             f"no token can be drawn in row {row}: the largest of its {scores.shape[1]} logits, without {banned} "
             f"banned ones, is {best[row].item()}; it must be a finite number"
         )

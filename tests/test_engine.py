@@ -94,6 +94,7 @@ def _failing() -> dict[str, str]:
         ("other", None, ConfigError("mine")),
         ("main", RunError("disk"), None),
         ("both", RunError("first"), ConfigError("second")),
+        ("foreign", None, KeyError("lost")),
         ("nobody", None, None),
     ):
         own: Exception | None = on_main if engine.is_main else on_other
@@ -102,15 +103,22 @@ def _failing() -> dict[str, str]:
                 if own is not None:
                     raise own
             seen[name] = "fine"
-        except (ConfigError, RunError) as error:
+        except (ConfigError, RunError, KeyError) as error:
             seen[name] = f"{type(error).__name__}: {error}"
     return seen
 
 
 def test_an_error_of_one_process_is_raised_on_all() -> None:
     main, other = in_processes(_failing, 2)
-    assert main == {"other": "ConfigError: mine", "main": "RunError: disk", "both": "RunError: first", "nobody": "fine"}
-    assert other == main | {"both": "ConfigError: second"}  # its own, with the traceback that --debug shows
+    assert main == {
+        "other": "ConfigError: mine",
+        "main": "RunError: disk",
+        "both": "RunError: first",
+        "foreign": "RunError: another process failed with KeyError: 'lost'",
+        "nobody": "fine",
+    }
+    # its own, with the traceback that --debug shows
+    assert other == main | {"both": "ConfigError: second", "foreign": "KeyError: 'lost'"}
 
 
 def test_an_error_on_one_process_alone_is_raised_as_it_is() -> None:

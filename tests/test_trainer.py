@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mmrl import checkpoint
 from mmrl.contracts import ConfigError, LossBatch, RewardBatch
-from mmrl.trainer import Trainer, select_groups
+from mmrl.trainer import Trainer
+from mmrl.update import select_groups
 from tests.toy_runs import CountZeros, toy
 
 
@@ -138,12 +139,12 @@ def test_the_best_evaluation_is_saved_and_kept(tmp_path: Path) -> None:
     evaluator = run.trainer.evaluator
     assert evaluator is not None
 
-    def scripted() -> Any:
+    def scripted(is_stopping: Any) -> Any:
         return replace(evaluator(), score=scores.get(run.trainer.progress.iteration, 9.0))
 
     run.trainer.evaluator = scripted  # type: ignore[assignment]
     run.trainer.train()
-    assert run.saved == [2, 4, 9]
+    assert run.saved == [2, 4, 9, 9]  # before the last evaluation and after it
     assert sorted(checkpoint.saved(tmp_path / "checkpoints")) == [4, 9]
     assert (run.trainer.progress.best, run.trainer.progress.best_iteration) == (3.0, 4)
 
@@ -190,7 +191,7 @@ def test_a_run_whose_time_is_up_ends_as_if_done(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=1000, max_seconds=1e-6)
     assert run.trainer.train()
     assert run.trainer.progress.iteration == 1
-    assert run.saved == [1]
+    assert run.saved == [1, 1]  # before the last evaluation and after it
     assert run.evaluated == [0, 1]
     again = toy(tmp_path, iterations=1000, max_seconds=1e-6)
     again.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / "000001"))
@@ -198,12 +199,82 @@ def test_a_run_whose_time_is_up_ends_as_if_done(tmp_path: Path) -> None:
     assert again.saved == [] and again.evaluated == [0, 1]
 
 
+def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
+    """A kill within the evaluation leaves the iteration, and a resume makes the evaluation, the same as ever."""
+    settings: dict[str, Any] = {
+        "iterations": 6,
+        "optimizer": {"learning_rate": 0.3},
+        "checkpoint": {"every": 1, "keep": 9},
+        "evaluation": {"sampler": {"name": "unused"}, "every": 2},
+    }
+    whole = toy(tmp_path / "whole", **settings)
+    assert whole.trainer.train()
+    run = toy(tmp_path / "run", **settings)
+    evaluator: Any = run.trainer.evaluator
+
+    def killed(is_stopping: Any) -> Any:
+        if run.trainer.progress.iteration == 4:
+            raise KeyboardInterrupt
+        return evaluator(is_stopping)
+
+    run.trainer.evaluator = killed  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.train()
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert saved is not None and saved.name == "000004"
+    again = toy(tmp_path / "run", **settings)
+    again.trainer.restore(checkpoint.load(saved))
+    assert again.trainer.train()
+    torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
+    assert again.evaluated == whole.evaluated == [0, 2, 4, 6]
+    times = {"train_seconds": 0.0}
+    assert replace(again.trainer.progress, **times) == replace(whole.trainer.progress, **times)
+
+
+@pytest.mark.parametrize(("stopped_at", "total"), [(2, 6), (6, 6)])
+def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
+    stopped_at: int, total: int, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "iterations": total,
+        "optimizer": {"learning_rate": 0.3},
+        "evaluation": {"sampler": {"name": "unused"}, "every": 2},
+    }
+    whole = toy(tmp_path / "whole", **settings)
+    assert whole.trainer.train()
+    run = toy(tmp_path / "run", **settings)
+    evaluator: Any = run.trainer.evaluator
+    chunks = 0
+
+    def stopping(is_stopping: Any) -> Any:
+        nonlocal chunks
+
+        def asked() -> bool:
+            nonlocal chunks
+            run.trainer.stop_requested = run.trainer.progress.iteration == stopped_at and chunks > 0
+            chunks += 1
+            return bool(is_stopping())
+
+        chunks = 0
+        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(asked)
+
+    run.trainer.evaluator = stopping  # type: ignore[assignment]
+    assert not run.trainer.train()
+    assert chunks == 2  # of three
+    assert stopped_at not in run.evaluated and run.saved[-1] == stopped_at
+    again = toy(tmp_path / "run", **settings)
+    again.trainer.restore(checkpoint.load(tmp_path / "run" / "checkpoints" / f"{stopped_at:06d}"))
+    assert again.trainer.train()
+    torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
+    assert again.evaluated == whole.evaluated == [0, 2, 4, 6]
+
+
 def test_training_seconds_leave_evaluations_out(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=3, evaluation={"sampler": {"name": "unused"}, "every": 1})
     evaluator = run.trainer.evaluator
     assert evaluator is not None
 
-    def slow() -> Any:
+    def slow(is_stopping: Any) -> Any:
         time.sleep(0.1)
         return evaluator()
 

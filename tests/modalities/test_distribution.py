@@ -14,6 +14,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from mmrl.contracts import DivergedError
 from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -128,7 +129,7 @@ def test_a_vocabulary_of_one_token_has_nothing_to_choose() -> None:
 )
 def test_a_row_without_a_token_to_draw_is_refused(logits: Any, banned: tuple[int, ...], value: str) -> None:
     message = rf"in row {len(logits) - 1}: the largest of its 2 logits, without {len(banned)} banned ones, is {value};"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DivergedError, match=message):
         shaped_log_probs(torch.tensor(logits), Shaping(1.0, banned=banned))
 
 
