@@ -110,6 +110,20 @@ class UpdateSettings(Settings):
     old: Literal["recorded", "recomputed"] = "recorded"
 
 
+class CorrectionSettings(Settings):
+    """What is done where another engine draws the answers (`modality.engine`), whose log-probs are never quite ours.
+
+    Advantages are multiplied by importance weights w = p_ours / p_theirs of each token or of the whole answer
+    (`sequence`): `truncated` at `cap`, or `masked`, where those outside of `floor` to `cap` become 0. Without such an
+    engine nothing is corrected. `docs/engines.md` says more.
+    """
+
+    kind: Literal["none", "truncated", "masked"] = "truncated"
+    level: Literal["token", "sequence"] = "token"
+    cap: Annotated[float, Field(ge=1)] = 2.0
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+
 class AveragingSettings(Settings):
     """An exponential moving average of the trained weights, taken after each optimizer step."""
 
@@ -170,6 +184,7 @@ class RunConfig(Settings):
     loss: Plugin
     groups: GroupSettings = GroupSettings()
     updates: UpdateSettings = UpdateSettings()
+    correction: CorrectionSettings = CorrectionSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     averaging: AveragingSettings | None = None
     scoring: ScoringSettings = ScoringSettings()

@@ -1,0 +1,230 @@
+"""A small server on this machine that speaks vLLM's protocol and answers with a tiny twin, as the twin itself would."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl.media import StoredPicture
+from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
+from mmrl.modalities._data_urls import content_of
+from mmrl.modalities._distribution import Shaping
+from mmrl.modalities._inputs import EncodedPrompt
+from mmrl.modalities._positions import rope_positions
+from mmrl.modalities._vllm_protocol import BANNED_BIAS
+
+# Every field that a request may have here, and its type: the twin knows no others, so that a wrong name is seen.
+_REQUEST = {"model": str, "token_ids": list, "sampling_params": dict, "return_token_ids": bool, "stream": bool}
+_PARAMETERS: dict[str, type | tuple[type, ...]] = {
+    "n": int, "temperature": (int, float), "top_p": (int, float), "top_k": int, "min_p": (int, float), "seed": int,
+    "max_tokens": int, "stop": list, "stop_token_ids": list, "logprobs": int, "logit_bias": dict,
+    "skip_special_tokens": bool, "include_stop_str_in_output": bool,
+}  # fmt: skip
+
+
+class _Wrong(Exception):
+    """What the server answers with instead: a status and an error in the form of OpenAI's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class TinyVllm:
+    """What the server does with each request; one at a time has the network."""
+
+    model: Path
+    pixels: tuple[int | None, int | None]  # bounds of an image's area, which a real server is started with
+    adapters: set[str] = field(default_factory=set)
+    _policy: Any = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        """The JSON of an answer; raises `_Wrong` for a request that vLLM would refuse."""
+        routes: Mapping[tuple[str, str], Callable[[Any], Any]] = {
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/inference/v1/generate"): self._generate,
+            ("POST", "/v1/load_lora_adapter"): self._load_adapter,
+            ("POST", "/v1/unload_lora_adapter"): self._unload_adapter,
+            ("POST", "/collective_rpc"): self._reload,
+            ("POST", "/reset_prefix_cache"): lambda _: {"success": True},
+        }
+        if (method, path) not in routes:
+            raise _Wrong(404, "Not Found")
+        with self._lock, torch.no_grad():
+            if self._policy is None:
+                self._policy = self._loaded(self.model)
+            return routes[method, path](body)
+
+    def _loaded(self, model: Path) -> Any:
+        from mmrl.contracts import Placement
+        from mmrl.modalities.vision_language import VisionLanguage
+
+        least, most = self.pixels
+        policy = VisionLanguage(model=str(model), min_pixels=least, max_pixels=most)
+        policy.prepare(Placement(torch.device("cpu"), torch.float32))
+        return policy
+
+    @property
+    def _network(self) -> Any:
+        return self._policy.modules()["model"]
+
+    def _models(self, _: Any) -> Any:
+        name = str(self.model)
+        cards = [{"id": name, "object": "model", "owned_by": "vllm", "root": name, "parent": None}]
+        cards += [{"id": one, "object": "model", "owned_by": "vllm", "parent": name} for one in sorted(self.adapters)]
+        return {"object": "list", "data": cards}
+
+    def _load_adapter(self, body: Any) -> Any:
+        name, path = body["lora_name"], Path(body["lora_path"])
+        if name in self.adapters:
+            raise _Wrong(400, f"The lora adapter '{name}' has already been loaded.")
+        if not (path / "adapter_config.json").is_file():
+            raise _Wrong(404, f"No adapter found for {path}")
+        self._network.load_adapter(str(path), adapter_name=name)
+        self.adapters.add(name)
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    def _unload_adapter(self, body: Any) -> Any:
+        name = body["lora_name"]
+        if name not in self.adapters:
+            raise _Wrong(404, f"The lora adapter '{name}' cannot be found.")
+        self.adapters.remove(name)
+        if self.adapters:
+            self._network.set_adapter(sorted(self.adapters)[0])
+            self._network.delete_adapter(name)
+        return f"Success: LoRA adapter '{name}' removed successfully."
+
+    def _reload(self, body: Any) -> Any:
+        if body["method"] != "reload_weights":
+            raise _Wrong(400, f"no method {body['method']!r}")
+        self._policy = self._loaded(Path(body["kwargs"]["weights_path"]))
+        return {"results": [None]}
+
+    def _generate(self, body: Any) -> Any:
+        images = [part["url"] for part in body.pop("content_parts", []) if part["type"] == "image_url"]
+        _check(body, _REQUEST)
+        parameters = body["sampling_params"]
+        _check(parameters, _PARAMETERS)
+        name = body["model"]
+        if name in self.adapters:
+            self._network.set_adapter(name)
+            self._network.enable_adapters()
+        elif name != str(self.model):
+            raise _Wrong(404, f"The model `{name}` does not exist.")
+        prompt = self._read(body["token_ids"], images)
+        drawn = self._draw(prompt, parameters)
+        return _response(name, prompt.tokens, drawn)
+
+    def _read(self, tokens: Sequence[int], images: Sequence[str]) -> EncodedPrompt:
+        """The prompt as the model's processor makes it of the text behind the tokens."""
+        policy = self._policy
+        processor, text = policy.encoder.processor, policy.decode(list(tokens))
+        pictures = [StoredPicture("an image", content=content_of(image)).load() for image in images]
+        encoded = processor(text=[text], images=pictures or None, return_tensors="pt")
+        read = encoded["input_ids"][0]
+        types = encoded["mm_token_type_ids"][0].to(torch.int64)
+        texts = ("input_ids", "attention_mask", "mm_token_type_ids")
+        media = {key: value for key, value in encoded.items() if isinstance(value, Tensor) and key not in texts}
+        positions = rope_positions(self._network.model, read, types, media, None)
+        return EncodedPrompt(read, types, positions, int(positions.max()) + 1, media, None)
+
+    def _draw(self, prompt: EncodedPrompt, parameters: Mapping[str, Any]) -> Drawn:
+        policy, budget = self._policy, parameters["max_tokens"]
+        banned = tuple(int(token) for token, bias in parameters["logit_bias"].items() if bias == BANNED_BIAS)
+        top_k = parameters["top_k"] or None
+        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, parameters["min_p"], banned)
+        ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
+        first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
+        with policy.running():
+            return draw_answers(policy.backbone, policy.head, [prompt], first, uniform, shaping, ending, 1)
+
+
+def _response(model: str, prompt: Tensor, drawn: Drawn) -> dict[str, Any]:
+    tokens, log_probs = drawn.tokens[0].tolist(), drawn.log_prob[0].tolist()
+    mask = None
+    if drawn.support is not None:
+        mask = [ids.tolist() for ids in drawn.support.ids.split(drawn.support.sizes.tolist())]
+    content = [
+        {"token_id": token, "logprob": value, "rank": None, "top_logprobs": []}
+        for token, value in zip(tokens, log_probs, strict=True)
+    ]
+    choice = {
+        "index": 0,
+        "finish_reason": "stop" if bool(drawn.is_finished[0]) else "length",
+        "stop_reason": None,
+        "token_ids": tokens,
+        "routed_experts": None,
+        "sampling_mask": mask,
+        "logprobs": {"content": content},
+    }
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": len(prompt) + len(tokens)}
+    said = {"request_id": "tiny", "model": model, "usage": usage, "prompt_token_ids": prompt.tolist()}
+    return {**said, "output_mode": "tokens", "choices": [choice]}
+
+
+def _check(body: Mapping[str, Any], fields: Mapping[str, type | tuple[type, ...]]) -> None:
+    for name, value in body.items():
+        if name not in fields or not isinstance(value, fields[name]):
+            raise _Wrong(400, f"unknown field or wrong type: {name} = {value!r}")
+    if missing := sorted(set(fields) - set(body)):
+        raise _Wrong(400, f"missing fields: {', '.join(missing)}")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        self._respond("GET", None)
+
+    def do_POST(self) -> None:
+        self._respond("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _respond(self, method: str, body: Any) -> None:
+        try:
+            status, said = 200, self.server.answer(method, self.path, body)
+        except _Wrong as wrong:
+            status = wrong.status
+            said = {"error": {"message": str(wrong), "type": "BadRequestError", "param": None, "code": status}}
+        except (KeyError, ValueError, TypeError) as error:
+            status, said = 400, {"error": {"message": f"{type(error).__name__}: {error}", "code": 400}}
+        content = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing on stderr."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    timeout = 0.2  # seconds between two looks at whether it is still needed
+
+    def __init__(self, answer: Callable[[str, str, Any], Any]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+
+
+def serve(answer: Callable[[str, str, Any], Any], is_needed: Callable[[], bool]) -> str:
+    """Starts a server in a thread, for as long as it is needed; returns its address."""
+    server = _Server(answer)
+
+    def run() -> None:
+        with server:
+            while is_needed():
+                server.handle_request()
+
+    threading.Thread(target=run, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"

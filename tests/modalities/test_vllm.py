@@ -1,0 +1,317 @@
+"""vLLM's protocol against recorded exchanges: what is asked, what an answer must hold, how weights are handed over."""
+
+import copy
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.contracts import ConfigError, RunError
+from mmrl.modalities._fingerprint import fingerprint
+from mmrl.modalities._http import JsonServer
+from mmrl.modalities._vllm import GENERATE, Vllm, VllmEngine
+from mmrl.modalities._vllm_protocol import Question, Sampling
+from tests.recorded_server import Exchange, replaying
+
+MODELS = Exchange(
+    "/v1/models",
+    None,
+    {
+        "object": "list",
+        "data": [
+            {"id": "old-adapter", "object": "model", "parent": "/models/tiny", "root": "/adapters/old"},
+            {"id": "/models/tiny", "object": "model", "owned_by": "vllm", "parent": None, "max_model_len": 512},
+        ],
+    },
+)
+QUESTION = Question((5, 6, 7), (5, 6, 6, 6, 7), ("data:image/png;base64,AAAA",))
+SAMPLING = Sampling(0.9, 0.95, 40, 0.0, 4, ("</a>",), (2, 3), (6, 9))
+
+
+def parameters(**changes: Any) -> dict[str, Any]:
+    return {
+        "n": 1, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.0, "seed": 11, "max_tokens": 4,
+        "stop": ["</a>"], "stop_token_ids": [2, 3], "logprobs": 0, "logit_bias": {"6": -100.0, "9": -100.0},
+        "skip_special_tokens": False, "include_stop_str_in_output": True,
+    } | changes  # fmt: skip
+
+
+def asked(model: str = "/models/tiny", **changes: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "token_ids": [5, 6, 7],
+        "sampling_params": parameters(**changes),
+        "return_token_ids": True,
+        "stream": False,
+        "content_parts": [{"type": "image_url", "url": "data:image/png;base64,AAAA"}],
+    }
+
+
+def said(tokens: list[int], log_probs: list[float], prompt: list[int], **changes: Any) -> dict[str, Any]:
+    """An answer as vLLM 0.33 gives it, with all its fields."""
+    content = [
+        {"token_id": token, "logprob": value, "rank": 1, "top_logprobs": []}
+        for token, value in zip(tokens, log_probs, strict=True)
+    ]
+    choice = {
+        "index": 0, "finish_reason": "stop", "stop_reason": None, "token_ids": tokens, "routed_experts": None,
+        "sampling_mask": None, "weight_versions": None, "logprobs": {"content": content},
+    }  # fmt: skip
+    return {
+        "request_id": "generate-tokens-1", "model": "/models/tiny", "created": 1, "usage": {"prompt_tokens": 5},
+        "prompt_logprobs": None, "prompt_token_id_logprobs": None, "prompt_token_ids": prompt, "mm_placeholders": None,
+        "metrics": None, "kv_transfer_params": None, "ec_transfer_params": None, "output_mode": "tokens",
+        "choices": [choice | changes],
+    }  # fmt: skip
+
+
+PROBE = Exchange(
+    GENERATE,
+    {
+        "model": "/models/tiny",
+        "token_ids": [2],
+        "sampling_params": {
+            "n": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "seed": 0, "max_tokens": 1, "stop": [],
+            "stop_token_ids": [], "logprobs": 0, "logit_bias": {}, "skip_special_tokens": False,
+            "include_stop_str_in_output": True,
+        },
+        "return_token_ids": True,
+        "stream": False,
+    },
+    said([8], [0.0], [2], finish_reason="length"),
+)  # fmt: skip
+ANSWER = said([8, 4, 2], [-0.5, -1.25, -0.125], [5, 6, 6, 6, 7])
+RELOADED = Exchange("/reset_prefix_cache", {}, {"success": True})
+
+
+def engine(url: str, folder: Path, **settings: Any) -> VllmEngine:
+    return VllmEngine(Vllm(name="vllm", url=url, folder=str(folder), concurrency=1, retries=0, **settings))
+
+
+def whole_model(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("weights")
+
+
+def adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def reload(made: VllmEngine, folder: Path, number: int) -> Exchange:
+    path = str(folder / f"{made._name}-{number}")
+    body = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+    return Exchange("/collective_rpc", body, {"results": [None]})
+
+
+def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
+    exchanges = [MODELS, PROBE]
+    with replaying(exchanges) as recorded:
+        made = engine(recorded.url, tmp_path)
+        second = said([4], [-2.0], [5, 6, 6, 6, 7], finish_reason="length", sampling_mask=[[1, 4]])
+        recorded.exchanges += [
+            reload(made, tmp_path, 0),
+            RELOADED,
+            Exchange(GENERATE, asked(), copy.deepcopy(ANSWER)),
+            Exchange(GENERATE, asked(seed=12), second),
+        ]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        drawn = made.draw([QUESTION], [0, 0], [11, 12], SAMPLING)
+    assert drawn.tokens.tolist() == [[8, 4, 2], [4, 0, 0]] and drawn.length.tolist() == [3, 1]
+    assert drawn.log_prob.tolist() == [[-0.5, -1.25, -0.125], [-2.0, 0, 0]]
+    assert drawn.is_finished.tolist() == [True, False] and drawn.support is None, "one of them says no support"
+
+
+def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        masks = [[8, 1], [4], [2, 3, 9]]
+        answer = said([8, 4, 2], [-0.5, 0.0, -0.1], [5, 6, 6, 6, 7], sampling_mask=masks)
+        recorded.exchanges += [reload(made, tmp_path, 0), RELOADED, Exchange(GENERATE, asked(), answer)]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        support = made.draw([QUESTION], [0], [11], SAMPLING).support
+    assert support is not None
+    assert support.ids.tolist() == [1, 8, 4, 2, 3, 9] and support.sizes.tolist() == [2, 1, 3]
+
+
+def test_weights_are_sent_when_they_change_and_only_then(tmp_path: Path) -> None:
+    weight, other = torch.arange(4.0), torch.arange(4.0)
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        for number in range(3):
+            recorded.exchanges += [reload(made, tmp_path, number), RELOADED]
+        made.follow({"w": weight}, whole_model, 2)
+        made.follow({"w": weight}, whole_model, 2)
+        weight[2] += 1e-6  # as an optimizer does
+        made.follow({"w": weight}, whole_model, 2)
+        assert [path.name for path in tmp_path.iterdir()] == [f"{made._name}-1"], "what was sent before is removed"
+        made.follow({"w": other}, whole_model, 2)  # as the averaged weights in the place of the trained ones
+    assert made._num_syncs == 3
+
+
+def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_path: Path) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        names = [f"{made._name}-{number}" for number in range(2)]
+        bodies = [{"lora_name": name, "lora_path": str(tmp_path / name)} for name in names]
+        recorded.exchanges += [
+            Exchange("/v1/load_lora_adapter", bodies[0], "Success: LoRA adapter added successfully."),
+            Exchange(GENERATE, asked(names[0]), ANSWER),
+            Exchange("/v1/load_lora_adapter", bodies[1], "Success: LoRA adapter added successfully."),
+            Exchange("/v1/unload_lora_adapter", {"lora_name": names[0]}, "Success: LoRA adapter removed successfully."),
+            Exchange(GENERATE, asked(names[1]), ANSWER),
+        ]
+        for number in range(2):
+            made.follow({"w": torch.full((2,), float(number))}, adapter, 2)
+            made.draw([QUESTION], [0], [11], SAMPLING)
+
+
+def without(*path: str | int) -> dict[str, Any]:
+    """The answer without one of its fields."""
+    answer: Any = copy.deepcopy(ANSWER)
+    holder = answer
+    for part in path[:-1]:
+        holder = holder[part]
+    del holder[path[-1]]
+    return dict(answer)
+
+
+def two_choices() -> dict[str, Any]:
+    return {**ANSWER, "choices": ANSWER["choices"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (two_choices, RunError, "gave 2 answers where 1 was asked for"),
+        (lambda: without("choices", 0, "logprobs"), RunError, "no logprobs"),
+        (lambda: without("choices", 0, "logprobs", "content", 1), RunError, "log-probs are of other tokens"),
+        (lambda: without("choices", 0, "token_ids"), RunError, "no token_ids .list., got NoneType"),
+        (lambda: without("prompt_token_ids"), RunError, "no prompt_token_ids"),
+        (lambda: said([8], [-9999.0], [5, 6, 6, 6, 7]), RunError, "gave -9999.0 for the log-prob"),
+        (lambda: said([8], [0.5], [5, 6, 6, 6, 7]), RunError, "gave 0.5 for the log-prob"),
+        (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], finish_reason="abort"), RunError, "ended an answer with 'abort'"),
+        (lambda: said([], [], [5, 6, 6, 6, 7]), RunError, "an answer of 0 tokens"),
+        (lambda: said([8] * 5, [-1.0] * 5, [5, 6, 6, 6, 7]), RunError, "an answer of 5 tokens"),
+        (lambda: said([9], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew the banned token 9"),
+        (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], sampling_mask=[[1]]), RunError, "sampling_mask does not hold"),
+        (lambda: said([8], [-1.0], [5, 6, 6, 7]), ConfigError, "of 4 tokens where .* 5, and they differ .* token 3"),
+        (lambda: said([8], [-1.0], [5, 6, 6, 6]), ConfigError, "one begins as the other; its images"),
+        (lambda: [1], RunError, "no choices .list., got NoneType"),
+        (lambda: "all is well", RunError, "no choices"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_one_is_an_error(
+    answer: Callable[[], Any], kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.exchanges += [reload(made, tmp_path, 0), RELOADED, Exchange(GENERATE, asked(), answer())]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(kind, match=message):
+            made.draw([QUESTION], [0], [11], SAMPLING)
+
+
+def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Path) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        broken = Exchange(GENERATE, asked(), {"error": {"message": "EngineCore died", "code": 500}}, 500)
+        recorded.exchanges += [reload(made, tmp_path, 0), RELOADED, broken]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):
+            made.draw([QUESTION], [0], [11], SAMPLING)
+
+
+def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: Path) -> None:
+    raw = replace(PROBE, answer=said([8], [-3.5], [2], finish_reason="length"))
+    with replaying([MODELS, raw]) as recorded, pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+        engine(recorded.url, tmp_path).follow({"w": torch.zeros(2)}, whole_model, 2)
+
+
+@pytest.mark.parametrize(
+    ("export", "path", "hint"),
+    [(whole_model, "/collective_rpc", "VLLM_SERVER_DEV_MODE=1"), (adapter, "/v1/load_lora_adapter", "--enable-lora")],
+)
+def test_a_server_that_takes_no_weights_says_how_to_start_it(
+    export: Callable[[Path], None], path: str, hint: str, tmp_path: Path
+) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        body: Any = reload(made, tmp_path, 0).body
+        if export is adapter:
+            name = f"{made._name}-0"
+            body = {"lora_name": name, "lora_path": str(tmp_path / name)}
+        recorded.exchanges.append(Exchange(path, body, {"detail": "Not Found"}, 404))
+        with pytest.raises(ConfigError, match=f"HTTP 404: Not Found; start it with .*{hint}"):
+            made.follow({"w": torch.zeros(2)}, export, 2)
+    assert made._weights is None, "they are sent again"
+
+
+def test_a_prefix_cache_that_stays_is_an_error(tmp_path: Path) -> None:
+    with replaying([MODELS, PROBE]) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.exchanges += [reload(made, tmp_path, 0), replace(RELOADED, answer={"success": False})]
+        with pytest.raises(RunError, match="keeps its prefix cache"):
+            made.follow({"w": torch.zeros(2)}, whole_model, 2)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_server_that_is_down_is_tried_again_and_then_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("mmrl.modalities._http.time.sleep", waits.append)
+    with pytest.raises(
+        ConfigError, match=r"nothing answers at http://127.0.0.1:\d+ \(tried 6 times: .*start the server"
+    ):
+        JsonServer(f"http://127.0.0.1:{free_port()}", 5, retries=5).get("/v1/models")
+    assert waits == [0.5, 1, 2, 4, 8]
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_says_nothing_is_an_error() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        server = JsonServer(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.05, retries=3)
+        with pytest.raises(RunError, match=r"said nothing for 0\.05 seconds"):
+            server.post("/v1/models", {})
+
+
+def test_a_text_is_a_text_and_json_is_read() -> None:
+    with replaying([Exchange("/x", None, "not json"), Exchange("/y", {"a": 1}, {"b": [2]})]) as recorded:
+        server = JsonServer(recorded.url, 5, 0)
+        assert server.get("/x") == "not json" and server.post("/y", {"a": 1}) == {"b": [2]}
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "https://here", "http://", "http://a:b", "http://me@here", "http://a?b=c"]
+)
+def test_an_address_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="url must look like http://host:port"):
+        Vllm(name="vllm", url=url)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
+        with pytest.raises(ValueError, match="must be"):
+            Vllm(name="vllm", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"vLLM takes 0.001 for 0.01"):
+        replace(SAMPLING, temperature=0.001)
+
+
+def test_a_fingerprint_tells_every_change() -> None:
+    first = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    last_bit, swapped, signs = first.clone(), first.clone(), first.clone()
+    last_bit[1, 7] = torch.nextafter(last_bit[1, 7], torch.tensor(9.0))
+    swapped[0, [3, 4]] = first[0, [4, 3]]
+    signs[2, 1] *= -1
+    kinds = [first, last_bit, swapped, signs, first.bfloat16(), first.double()]
+    assert len({fingerprint([kind]) for kind in kinds}) == len(kinds)
+    assert fingerprint([first]) == fingerprint([first.clone()]) == fingerprint([first.t().contiguous().t()])
+    assert fingerprint([first, signs]) != fingerprint([signs, first]) and fingerprint([]) == ()
