@@ -153,7 +153,7 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
 
     lab, _, split = source.removeprefix("lab:").partition("/")
     try:
-        labs.checkpoint(lab)
+        labs.folder(lab)
         asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error

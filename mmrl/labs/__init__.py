@@ -1,17 +1,26 @@
-"""Embedded worlds, each with a renderer, a verifier and a tiny checkpoint to learn in."""
+"""Embedded worlds, each with a renderer and a verifier, and most with a tiny checkpoint to learn in."""
 
 import difflib
 import pkgutil
 from pathlib import Path
 
 
-def checkpoint(name: str) -> Path:
-    """The folder of a lab's checkpoint; raises ValueError for an unknown lab."""
+def folder(name: str) -> Path:
+    """The folder of a lab; raises ValueError for an unknown one."""
     known = names()
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ValueError(f"unknown lab {name!r} (did you mean {nearest!r}?); the labs are {', '.join(known)}")
-    return Path(__file__).parent / name / "checkpoint"
+    return Path(__file__).parent / name
+
+
+def checkpoint(name: str) -> Path:
+    """The folder of a lab's checkpoint; raises ValueError for an unknown lab, and for one without a model."""
+    path = folder(name) / "checkpoint"
+    if not path.is_dir():
+        having = [lab for lab in names() if (folder(lab) / "checkpoint").is_dir()]
+        raise ValueError(f"the lab {name!r} has prompts but no model; those with one are {', '.join(having)}")
+    return path
 
 
 def names() -> list[str]:

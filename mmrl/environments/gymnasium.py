@@ -1,0 +1,155 @@
+"""Any environment of gymnasium as a world of agents on screenshots, and any of our worlds for gymnasium."""
+
+import hashlib
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mmrl.actions import Action
+from mmrl.contracts import ConfigError, Environment, RunError
+from mmrl.data import Observation, Prompt
+from mmrl.environments._gymnasium_actions import ToEnvironment, by_clicks, by_keys, check_clicks, of_the_user
+from mmrl.environments._pixels import as_picture
+
+if TYPE_CHECKING:
+    from mmrl.environments._as_gymnasium import WorldEnv
+
+RENDER, OBSERVATION = "render", "observation"
+
+
+@dataclass
+class Gymnasium:
+    """`gymnasium.make(env)`, with its rendered image, or an image that it observes, as the screenshot.
+
+    The target of a prompt may have `seed` (else that of `reset` counts) and `options`, both handed to the
+    environment's reset. `answer` and `finish` end the episode without a step. `state_key` hashes what is observed and
+    shown, which names the state only where no more decides of the future. The environment runs in this process: one
+    that hangs cannot be killed, and another thread's `close` has to wait for it.
+    """
+
+    env: str  # a registered name; `module:Name-v0` imports the module first
+    actions: str  # keys, clicks, or `module:function` of your own: (action, (width, height), space) -> its action
+    keys: dict[str, int] = field(default_factory=dict)  # of `keys`: a hotkey, a typed text or a kind -> the number
+    grid: tuple[int, int] | None = None  # of `clicks` in a discrete space: columns, rows
+    image: str = RENDER  # or `observation`: that is an image; or the key of an image in a dict of observations
+    goal: str | None = None  # the key of a text in a dict of observations
+    settings: dict[str, Any] = field(default_factory=dict)  # more for gymnasium.make
+    _env: Any = field(init=False, default=None, repr=False, compare=False)
+    _to_environment: ToEnvironment | None = field(init=False, default=None, repr=False, compare=False)
+    _last: Observation | None = field(init=False, default=None, repr=False, compare=False)
+    _observed: Any = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.actions == "keys" and not self.keys:
+            raise ConfigError("environments.gymnasium: `actions: keys` needs `keys`, such as {left: 0, right: 1}")
+
+    def reset(self, task: Prompt, seed: int) -> Observation:
+        """A new episode; raises ConfigError for an unknown environment, or one whose actions or images do not fit."""
+        if self._env is None:
+            self._open()
+        observed, _ = self._env.reset(seed=task.target.get("seed", seed), options=task.target.get("options"))
+        self._observed = observed
+        said = None if self.goal is None else str(observed[self.goal])
+        self._last = replace(self._seen(), goal=said)
+        return self._last
+
+    def step(self, action: Action) -> Observation:
+        """Does what the action means here; one without a meaning is said and is no step of the environment."""
+        last = self._last
+        if last is None or self._to_environment is None:
+            raise RunError("environments.gymnasium: no episode has begun")
+        if last.is_done:
+            return replace(last, text="The task is over.", reward=0.0)
+        if action.kind in ("answer", "finish"):
+            self._last = replace(last, text="", is_done=True, reward=0.0, goal=None)
+            return self._last
+        try:
+            meant = self._to_environment(action, last.screenshot.size, self._env.action_space)
+        except ValueError as error:
+            return replace(last, text=f"This cannot be done: {error}.", reward=0.0, goal=None)
+        self._observed, reward, has_ended, is_cut, _ = self._env.step(meant)
+        text = "The time is up." if is_cut and not has_ended else ""
+        self._last = replace(self._seen(), text=text, is_done=bool(has_ended or is_cut), reward=float(reward))
+        return self._last
+
+    def state_key(self) -> str:
+        """A hash of what is observed, and of the screenshot."""
+        if self._last is None:
+            raise RunError("environments.gymnasium: no episode has begun")
+        said = hashlib.blake2b(self._last.screenshot.load().tobytes(), digest_size=16)
+        _feed(said, self._observed)
+        return said.hexdigest()
+
+    def close(self) -> None:
+        env, self._env, self._last, self._to_environment = self._env, None, None, None
+        if env is not None:
+            env.close()
+
+    def _open(self) -> None:
+        gymnasium = _gymnasium()
+        settings = {"render_mode": "rgb_array", **self.settings} if self.image == RENDER else self.settings
+        try:
+            env = gymnasium.make(self.env, **settings)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise ConfigError(f"environments.gymnasium.env: {self.env!r}: {error}") from error
+        if self.actions == "clicks":
+            check_clicks(env.action_space, self.grid)
+            self._to_environment = by_clicks(self.grid)
+        else:
+            self._to_environment = by_keys(self.keys) if self.actions == "keys" else of_the_user(self.actions)
+        self._env = env
+
+    def _seen(self) -> Observation:
+        observed = self._observed
+        if self.image not in (RENDER, OBSERVATION) and not (isinstance(observed, dict) and self.image in observed):
+            keys = f"; its keys are {', '.join(observed)}" if isinstance(observed, dict) else ""
+            raise ConfigError(f"environments.gymnasium.image: {self.image!r} is not in what {self.env} observes{keys}")
+        pixels = {RENDER: self._env.render, OBSERVATION: lambda: observed}.get(self.image, lambda: observed[self.image])
+        try:
+            return Observation(as_picture(pixels(), self.env))
+        except ValueError as error:
+            raise ConfigError(f"environments.gymnasium.image: {error}") from error
+
+
+def as_gymnasium(world: Environment, prompts: Sequence[Prompt], size: tuple[int, int]) -> "WorldEnv":
+    """One of our worlds as a `gymnasium.Env`; closing it closes the world.
+
+    An observation is a dict of `screenshot` [H, W, 3] uint8, `text` and `goal`; an action is a dict whose parts are
+    those of `Action`, of which each kind takes its own (`WorldEnv.action_values` makes one). What is no action, or
+    cannot be done, is said in `text`.
+
+    Args:
+        prompts: the tasks; `reset(options={"prompt": number})` takes one, else it is drawn from the seed.
+        size: width and height of the screenshots in pixels.
+
+    Raises:
+        ConfigError: gymnasium is not installed, or there is no prompt.
+    """
+    _gymnasium()
+    from mmrl.environments._as_gymnasium import WorldEnv
+
+    return WorldEnv(world, prompts, size)
+
+
+def _gymnasium() -> Any:
+    """The module."""
+    try:
+        return importlib.import_module("gymnasium")
+    except ModuleNotFoundError as error:
+        raise ConfigError("environments of gymnasium need it: pip install 'mmrl[gymnasium]'") from error
+
+
+def _feed(said: Any, observed: Any) -> None:
+    """Adds arrays, numbers, texts, and dicts and tuples of them to a hash."""
+    if isinstance(observed, dict):
+        for key in sorted(observed):
+            said.update(repr(key).encode())
+            _feed(said, observed[key])
+    elif isinstance(observed, tuple | list):
+        for part in observed:
+            _feed(said, part)
+    elif hasattr(observed, "tobytes"):
+        said.update(f"{observed.dtype}{observed.shape}".encode() + observed.tobytes())
+    else:
+        said.update(repr(observed).encode())

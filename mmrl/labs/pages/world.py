@@ -1,0 +1,34 @@
+"""The tasks on web pages that are shipped: their names, their files, and the prompts that ask for them."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "tasks"
+TASKS = tuple(sorted(file.stem for file in FOLDER.glob("*.html")))
+NUM_SEEDS = {"train": 256, "held_out": 32}  # of each task
+FIRST_SEED = {"train": 0, "held_out": 1_000_000}  # one range for each use
+TEXT = "Do the task on the page."  # the goal itself is a function of the seed, and comes with the first screenshot
+
+
+@dataclass(frozen=True)
+class Question:
+    """One page to act on; `mmrl.prompts` makes a prompt of it."""
+
+    text: str
+    media: tuple[()]
+    target: dict[str, Any]  # task: the name of a page; seed: what it is made from
+
+
+def prompts(split: str) -> list[Question]:
+    """Every task with 256 seeds (`train`) or 32 others (`held_out`), one seed of all tasks after the other.
+
+    Raises ValueError for another split.
+    """
+    if split not in NUM_SEEDS:
+        nearest = difflib.get_close_matches(split, NUM_SEEDS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(NUM_SEEDS)}")
+    first = FIRST_SEED[split]
+    seeds = range(first, first + NUM_SEEDS[split])
+    return [Question(TEXT, (), {"task": task, "seed": seed}) for seed in seeds for task in TASKS]

@@ -1,0 +1,330 @@
+"""Environments of gymnasium as our worlds, and ours as gymnasium's: rewards, ends, actions and refusals carry over."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import pytest
+
+from mmrl import plugins
+from mmrl.actions import Action
+from mmrl.contracts import ConfigError, Environment, RunError
+from mmrl.data import Observation, Prompt
+from mmrl.environments._pixels import as_picture, as_pixels
+from mmrl.environments.gymnasium import Gymnasium, as_gymnasium
+
+gymnasium = pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
+
+NAME = "Strip-v0"
+SIZE = (60, 20)  # of the picture of six cells
+
+
+class Strip(gymnasium.Env[Any, Any]):
+    """Six cells, of which the white one is where one stands; the last one is worth 1 and ends it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012  # gymnasium's own way
+
+    def __init__(self, space: str = "discrete", render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.action_space = {
+            "discrete": gymnasium.spaces.Discrete(2),
+            "cells": gymnasium.spaces.Discrete(6),
+            "pairs": gymnasium.spaces.MultiDiscrete([6, 2]),
+            "box": gymnasium.spaces.Box(numpy.array([-1.0, 0.0]), numpy.array([1.0, 10.0]), dtype=numpy.float64),
+        }[space]
+        picture = gymnasium.spaces.Box(0, 255, (20, 60, 3), numpy.uint8)
+        self.observation_space = gymnasium.spaces.Dict(view=picture, mission=gymnasium.spaces.Text(40))
+        self.actions: list[Any] = []
+
+    def _seen(self) -> dict[str, Any]:
+        view = numpy.zeros((20, 60, 3), numpy.uint8)
+        view[:, 10 * self.cell : 10 * self.cell + 10] = 255
+        return {"view": view, "mission": "right"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.cell = (options or {}).get("cell", int(self.np_random.integers(3)))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(action)
+        if isinstance(self.action_space, gymnasium.spaces.Discrete) and self.action_space.n == 2:
+            self.cell = min(max(self.cell + (1 if action else -1), 0), 5)
+        return self._seen(), float(self.cell == 5), self.cell == 5, False, {}
+
+    def render(self) -> Any:
+        return self._seen()["view"]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    gymnasium.register(NAME, entry_point=lambda **settings: Strip(**settings), max_episode_steps=8)
+    yield
+    del gymnasium.registry[NAME]
+
+
+def task(**target: Any) -> Prompt:
+    return Prompt("x", target=target)
+
+
+def strip(**settings: Any) -> Gymnasium:
+    given = {"env": NAME, "actions": "keys", "keys": {"left": 0, "right": 1, "wait": 0}, **settings}
+    world: Gymnasium = plugins.build("environments", {"name": "gymnasium", **given})
+    return world
+
+
+RIGHT, LEFT = Action("hotkey", keys=("Right",)), Action("hotkey", keys=("left",))
+
+
+def test_an_episode_of_gymnasium_is_one_of_ours() -> None:
+    world = strip()
+    assert isinstance(world, Environment)
+    first = world.reset(task(options={"cell": 3}), 0)
+    assert (first.screenshot.size, first.is_done, first.goal) == (SIZE, False, None)
+    assert as_pixels(first.screenshot)[5, 35].tolist() == [255, 255, 255]
+    second = world.step(RIGHT)
+    assert (second.reward, second.is_done) == (0.0, False)
+    assert as_pixels(second.screenshot)[5, 45].tolist() == [255, 255, 255]
+    last = world.step(RIGHT)
+    assert (last.reward, last.is_done, last.text) == (1.0, True, "")
+    after = world.step(RIGHT)
+    assert (after.reward, after.is_done, after.text) == (0.0, True, "The task is over.")
+    world.close()
+    world.close()
+    with pytest.raises(RunError, match="no episode"):
+        world.step(RIGHT)
+
+
+def test_the_same_seed_and_actions_give_the_same_and_the_targets_seed_counts_first() -> None:
+    worlds = [strip(), strip(), strip()]
+    seen = [
+        world.reset(prompt, seed)
+        for world, (prompt, seed) in zip(worlds, [(task(), 5), (task(seed=5), 9), (task(), 5)], strict=True)
+    ]
+    assert seen[0] == seen[1] == seen[2]
+    for action in (RIGHT, RIGHT, LEFT):
+        seen = [world.step(action) for world in worlds]
+        assert seen[0] == seen[1] == seen[2]
+        assert len({world.state_key() for world in worlds}) == 1
+    before = worlds[0].state_key()
+    worlds[0].step(RIGHT)
+    assert worlds[0].state_key() != before
+    worlds[0].step(LEFT)
+    assert worlds[0].state_key() == before
+
+
+def test_an_action_without_a_meaning_is_said_and_is_no_step() -> None:
+    world = strip()
+    world.reset(task(options={"cell": 2}), 0)
+    before = world.state_key()
+    seen = world.step(Action("hotkey", keys=("ctrl", "c")))
+    assert seen.text == "This cannot be done: 'ctrl+c' does nothing here; the keys are left, right, wait."
+    assert (seen.is_done, seen.reward, world.state_key()) == (False, 0.0, before)
+    assert world._env.unwrapped.actions == []
+    world.step(Action("wait", amount=3))
+    assert world._env.unwrapped.actions == [0]
+
+
+def test_a_time_limit_is_said_and_a_finish_ends_without_a_step() -> None:
+    world = strip()
+    world.reset(task(options={"cell": 0}), 0)
+    seen = [world.step(LEFT) for _ in range(8)]
+    assert [one.is_done for one in seen] == [False] * 7 + [True]
+    assert (seen[-1].text, seen[-1].reward) == ("The time is up.", 0.0)
+    world.reset(task(options={"cell": 0}), 0)
+    last = world.step(Action("finish"))
+    assert (last.is_done, last.reward) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("space", "grid", "point", "expected"),
+    [
+        ("cells", (3, 2), (59, 19), 5),  # the last of two rows of three
+        ("cells", (3, 2), (20, 9.9), 1),
+        ("cells", (6, 1), (29.9, 0), 2),
+        ("pairs", None, (30, 10), [3, 1]),
+        ("box", None, (45, 5), [0.5, 2.5]),  # three quarters of -1 .. 1, one quarter of 0 .. 10
+    ],
+)
+def test_a_click_is_a_cell_or_a_point_of_the_action_space(
+    space: str, grid: tuple[int, int] | None, point: tuple[float, float], expected: Any
+) -> None:
+    world = strip(actions="clicks", grid=grid, settings={"space": space})
+    world.reset(task(options={"cell": 0}), 0)
+    assert world.step(Action("click", point=point)).text == ""
+    given = world._env.unwrapped.actions[0]
+    assert given in world._env.action_space
+    numpy.testing.assert_array_equal(given, expected)
+    assert "outside of the screen" in world.step(Action("click", point=(60, 0))).text
+    assert "only clicks here, no type" in world.step(Action("type", text="x")).text
+
+
+def test_an_image_and_a_goal_of_a_dict_of_observations() -> None:
+    shown, rendered = strip(image="view", goal="mission"), strip()
+    first = shown.reset(task(), 3)
+    assert first.goal == "right"
+    assert as_pixels(first.screenshot).tolist() == as_pixels(rendered.reset(task(), 3).screenshot).tolist()
+
+
+def own_map(action: Action, size: tuple[int, int], space: Any) -> int:
+    if action.point is None:
+        raise ValueError("click left or right of the middle")
+    return int(action.point[0] > size[0] / 2)
+
+
+def test_a_function_of_the_user_maps_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "my_map", sys.modules[__name__])
+    world = strip(actions="my_map:own_map")
+    world.reset(task(options={"cell": 2}), 0)
+    world.step(Action("click", point=(50, 3)))
+    assert world._env.unwrapped.actions == [1]
+    assert world.step(RIGHT).text == "This cannot be done: click left or right of the middle."
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"env": "Strp-v0"}, "Strp"),
+        ({"actions": "keyz"}, "'keyz' is none of keys, clicks, and no module:function"),
+        ({"actions": "no_such_module:f"}, "cannot import 'no_such_module'"),
+        ({"actions": "math:no"}, "math has no function 'no'"),
+        ({"actions": "clicks"}, "clicks need a Box or MultiDiscrete of two numbers"),
+        ({"actions": "clicks", "grid": (3, 2)}, "with as many cells"),
+        ({"image": "pixels"}, "'pixels' is not in what Strip-v0 observes; its keys are"),
+        ({"image": "mission"}, r"a picture is an array \[H, W, 3\] of uint8"),
+        ({"keys": {}}, "needs `keys`"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # gymnasium warns of names that are near
+        strip(**settings).reset(task(), 0)
+
+
+def test_without_gymnasium_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    for use in (lambda: strip().reset(task(), 0), lambda: as_gymnasium(Dots(), [task()], (8, 6))):
+        with pytest.raises(ConfigError, match=r"pip install 'mmrl\[gymnasium\]'"):
+            use()
+
+
+@dataclass
+class Dots:
+    """A world of ours: eight by six pixels, of which every click paints one; the corner ends it."""
+
+    painted: tuple[tuple[int, int], ...] = ()
+    is_closed: bool = False
+
+    def _seen(self, text: str = "", **more: Any) -> Observation:
+        pixels = numpy.zeros((6, 8, 3), numpy.uint8)
+        for x, y in self.painted:
+            pixels[y, x] = 255
+        return Observation(as_picture(pixels, "dots"), text, **more)
+
+    def reset(self, task: Prompt, seed: int) -> Observation:
+        self.painted = ((seed % 8, seed % 6),)
+        return self._seen(goal=f"paint {task.target['what']}")
+
+    def step(self, action: Action) -> Observation:
+        if action.kind != "click" or action.point is None:
+            return self._seen(f"no {action.kind} here")
+        self.painted += ((int(action.point[0]), int(action.point[1])),)
+        return self._seen(is_done=self.painted[-1] == (7, 5), reward=float(self.painted[-1] == (7, 5)))
+
+    def state_key(self) -> str:
+        return str(self.painted)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_our_world_passes_gymnasiums_own_check() -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    env = as_gymnasium(Dots(), [task(what="a"), task(what="b")], (8, 6))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*Not able to test alternative render modes")  # it is made without a name
+        warnings.filterwarnings(
+            "ignore", ".*we recommend using a symmetric"
+        )  # points are pixels in all of this project
+        check_env(env)
+    gymnasium.register("Dots-v0", entry_point=lambda: as_gymnasium(Dots(), [task(what="a")], (8, 6)))
+    try:
+        made = gymnasium.make("Dots-v0")  # with gymnasium's wrappers, which check again
+        made.reset(seed=1)
+        made.action_space.seed(0)
+        for _ in range(50):
+            made.step(made.action_space.sample())
+        made.close()
+        assert made.unwrapped.world.is_closed  # type: ignore[attr-defined]
+    finally:
+        del gymnasium.registry["Dots-v0"]
+
+
+def test_observations_rewards_and_goals_of_our_world_reach_gymnasium() -> None:
+    env = as_gymnasium(Dots(), [task(what="a"), task(what="b")], (8, 6))
+    seen, info = env.reset(seed=4, options={"prompt": 1})
+    assert (seen["goal"], seen["text"], info) == ("paint b", "", {"prompt": 1})
+    seen, reward, is_done, is_cut, _ = env.step(env.action_values(Action("click", point=(3, 2))))
+    assert (reward, is_done, is_cut, seen["goal"]) == (0.0, False, False, "paint b")
+    assert seen["screenshot"][2, 3].tolist() == [255] * 3
+    numpy.testing.assert_array_equal(env.render(), seen["screenshot"])
+    assert env.step(env.action_values(Action("wait", amount=1)))[0]["text"] == "no wait here"
+    assert env.step(env.action_values(Action("click", point=(7, 5))))[1:3] == (1.0, True)
+
+
+def test_what_is_no_action_is_said_and_never_reaches_the_world() -> None:
+    env = as_gymnasium(Dots(), [task(what="a")], (8, 6))
+    env.reset(seed=0)
+    before = env.world.state_key()
+    values = env.action_values(Action("hotkey", keys=("a",)))
+    seen, reward, is_done, _, info = env.step({**values, "keys": ""})
+    assert seen["text"].startswith("This is no action: a hotkey needs keys")
+    assert (reward, is_done, info, env.world.state_key()) == (0.0, False, {"action": None}, before)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action("click", point=(3, 2)),
+        Action("long_press", point=(3, 2), amount=2),
+        Action("drag", point=(0, 1), end=(5, 4)),
+        Action("scroll", point=(3, 2), direction="left", amount=50),
+        Action("type", text="hé llo"),
+        Action("hotkey", keys=("ctrl", "shift", "k")),
+        Action("wait", amount=0.5),
+        Action("answer", text="42"),
+        Action("finish", text="failure"),
+    ],
+    ids=lambda action: action.kind,
+)
+def test_an_action_and_its_values_say_the_same(action: Action) -> None:
+    env = as_gymnasium(Dots(), [task(what="a")], (8, 6))
+    values = env.action_values(action)
+    assert values in env.action_space
+    assert env.read(values) == action
+
+
+def test_an_action_that_the_space_cannot_say_is_refused() -> None:
+    env = as_gymnasium(Dots(), [task(what="a")], (8, 6))
+    with pytest.raises(ValueError, match="needs its point"):
+        env.action_values(Action("drag", end=(1, 1)))
+
+
+def test_there_and_back_a_world_is_the_same() -> None:
+    gymnasium.register("Dots-v0", entry_point=lambda **_: as_gymnasium(Dots(), [task(what="a")], (8, 6)))
+    try:
+        world = Gymnasium(env="Dots-v0", actions=f"{__name__}:as_values", image="screenshot", goal="goal")
+        sys.modules[__name__].SPACE = as_gymnasium(Dots(), [task(what="a")], (8, 6))  # type: ignore[attr-defined]
+        assert world.reset(task(), 0).goal == "paint a"
+        seen = world.step(Action("click", point=(7, 5)))
+        assert (seen.reward, seen.is_done, as_pixels(seen.screenshot)[5, 7].tolist()) == (1.0, True, [255] * 3)
+    finally:
+        del gymnasium.registry["Dots-v0"]
+
+
+def as_values(action: Action, size: tuple[int, int], space: Any) -> Any:
+    return sys.modules[__name__].SPACE.action_values(action)  # type: ignore[attr-defined]
