@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
     PreTrainedTokenizerFast,
@@ -16,7 +15,7 @@ from transformers import (
 
 from mmrl.labs.clips.drawing import COLOURS, SHAPES, SIZE
 from mmrl.labs.clips.world import DURATIONS, STATES, TICK
-from mmrl.labs.screens.networks import CHAT_TEMPLATE, SPECIAL, TAGS
+from mmrl.labs.screens.networks import CHAT_TEMPLATE, SPECIAL, word_tokenizer
 
 WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_VISION_LAYERS, NUM_HEADS = 128, 96, 4, 2, 4
 FRAMES_PER_SECOND = 2  # that the model looks at: two make one step in time, of four tokens
@@ -35,32 +34,10 @@ def new_processor() -> Qwen2_5_VLProcessor:
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, lossless on any text; a word of the world, or a time such as 2.5, is one token."""
+    """A word of the world, or a time such as 2.5, is one token."""
     spaced = [f" {word}" for word in ("is", "the", *COLOURS, *SHAPES, *STATES)]
     words = [*spaced, "when", " to ", "user", "assistant", "system", *time_words()]
-    pieces = pre_tokenizers.Split(Regex(r" to |\p{N}+\.\p{N}+|\p{N}+| ?\p{L}+|\s|."), behavior="isolated")
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=2000,  # more than the words need: each is merged to one token
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator([word for word in words for _ in range(3)], trainer)
-    # not special: a decoder that skips special tokens must leave them in the text
-    bpe.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(SPECIAL[1:]),
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
+    return word_tokenizer(words, r" to |\p{N}+\.\p{N}+|\p{N}+| ?\p{L}+|\s|.")
 
 
 def time_words() -> list[str]:

@@ -51,13 +51,18 @@ def new_processor() -> Qwen2_5_VLProcessor:
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, lossless on any text; a word of the world, or a number from 0 to 112, is one token."""
+    """A word of the world, or a number from 0 to 112, is one token."""
     spaced = [f" {word}" for word in ("the", "of", *COLOURS, *KINDS)]
     words = [*spaced, "click", "box", "user", "assistant", "system", ", ", *number_words()]
-    pieces = pre_tokenizers.Split(Regex(r", |\p{N}+| ?\p{L}+|\s|."), behavior="isolated")
+    return word_tokenizer(words, r", |\p{N}+| ?\p{L}+|\s|.")
+
+
+def word_tokenizer(words: list[str], pieces: str) -> PreTrainedTokenizerFast:
+    """Byte-level BPE, lossless on any text, in which each word is one token; `pieces` is how a text is cut (regex)."""
+    cut = pre_tokenizers.Split(Regex(pieces), behavior="isolated")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
