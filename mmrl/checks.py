@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
 from mmrl.config import DatasetSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, Loss, Reward, RewardBatch, Sampler
+from mmrl.contracts import Advantage, Loss, Modality, Reward, RewardBatch, Sampler
+from mmrl.correction import is_drawn_elsewhere
 from mmrl.datasets import missing_files
 from mmrl.errors import RunError
-from mmrl.parts import EvaluationParts, Parts, build, example_plan, make_trainer
+from mmrl.pairs import EvaluationParts, Parts, example_plan
+from mmrl.parts import build, make_trainer
 from mmrl.prompts import tiny_prompts, with_stand_ins
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.trainer import Trainer
@@ -40,7 +42,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     else:
         per_pass = getattr(parts.loss, "draws", 1) * config.group_size * groups
     evaluations = 1 + ("reference" in parts.loss.needs) + (parts.loss.old_decay(0) is not None)
-    passes = evaluations * config.updates.epochs + _is_recomputed(config, parts.loss)
+    passes = evaluations * config.updates.epochs + _is_recomputed(config, parts.loss, parts.policy)
     update = per_pass * passes
     rollout = plan.num_rollout_calls * groups * factor
     fewest, most = groups // num_processes, -(-groups // num_processes)
@@ -57,7 +59,9 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if parts.evaluation is not None:
         summary["held-out samples"] = _num_held_out(config, parts.evaluation)
     if missing:
-        summary["data that is not here"] = ", ".join(missing)
+        summary["data that is not here, which train needs"] = ", ".join(missing)
+    if model := _absent_model(config):
+        summary["model that is not here, which train needs"] = model
     if size := _size_on_disk(config):
         summary["model on disk, MiB"] = size
     return summary
@@ -85,11 +89,13 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
+        _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         parts, watched = _watch(_twins(build(small), small, Path(name)))
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        return _findings(trainer, before, watched, small)
+        found = _findings(trainer, before, watched, small)
+        return {"rows made up in place of": ", ".join(missing)} | found if missing else found
 
 
 @dataclass
@@ -121,6 +127,7 @@ class JitteredReward(Spy):
     without spread would move no weight."""
 
     size: float = 0.1
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # what it adds may lead out of the reward's own
 
     def score(self, batch: RewardBatch) -> torch.Tensor:
         scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
@@ -209,23 +216,25 @@ def _findings(
     unmoved = sorted(name for name, tensor in after.items() if torch.equal(tensor, before[name]))
     not_finite = sorted(name for name, tensor in after.items() if not tensor.isfinite().all())
     idle = sorted(name for name, spy in spies.items() if not spy.results)
-    planned = _planned_calls(trainer, spies, config)
+    planned, made = _planned_calls(trainer, spies, config), trainer.progress.network_calls
+    is_bound = any(plan.is_bound for plan in spies["sampler"].results.get("plan", []))
     findings = {
         "plug-ins that ran": ", ".join(sorted(set(spies) - set(idle))),
         "plug-ins that did not run": ", ".join(idle) or "none",
+        "scores": "with a little noise added to each, so that groups differ and weights must move",
         "trained tensors": len(after),
         "trained numbers": _by_part({name: tensor.numel() for name, tensor in after.items()}),
         "trained tensors that did not move": ", ".join(unmoved) or "none",
         "trained tensors not finite": ", ".join(not_finite) or "none",
-        "network calls planned": planned,
-        "network calls made": trainer.progress.network_calls,
+        f"network calls planned{' at most' if is_bound else ''}": planned,
+        "network calls made": made,
         "held-out score before and after": f"{_text(trainer.progress.before)} and {_text(trainer.progress.latest)}",
     }
     if hasattr(trainer.policy, "sharing_used"):
         findings["answers share their prompt by"] = trainer.policy.sharing_used
     if trainer.progress.iteration != config.iterations:
         raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")
-    is_good = not idle and not unmoved and not not_finite and planned == trainer.progress.network_calls
+    is_good = not idle and not unmoved and not not_finite and (made == planned or (is_bound and made < planned))
     return findings | {"is_good": is_good}
 
 
@@ -248,16 +257,24 @@ def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -
     evaluations = 1 + ("reference" in loss.needs) + (loss.old_decay(0) is not None)
     view_calls: int = sum(view.num_calls for views in spies["loss"].results.get("views", []) for view in views)
     update = view_calls * evaluations * (factor if loss.kind == "decisions" else 1)
-    if _is_recomputed(config, loss):
+    if _is_recomputed(config, loss, trainer.policy):
         update += sum(plan.num_update_calls for plan in plans) * factor
     return rollout + update
 
 
-def _is_recomputed(config: RunConfig, loss: Loss) -> bool:
+def _is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
     """Whether each rollout is evaluated once more before its first optimizer step."""
+    if is_drawn_elsewhere(policy):
+        return True
     updates = config.updates
     is_asked = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
     return is_asked and loss.kind == "decisions" and "old" in loss.needs
+
+
+def _absent_model(config: RunConfig) -> str | None:
+    """The folder of a model that is not on this machine; names of the hub are not looked up."""
+    model = str(config.modality.get("model", ""))
+    return model if model.startswith((".", "/", "~")) and not Path(model).expanduser().is_dir() else None
 
 
 def _size_on_disk(config: RunConfig) -> float | None:

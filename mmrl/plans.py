@@ -36,6 +36,11 @@ class GroupPlan(Protocol):
         ...
 
     @property
+    def is_bound(self) -> bool:
+        """Whether its counts of calls are upper bounds: episodes may end early."""
+        ...
+
+    @property
     def shared_work(self) -> Mapping[str, int]:
         """What sharing saves a rollout of the group, counted in calls: by what is counted, with and without it."""
         ...
@@ -79,6 +84,10 @@ class AnswerPlan:
         return 1
 
     @property
+    def is_bound(self) -> bool:
+        return False
+
+    @property
     def shared_work(self) -> Mapping[str, int]:
         """The prompt is read once, not once for each answer; that of the controls once more."""
         return {PROMPT_READS: 1 + (self.num_controls > 0), "prompt_reads without sharing": self.num_rollout_calls}
@@ -105,6 +114,10 @@ class EpisodePlan(AnswerPlan):
     @property
     def num_update_calls(self) -> int:
         return self.num_rollout_calls if self.temperature > 0 else 0
+
+    @property
+    def is_bound(self) -> bool:
+        return True
 
     @property
     def shared_work(self) -> Mapping[str, int]:
@@ -210,6 +223,10 @@ class Plan:
     def evaluations_per_call(self) -> int:
         """Classifier-free guidance evaluates the network twice."""
         return 1 if self.guidance_scale == 1 else 2
+
+    @property
+    def is_bound(self) -> bool:
+        return False
 
     @property
     def shared_work(self) -> Mapping[str, int]:

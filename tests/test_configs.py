@@ -48,7 +48,7 @@ def test_a_config_builds_and_its_plan_is_known(name: str, tmp_path: Path) -> Non
     if "calls without sharing" in found:
         assert found["network calls of a rollout"] <= found["calls without sharing"]
     else:
-        assert found["passes over prompts and images of a rollout"] < found["passes without sharing"]
+        assert found["prompt_reads"] < found["prompt_reads without sharing"]
     assert found["network calls of the updates"] > 0 and found["held-out samples"] > 0
 
 
@@ -90,4 +90,7 @@ def test_a_config_runs_small(name: str) -> None:
     found = check_tiny(load_config(name, ["threads=1"]))
     assert found.pop("is_good"), found
     assert found["plug-ins that did not run"] == found["trained tensors that did not move"] == "none"
-    assert found["network calls made"] == found["network calls planned"] > 0
+    if "network calls planned at most" in found:
+        assert 0 < found["network calls made"] <= found["network calls planned at most"]
+    else:
+        assert found["network calls made"] == found["network calls planned"] > 0
