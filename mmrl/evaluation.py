@@ -34,6 +34,7 @@ class SavedSample:
     text: str | None = None  # what was answered
     num_images: int = 0  # of the question
     action: Action | None = None  # what the answer tells a GUI to do, in pixels of the original screenshot
+    target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,21 @@ def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
         if sample.num_images:
             entry["num_images"] = sample.num_images
         if sample.action is not None:
-            entry["action"] = {name: value for name, value in asdict(sample.action).items() if value not in (None, ())}
+            said = asdict(sample.action)
+            entry["action"] = {name: said[name] for name in ("kind", *sample.action.parts)}
+        if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
+            entry["target"] = target
         listed.append(entry)
     kind = "image" if samples and samples[0].text is None else "text"
     (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of a value of a target; None where it holds nothing of it."""
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return None

@@ -11,10 +11,12 @@ from mmrl.modalities._frames import FrameCache
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.video import FrameSampling, FrameSize, Reader, ShuffledClip, usable
 
+_ONE_SIZE = ("internvl",)  # families whose frames are as many images of one size
+
 
 @dataclass(kw_only=True)
 class Video(VisionLanguage):
-    """A vision-language model whose processor takes video (Qwen2-VL, Qwen2.5-VL, Qwen3-VL and others).
+    """A vision-language model whose processor takes video (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, InternVL).
 
     Frames are chosen and resized by the rules of qwen-vl-utils: `fps` frames a second (2 by default), at least
     `min_frames`, at most `max_frames`; or `num_frames`. A frame has `frame_min_pixels` to `frame_max_pixels` after
@@ -88,6 +90,12 @@ class Video(VisionLanguage):
         bounds = self.frame_min_pixels, self.frame_max_pixels, self.total_pixels
         if hasattr(videos, "merge_size") and hasattr(videos, "patch_size"):
             return FrameSize(videos.patch_size * videos.merge_size, *bounds)
+        kind = self._model.config.model_type
+        if kind not in _ONE_SIZE:
+            raise ConfigError(
+                f"modality.model: videos of {kind} are not supported, as clips of different lengths do not fit into "
+                f"one batch; those of families with grids of patches (Qwen) and of {', '.join(_ONE_SIZE)} are"
+            )
         if any(bound is not None for bound in bounds):
             raise ConfigError(
                 f"modality.frame_min_pixels, frame_max_pixels, total_pixels: {type(videos).__name__} has no pixel "
