@@ -1,15 +1,16 @@
 """Held-out evaluation: fixed prompts, fixed noise, a sampler of its own."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
-from mmrl import drawing
+from mmrl import drawing, timeline
 from mmrl.actions import Action
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
@@ -130,6 +131,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         action=None if outputs.actions is None else outputs.actions[row],
+        target=prompt.target,
     )
 
 
@@ -162,7 +164,9 @@ def _drawn(outputs: Outputs, row: int) -> Image.Image:
 
 
 def _answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
-    """The question's first image with the true place and the answer's, as far as there is one."""
+    """The question's first clip or image with the true place and the answer's, as far as there is one."""
+    if prompt.clips:
+        return timeline.answered(prompt.clips[0], prompt.target, None if outputs.texts is None else outputs.texts[row])
     if not prompt.media:
         return None
     action = None if outputs.actions is None else outputs.actions[row]
