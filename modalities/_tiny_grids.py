@@ -69,6 +69,7 @@ def qwen2_5_vl() -> tuple[Any, Any]:
         "patch_size": 14,
         "window_size": 28,
         "fullatt_block_indexes": [1],  # one layer with windows, one without
+        "tokens_per_second": 2,  # as in the checkpoints
     }
     config = _transformers.Qwen2_5_VLConfig(
         text_config=text_sizes(tokenizer, rope_parameters=_MROPE), vision_config=vision, **_media(tokenizer)
