@@ -171,6 +171,8 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     policy = parts.policy
     if not str(config.modality.get("model", "")).startswith("lab:"):
         policy = policy.tiny(config.seed, folder / "twins" / "policy")
+    elif hasattr(policy, "with_tiny_engine"):
+        policy = policy.with_tiny_engine()
 
     def twin(scorer: Scorer, name: str) -> Scorer:
         terms = tuple(

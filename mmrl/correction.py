@@ -66,7 +66,7 @@ def mismatch(log_ratio: Tensor, is_decision: Tensor, settings: CorrectionSetting
     bounded = weight.clamp(max=torch.tensor(_LARGEST, dtype=torch.float64).exp())  # float32 may have made it inf
     is_cut = weight > settings.cap if settings.kind == "truncated" else torch.zeros_like(weight, dtype=torch.bool)
     applied = corrected(weight, settings.kind, settings.cap, settings.floor)
-    seen = (ratio.new_tensor(len(ratio)), ratio.abs().sum(), *(kl_estimate(-ratio, e).sum() for e in ("k1", "k3")))  # type: ignore[arg-type]
+    seen = (ratio.new_tensor(len(ratio)), ratio.abs().sum(), *(kl_estimate(-ratio, e).sum() for e in ("k1", "k3")))
     used = (ratio.new_tensor(len(weight)), is_cut.sum(), (applied == 0).sum(), bounded.sum(), bounded.square().sum())
     largest = ratio.abs().max() if len(ratio) else ratio.new_zeros(())
     return torch.stack([value.double() for value in (*seen, *used)]), largest

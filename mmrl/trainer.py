@@ -14,6 +14,7 @@ from mmrl.checkpoint import Checkpoint
 from mmrl.collect import Collected, Collector
 from mmrl.config import RunConfig
 from mmrl.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
+from mmrl.correction import correct, is_drawn_elsewhere
 from mmrl.data import WeightsName
 from mmrl.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.engine import Engine
@@ -174,7 +175,13 @@ class Trainer:
         is_single = updates.epochs * updates.minibatches == 1
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
-        if is_recomputed and rollout is not None:
+        mismatch: dict[str, float] = {}
+        if is_drawn_elsewhere(self.policy):  # which recomputes in any case
+            settings, drawn_by = self.config.correction, self.sampling_weights
+            rollout, batch, mismatch = correct(
+                self.policy, rollout, batch, settings, self.engine, drawn_by=drawn_by, micro_batch=updates.micro_batch
+            )
+        elif is_recomputed and rollout is not None:
             rollout = self.policy.recompute(rollout, updates.micro_batch)
         updater = Updater(self.policy, self.loss, self.engine, updates.micro_batch)
         steps: list[StepMetrics] = []
@@ -193,7 +200,7 @@ class Trainer:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.engine.may_scale)
-        return metrics | norm_metrics(norms) | mean_metrics(steps, self.engine)
+        return metrics | mismatch | norm_metrics(norms) | mean_metrics(steps, self.engine)
 
     def _batch(self, collected: Collected) -> LossBatch | None:
         """This process's samples with their advantages, which are made from the scores of all."""

@@ -1,5 +1,6 @@
 """A small server on this machine that speaks vLLM's protocol and answers with a tiny twin, as the twin itself would."""
 
+import atexit
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -219,12 +220,18 @@ class _Server(ThreadingHTTPServer):
 
 def serve(answer: Callable[[str, str, Any], Any], is_needed: Callable[[], bool]) -> str:
     """Starts a server in a thread, for as long as it is needed; returns its address."""
-    server = _Server(answer)
+    server, is_over = _Server(answer), threading.Event()
 
     def run() -> None:
         with server:
-            while is_needed():
+            while is_needed() and not is_over.is_set():
                 server.handle_request()
 
-    threading.Thread(target=run, daemon=True).start()
+    def stop() -> None:
+        is_over.set()
+        thread.join()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    atexit.register(stop)  # a thread that is still at work when Python ends is torn down in the middle of it
     return f"http://127.0.0.1:{server.server_port}"

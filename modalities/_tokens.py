@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -20,6 +21,9 @@ from mmrl.modalities._distribution import Shaping
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
+from mmrl.modalities._questions import question_of
+from mmrl.modalities._vllm import Vllm, VllmEngine
+from mmrl.modalities._vllm_protocol import Sampling
 from mmrl.plans import PROMPT_READS, AnswerPlan
 from mmrl.views import DecisionView, View
 from mmrl.weights import Weights
@@ -52,7 +56,8 @@ class TokenPolicy(ABC):
     One network call is one answer. Vision tower and prompt run once for all answers of a micro-batch to one prompt.
 
     `vocabulary_chunk` is how many logits are held at once in an update; `answer_batch` how many answers are drawn side
-    by side.
+    by side. `engine`: another engine that draws the answers, such as `{name: vllm, url: ...}`; the policy still
+    evaluates them, and the run's `correction` says what is done about the difference.
     """
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
@@ -60,7 +65,9 @@ class TokenPolicy(ABC):
 
     vocabulary_chunk: int = 2**22
     answer_batch: int = 256
+    engine: Vllm | None = None
     num_calls: int = field(default=0, init=False, repr=False)  # answers drawn or evaluated so far
+    _service: VllmEngine | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_chunk", "answer_batch"):
@@ -111,6 +118,10 @@ class TokenPolicy(ABC):
     def tokenize(self, text: str) -> list[int]: ...
 
     @abstractmethod
+    def export(self, folder: Path) -> None:
+        """Writes the weights now in place, as other tools load them: a model's folder, or an adapter's."""
+
+    @abstractmethod
     def running(self) -> AbstractContextManager[None]:
         """Around every use of the network: precision, checkpointing."""
 
@@ -151,19 +162,39 @@ class TokenPolicy(ABC):
         encoded = self.encode(prompts)
         shaping = Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
         ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        with self.running():
-            drawn = draw_answers(
-                self.backbone,
-                self.head,
-                encoded,
-                prompt_of,
-                uniforms(seeds, plan.max_tokens),
-                shaping,
-                ending,
-                self.answer_batch,
-            )
+        if self.engine is not None:
+            drawn = self._drawn_elsewhere(self.engine, prompts, encoded, prompt_of, seeds, plan)
+        else:
+            with self.running():
+                drawn = draw_answers(
+                    self.backbone,
+                    self.head,
+                    encoded,
+                    prompt_of,
+                    uniforms(seeds, plan.max_tokens),
+                    shaping,
+                    ending,
+                    self.answer_batch,
+                )
         self.num_calls += len(seeds)
         return TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
+
+    def _drawn_elsewhere(
+        self,
+        engine: Vllm,
+        prompts: Sequence[Prompt],
+        encoded: Sequence[EncodedPrompt],
+        prompt_of: Tensor,
+        seeds: Sequence[int],
+        plan: AnswerPlan,
+    ) -> Drawn:
+        """The same by the engine, with the weights that are in place here."""
+        self._service = self._service or VllmEngine(engine)
+        self._service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        shaping = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
+        sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
+        questions = list(map(question_of, prompts, encoded))
+        return self._service.draw(questions, prompt_of.tolist(), seeds, sampling)
 
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
@@ -226,6 +257,11 @@ class TokenPolicy(ABC):
 
     def _chosen(self, trace: TokenTrace, prompt: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the tokens of the answers `rows` [n] to `prompt` [n], answer by answer."""
+        if self.engine is not None and trace.shaping.is_truncated and trace.drawn.support is None:
+            raise ConfigError(
+                "sampler: the engine does not say which tokens top_p, top_k and min_p kept, which log-probs are taken "
+                "over; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
+            )
         drawn, device = trace.drawn.select(rows), self.backbone.device
         distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt.tolist()}
         place = {name: number for number, name in enumerate(distinct)}

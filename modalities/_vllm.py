@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Literal, Self
 from uuid import uuid4
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -74,7 +75,7 @@ class VllmEngine:
     _weights: tuple[int, ...] | None = field(default=None, init=False, repr=False)  # as the server has them
     _num_syncs: int = field(default=0, init=False, repr=False)
     _name: str = field(default_factory=lambda: f"mmrl-{uuid4().hex[:12]}", init=False, repr=False)  # of this process
-    _own_folder: TemporaryDirectory[str] | None = field(default=None, init=False, repr=False)
+    _own_folder: Path | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._server = self.settings.server()
@@ -132,8 +133,9 @@ class VllmEngine:
         if self.settings.folder is not None:
             return Path(self.settings.folder).expanduser().absolute()
         if self._own_folder is None:
-            self._own_folder = TemporaryDirectory(prefix="mmrl-weights-")
-        return Path(self._own_folder.name)
+            self._own_folder = Path(mkdtemp(prefix="mmrl-weights-"))
+            finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)
+        return self._own_folder
 
     def _base_model(self) -> str:
         said = self._server.get("/v1/models")

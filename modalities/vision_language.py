@@ -107,7 +107,7 @@ class VisionLanguage(TokenPolicy):
 
         write_tiny(self._family().name, seed, folder)
         lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
-        return replace(
+        small = replace(
             self,
             model=str(folder),
             lora=lora,
@@ -115,6 +115,13 @@ class VisionLanguage(TokenPolicy):
             max_pixels=None if self.max_pixels is None else 56 * 56,
             max_prompt_tokens=None if self.max_prompt_tokens is None else 2**15,  # its tokens are bytes and a few words
         )
+        return small.with_tiny_engine()
+
+    def with_tiny_engine(self) -> Self:
+        """The same, with a small server of this machine in the place of its engine, if it has one."""
+        if self.engine is None:
+            return self
+        return replace(self, engine=self.engine.tiny(Path(self.model), (self.min_pixels, self.max_pixels)))
 
     @property
     def backbone(self) -> Backbone:

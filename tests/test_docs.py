@@ -18,6 +18,7 @@ from mmrl.losses._old_decay import OldDecay
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._tokens import TokenPolicy
+from mmrl.modalities._vllm import Vllm
 from mmrl.samplers._base import FlowSampler, StochasticSampler
 from mmrl.samplers._window import Window
 
@@ -31,12 +32,14 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "groups": config.GroupSettings,
     "updates": config.UpdateSettings,
     "optimizer": config.OptimizerSettings,
+    "correction": config.CorrectionSettings,
     "averaging": config.AveragingSettings,
     "scoring": config.ScoringSettings,
     "evaluation": config.EvaluationSettings,
     "checkpoint": config.CheckpointSettings,
     "modality / every flow modality": FlowPolicy,
     "modality / every token modality": TokenPolicy,
+    "modality / vllm": Vllm,
     "modality / lora": Lora,
     "sampler / every flow sampler": FlowSampler,
     "sampler / every random flow sampler": StochasticSampler,

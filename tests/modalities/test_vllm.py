@@ -300,7 +300,7 @@ def test_an_address_of_another_form_is_refused(url: str) -> None:
 def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
         with pytest.raises(ValueError, match="must be"):
-            Vllm(name="vllm", **wrong)  # type: ignore[arg-type]
+            Vllm(name="vllm", **wrong)
     with pytest.raises(ConfigError, match=r"vLLM takes 0.001 for 0.01"):
         replace(SAMPLING, temperature=0.001)
 
