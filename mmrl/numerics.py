@@ -10,6 +10,8 @@ Reduction = Literal["mean", "sum", "rms"]
 Normalisation = Literal["decision", "sample", "group", "constant"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
+LARGEST_LOG_RATIO = 20.0  # what is raised to a power of e; float32 overflows at 88
+
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Weighted mean of `values` over all elements; 0 where the weights sum to 0.
@@ -58,12 +60,15 @@ def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
     """Estimates KL(p || q) at a sample of p from log_ratio = log p - log q (Schulman 2020, "Approximating KL").
 
     k1 = log_ratio (unbiased), k2 = log_ratio^2 / 2 (low variance), k3 = exp(-log_ratio) - 1 + log_ratio (both, >= 0).
+    Below a log_ratio of -LARGEST_LOG_RATIO, where float32 would soon overflow, k3 goes on along the tangent of its
+    exponential: it stays finite, convex and above 0, and its gradient keeps its sign.
     """
     if estimator == "k1":
         return log_ratio
     if estimator == "k2":
         return 0.5 * log_ratio.square()
-    return torch.expm1(-log_ratio) + log_ratio
+    beyond = (-log_ratio - LARGEST_LOG_RATIO).clamp(min=0)
+    return torch.expm1((-log_ratio).clamp(max=LARGEST_LOG_RATIO)) + beyond * math.exp(LARGEST_LOG_RATIO) + log_ratio
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:

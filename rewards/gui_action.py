@@ -125,8 +125,11 @@ class _Wanted:
 
 
 def words_f1(text: str, other: str) -> float:
-    """F1 of the sets of words of two texts, in lower case: 2 |both| / (|one| + |other|); 1 for two without words."""
-    one, two = set(text.casefold().split()), set(other.casefold().split())
+    """F1 of the sets of words of two texts, in lower case and without [ and ]; 1 for two without words.
+
+    2 |both| / (|one| + |other|); GUI-R1 strips the brackets too.
+    """
+    one, two = (set(said.casefold().replace("[", "").replace("]", "").split()) for said in (text, other))
     return 2 * len(one & two) / (len(one) + len(two)) if one or two else 1.0
 
 

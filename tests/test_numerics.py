@@ -77,6 +77,17 @@ def test_kl_estimators_of_e_by_hand() -> None:
     assert kl_estimate(log_ratio, "k3").item() == pytest.approx(1 / math.e)
 
 
+def test_k3_neither_overflows_nor_loses_its_direction() -> None:
+    """exp(95) is no float32; what is cut off instead would pull the weights further away."""
+    log_ratio = torch.tensor([-95.0, -20.5, -19.5, 3.0], requires_grad=True)
+    values = kl_estimate(log_ratio, "k3")
+    (slopes,) = torch.autograd.grad(values.sum(), log_ratio)
+    edge = math.exp(20)
+    expected = [edge * 76 - 96, edge * 1.5 - 21.5, math.exp(19.5) - 20.5, math.exp(-3) + 2]  # tangent, tangent, k3, k3
+    assert values.tolist() == pytest.approx(expected, rel=1e-6)
+    assert slopes.tolist() == pytest.approx([1 - edge, 1 - edge, 1 - math.exp(19.5), 1 - math.exp(-3)], rel=1e-6)
+
+
 def test_k1_and_k3_are_unbiased_and_k3_is_never_negative() -> None:
     p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     q = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)

@@ -3,12 +3,14 @@
 import re
 from itertools import pairwise
 from math import pi, sin
+from typing import Any
 
 import pytest
 
 from mmrl.actions import DIALECTS
 from mmrl.config import DatasetSettings, load_config
 from mmrl.coordinates import Canvas
+from mmrl.plugins import build
 
 # reference/flow.md, section 3: the grid of the stock SD3 pipeline for 10 steps
 PIPELINE = [1, 0.96013, 0.91335, 0.85769, 0.79037, 0.70728, 0.60215, 0.46488, 0.27805, 0.00893, 0]
@@ -71,6 +73,61 @@ def test_a_vision_language_run_takes_its_papers_steps(
         assert "lora" not in config.modality
     else:
         assert config.modality["lora"] == {"rank": 64, "alpha": 128}
+
+
+# The scripts behind these: TRL's trainers divide by the group's standard deviation plus 1e-4, average samples, fall
+# linearly and decay nothing; EasyR1's add 1e-6, average tokens, keep the rate and decay by 0.01, and see 512^2 pixels.
+TRL = {"clip": (0.2, 0.2), "epsilon": 1e-4, "normalise": "sample", "weight_decay": 0, "schedule": "linear"}
+EASYR1 = {"clip": (0.2, 0.3), "epsilon": 1e-6, "normalise": "decision", "weight_decay": 0.01, "schedule": "constant"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "min_pixels", "max_pixels", "old"),
+    [
+        ("grpo_qwen25vl_3b_refcoco", TRL, None, None, "recorded"),
+        ("visual_rft_qwen2vl_2b_detection", TRL, None, 401_408, "recorded"),
+        ("geometry3k_qwen25vl_7b", EASYR1, 262_144, 4_194_304, "recomputed"),
+        ("gui_g2_qwen25vl_7b", TRL, None, 12_845_056, "recorded"),
+        ("gui_r1_qwen25vl_3b", EASYR1, 262_144, 1_258_291, "recomputed"),
+        ("ui_r1_qwen25vl_3b", TRL, None, 12_845_056, "recorded"),
+    ],
+)
+def test_a_vision_language_run_has_the_formulas_of_its_papers_code(
+    name: str, code: dict[str, Any], min_pixels: int | None, max_pixels: int | None, old: str
+) -> None:
+    config = load_config(name)
+    loss, advantage = build("losses", config.loss), build("advantages", config.advantage)
+    assert (loss.clip_low, loss.clip_high) == code["clip"]
+    assert loss.normalise == code["normalise"]
+    assert (advantage.epsilon, advantage.is_unbiased, advantage.clip) == (code["epsilon"], True, None)
+    assert (advantage.std, advantage.min_std) == ("group", 0)
+    assert (config.optimizer.weight_decay, config.optimizer.schedule) == (code["weight_decay"], code["schedule"])
+    assert (config.modality.get("min_pixels"), config.modality.get("max_pixels")) == (min_pixels, max_pixels)
+    assert config.updates.old == old
+
+
+def test_gui_g2_pays_boxes_only() -> None:
+    """Theirs wants four whole numbers; a click on a point has no coverage."""
+    assert load_config("gui_g2_qwen25vl_7b").rewards[0]["needs_box"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "bad_rows"),
+    [
+        ("grpo_qwen25vl_3b_refcoco", "skip"),
+        ("grpo_qwen3vl_4b_screenspot", "skip"),
+        ("visual_rft_qwen2vl_2b_detection", "skip"),
+        ("geometry3k_qwen25vl_7b", "fail"),
+        ("gui_g2_qwen25vl_7b", "skip"),
+        ("gui_r1_qwen25vl_3b", "skip"),
+        ("ui_r1_qwen25vl_3b", "fail"),
+    ],
+)
+def test_one_bad_row_of_many_does_not_end_a_run(name: str, bad_rows: str) -> None:
+    prompts = load_config(name).prompts
+    assert isinstance(prompts.train, DatasetSettings) and isinstance(prompts.held_out, DatasetSettings)
+    assert "bad_rows" in prompts.train.model_fields_set, "each config says what it does"
+    assert (prompts.train.bad_rows, prompts.held_out.bad_rows) == (bad_rows, "fail")
 
 
 @pytest.mark.parametrize(

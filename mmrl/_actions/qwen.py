@@ -160,7 +160,8 @@ def prompt(canvas: Canvas) -> str:
         f"The display is {width:.0f}x{height:.0f}: {canvas.range_in_words}. The actions are left_click, double_click, "
         "triple_click, right_click, middle_click and mouse_move (coordinate), left_click_drag (coordinate: where to "
         "drop), scroll and hscroll (pixels, positive: up or right; coordinate if you want), type (text), key (keys: a "
-        "list, pressed together), wait (time in seconds), answer (text) and terminate (status: success or failure)."
+        "list, pressed together), wait (time in seconds), answer (text) and terminate (status: success or failure). "
+        "On a phone, open (text: the application) and system_button (button: Back, Home, Menu or Enter) are there too."
     )
 
 

@@ -8,9 +8,7 @@ from torch import Tensor
 from mmrl.contracts import Evaluations, LossBatch, LossTerms
 from mmrl.data import WeightsName
 from mmrl.losses._decisions import DecisionLoss
-
-# exp overflows float32 above 88, and the backward pass of a clipped decision would then be 0 * inf = NaN
-_LARGEST_LOG_RATIO = 20.0
+from mmrl.numerics import LARGEST_LOG_RATIO
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class Grpo(DecisionLoss):
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         log_ratio, *divergence = measures
         advantages, low, high = batch.advantages, 1 - self.clip_low, 1 + self.clip_high
-        ratio = log_ratio.clamp(max=_LARGEST_LOG_RATIO).exp()
+        # unbounded, the backward pass of a clipped decision would be 0 * inf = NaN
+        ratio = log_ratio.clamp(max=LARGEST_LOG_RATIO).exp()
         terms = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(low, high))
         metrics = {
             "ratio": ratio,

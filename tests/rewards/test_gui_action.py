@@ -45,6 +45,7 @@ BOX, POINT = {"action": "click", "box": (100, 100, 200, 300)}, {"action": "click
         (Action("type", text="shanghai shopping mall"), {"action": "type", "input_text": "Shopping mall"}, 1),
         (Action("type", text="mall"), {"action": "type", "input_text": "a shopping mall"}, 1),  # F1 2 / 4
         (Action("type", text="mall"), {"action": "type", "input_text": "the big shopping mall"}, 0),  # F1 2 / 5
+        (Action("type", text="[Shopping mall]"), {"action": "type", "input_text": "shopping mall"}, 1),
         (Action("type", text="x"), {"action": "type"}, 1),
         (Action("type", text="red"), {"action": "select", "input_text": "red"}, 1),
         (Action("open", text="Clock"), {"action": "open_app", "input_text": "clock"}, 1),
