@@ -35,6 +35,7 @@ class Modality(Protocol):
 
     evaluates: ClassVar[frozenset[str]]  # kinds of evaluation, of "decisions", "denoising", "outputs"
     draws: ClassVar[Draws]  # what its samples are made of
+    makes: ClassVar[frozenset[str]]  # fields of `Outputs` that its rollouts hold: what rewards may need
     num_calls: int  # network evaluations so far, in batch elements
 
     def prepare(self, placement: Placement) -> None: ...

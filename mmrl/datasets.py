@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.errors import ConfigError
 from mmrl.keys import generator
-from mmrl.plugins import did_you_mean
+from mmrl.plugins import did_you_mean, nearest
 
 LISTED = 10  # skipped rows that are named one by one
 TINY_ROWS = 8
@@ -34,15 +34,17 @@ def layout_names() -> list[str]:
     return _layout.names()
 
 
-def load_dataset_prompts(settings: DatasetSettings) -> tuple[Prompt, ...]:
+def load_dataset_prompts(settings: DatasetSettings, needed: Mapping[str, str] | None = None) -> tuple[Prompt, ...]:
     """The prompts of a data set; images are opened only so far that their size is known, with `decode` whole.
+
+    `needed`: what the target of every row must have, and the reward that needs it; a row without is a bad one.
 
     Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
     and line. With `bad_rows: skip` they are named in the log, and counted at the end.
     """
     layout = _layout.find(settings.layout)
     _check_columns(settings, layout)
-    reader = _Reader(settings, layout)
+    reader = _Reader(settings, layout, needed or {})
     prompts = [prompt for raw in _chosen(settings) if (prompt := reader.read(raw)) is not None]
     reader.report(len(prompts))
     if not prompts:
@@ -88,6 +90,7 @@ class _Reader:
 
     settings: DatasetSettings
     layout: Layout
+    needed: Mapping[str, str]  # fields of the target, and the rewards that need them
     skipped: list[str] = field(default_factory=list)
     folders: dict[Path | None, PictureFolder] = field(default_factory=dict)
 
@@ -99,6 +102,7 @@ class _Reader:
             prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
             prompt = replace(prompt, text=self._templated(prompt))
             check_marks(prompt)
+            self._check_target(prompt, raw)
             if self.settings.decode:
                 _decode(prompt)
             return prompt
@@ -109,6 +113,19 @@ class _Reader:
             if len(self.skipped) <= LISTED:
                 log.warning("prompts: skipped %s", self.skipped[-1])
             return None
+
+    def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
+        """Raises BadRow where the target lacks what a reward needs, and names what the row has instead."""
+        lacking = next((entry for entry in self.needed if entry not in prompt.target), None)
+        if lacking is None:
+            return
+        hint = ""
+        if lacking in self.layout.fields and (like := nearest(lacking, raw.values)) and like != lacking:
+            hint = f"; map one with columns: {{{lacking}: {like}}}"
+        raise BadRow(
+            f"reward {self.needed[lacking]!r} needs {lacking!r} in the target, which layout {self.settings.layout!r} "
+            f"does not find here; the row's fields are {', '.join(sorted(raw.values))}{hint}"
+        )
 
     def report(self, num_good: int) -> None:
         """Says how many rows were skipped, if any."""

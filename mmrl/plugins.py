@@ -124,10 +124,16 @@ def _in_yaml(message: str) -> str:
     return message.replace("a valid tuple", "a list").replace("Tuple should", "should").replace(" after validation", "")
 
 
+def nearest(wrong: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like it; None where none is near."""
+    matches = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
 def near(wrong: str, known: Iterable[str]) -> str:
     """' (did you mean ...?)' with the nearest name; empty where none is near."""
-    matches = get_close_matches(wrong, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    found = nearest(wrong, known)
+    return f" (did you mean {found!r}?)" if found else ""
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -15,16 +15,18 @@ from mmrl.config import DatasetSettings, MixedPrompts, PromptSettings
 from mmrl.contracts import ConfigError
 from mmrl.data import Prompt
 from mmrl.keys import generator
+from mmrl.plugins import near
 
 
-def load_prompts(source: str | DatasetSettings) -> tuple[Prompt, ...]:
+def load_prompts(source: str | DatasetSettings, needed: Mapping[str, str] | None = None) -> tuple[Prompt, ...]:
     """The prompts of `lab:NAME/SPLIT`, a .txt or .jsonl file (in the working folder, else shipped), or a data set.
 
-    A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`.
+    A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`. `needed`: what the
+    target of every row must have, and the reward that needs it.
     Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
     """
     if isinstance(source, DatasetSettings):
-        return datasets.load_dataset_prompts(source)
+        return datasets.load_dataset_prompts(source, needed)
     if source.startswith("lab:"):
         return _lab_prompts(source)
     path, shipped = Path(source).expanduser(), files("mmrl.configs").joinpath(source)
@@ -44,7 +46,7 @@ def load_prompts(source: str | DatasetSettings) -> tuple[Prompt, ...]:
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
-        return tuple(_row(source, number, line) for number, line in lines)
+        return tuple(_row(source, number, line, needed or {}) for number, line in lines)
     return tuple(Prompt(line) for _, line in lines)
 
 
@@ -165,7 +167,7 @@ def _asked(question: Any) -> Prompt:
     return Prompt(question.text, media, question.target, clips=clips)
 
 
-def _row(source: str, number: int, line: str) -> Prompt:
+def _row(source: str, number: int, line: str, needed: Mapping[str, str]) -> Prompt:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -178,5 +180,12 @@ def _row(source: str, number: int, line: str) -> Prompt:
         raise ConfigError(
             f"prompts: {source}, line {number} has images; give such a file as a section: "
             f"{{path: {source}, layout: columns}}"
+        )
+    if lacking := next((entry for entry in needed if row.get(entry) is None), None):
+        hint = near(lacking, row)
+        mend = f"; give the file as a section: {{path: {source}, columns: {{{lacking}: ...}}}}" if hint else ""
+        raise ConfigError(
+            f"prompts: {source}, line {number}: reward {needed[lacking]!r} needs {lacking!r} in the target, which this "
+            f"row does not give; its fields are {', '.join(row)}{hint}{mend}"
         )
     return Prompt(row["prompt"], target={key: value for key, value in row.items() if key != "prompt"})

@@ -80,6 +80,24 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
 
 
+def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str) -> None:
+    """Raises ConfigError where samples of the modality, which hold `makes`, will lack what the reward `name` needs."""
+    if lacking := sorted(need for need in reward.needs if need in MEDIA and need not in makes):
+        raise ConfigError(
+            f"reward {name!r} needs {' and '.join(lacking)}, but modality {modality!r} makes "
+            f"{', '.join(one for one in MEDIA if one in makes)}"
+        )
+
+
+def needed_targets(rewards: Iterable[tuple[str, Reward]]) -> dict[str, str]:
+    """The fields of a prompt's target that rewards need, and the name of the first reward that needs each."""
+    found: dict[str, str] = {}
+    for name, reward in rewards:
+        for need in sorted(need for need in reward.needs if need.startswith("target.")):
+            found.setdefault(need.removeprefix("target."), name)
+    return found
+
+
 def check_targets(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
     """Raises ConfigError for a prompt whose target lacks what the reward `name` needs."""
     needs = sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target."))

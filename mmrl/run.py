@@ -19,7 +19,8 @@ from mmrl.data import Prompt, WeightsName
 from mmrl.evaluation import Result, save_samples, saved_sample
 from mmrl.keys import GroupKey
 from mmrl.media import StoredPicture
-from mmrl.parts import build, final_weights, make_trainer
+from mmrl.pairs import final_weights
+from mmrl.parts import build, make_trainer
 from mmrl.report import write_report
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar

@@ -54,6 +54,7 @@ class FlowPolicy(ABC):
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising"})
     draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
+    makes: ClassVar[frozenset[str]] = frozenset({"images"})
 
     negative_prompt: str = ""
     reduction: Reduction = "mean"

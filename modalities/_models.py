@@ -10,17 +10,37 @@ import torch
 from mmrl.contracts import ConfigError, Placement
 
 
-def source_of(model: str, setting: str, library: str) -> str:
-    """What `from_pretrained` takes: an existing folder, else a hub name.
+def source_of(model: str, setting: str, library: str, file: str) -> str:
+    """What `from_pretrained` takes: an existing folder, else the name of a hub model, which holds `file`.
 
-    Raises ConfigError, in which `setting` is what the user wrote it under, for a text that can be neither.
+    Raises ConfigError, in which `setting` is what the user wrote it under, for a text that can be neither, and for a
+    model that is not in the cache and cannot be had.
     """
     path = Path(model).expanduser()
     if path.is_dir():
         return str(path)
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise ConfigError(f"{setting}: there is no folder {model!r}; give a {library} folder or a hub name")
+    _ask_hub(model, setting, file)
     return model
+
+
+def _ask_hub(model: str, setting: str, file: str) -> None:
+    """One question, once: the libraries ask for every file of a model, for each of them six times in half a minute."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(huggingface_hub.try_to_load_from_cache(model, file), str):
+        return
+    unreachable = HfHubHTTPError.__bases__  # the error of its HTTP library, which changes its name, and OSError
+    try:
+        huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(model, file), timeout=10)
+    except unreachable as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(
+            f"{setting}: there is no model {model!r}, neither as a folder nor in the cache, and the hub gives no "
+            f"{file} of it: {why or type(error).__name__}"
+        ) from error
 
 
 def autocast(placement: Placement) -> AbstractContextManager[None]:

@@ -62,6 +62,7 @@ class TokenPolicy(ABC):
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
     draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
+    makes: ClassVar[frozenset[str]] = frozenset({"texts", "is_finished", "num_tokens", "canvases"})
 
     vocabulary_chunk: int = 2**22
     answer_batch: int = 256

@@ -38,6 +38,7 @@ class Agent(Gui):
     """
 
     draws: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
+    makes: ClassVar[frozenset[str]] = Gui.makes | {"step_rewards", "outcomes"}
 
     environment: Environment
     screenshots: int = 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mmrl.actions import DIALECTS, Action, Dialect, DialectName, Kind
 from mmrl.answers import ParseError
@@ -26,6 +26,8 @@ class Gui(VisionLanguage):
     The outputs of a rollout hold an action for each answer, in pixels of the original screenshot, None where the answer
     is not exactly one action that is allowed.
     """
+
+    makes: ClassVar[frozenset[str]] = VisionLanguage.makes | {"actions"}
 
     dialect: DialectName
     actions: tuple[Kind, ...] | None = None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ class StableDiffusion3(FlowPolicy):
     `height` and `width` are in pixels. `offload_text_encoders` keeps the encoders on the CPU but for new prompts.
     `attention` names a backend of diffusers; `compile` runs torch.compile on the transformer.
     """
+
+    model_file: ClassVar[str] = "model_index.json"  # what a folder of such a model holds
 
     model: str
     height: int = 512
@@ -198,7 +200,7 @@ def _load(model: str, placement: Placement, transformer_dtype: torch.dtype) -> A
 
     logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    source = source_of(model, "modalities.sd3.model", "diffusers")
+    source = source_of(model, "modalities.sd3.model", "diffusers", StableDiffusion3.model_file)
     try:
         absent = _absent(Path(source)) if Path(source).is_dir() else {}
         dtypes = {"transformer": transformer_dtype, "vae": torch.float32, "default": placement.dtype}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
@@ -43,6 +43,8 @@ class VisionLanguage(TokenPolicy):
     model writes coordinates in, by default its family's. Longer prompts than `max_prompt_tokens` are refused.
     `family` is a model_type of transformers, for hub names that do not tell it; only `tiny` asks.
     """
+
+    model_file: ClassVar[str] = "config.json"  # what a folder of such a model holds
 
     model: str
     system_prompt: str | None = None
@@ -272,7 +274,7 @@ def _load(model: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, A
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    source = source_of(model, "modality.model", "transformers")
+    source = source_of(model, "modality.model", "transformers", VisionLanguage.model_file)
     try:
         processor = AutoProcessor.from_pretrained(source)
         loaded = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, attn_implementation=attention)

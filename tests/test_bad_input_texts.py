@@ -34,6 +34,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("modality.prompt_cache=0", "prompt_cache must be at least 1, got 0"),
         ("modality.coordinates=percent", "should be 'original', 'resized', 'thousand' or 'unit', got 'percent'"),
         ("modality.model=./nothing", "modality.model: there is no folder './nothing'"),
+        ("modality.model=lab:shapes", "is no model of modality 'vision_language': it holds no config.json"),
         ("modality.model=lab:nothing", "modality.model: unknown lab 'nothing'"),
         ("modality={name: gui, model: x, dialect: qwne}", "'plain', 'pyautogui', 'qwen' or 'ui_tars', got 'qwne'"),
         ("sampler={name: flow_sde, num_steps: 4}", "'flow_sde' draws latents, but modality 'vision_language' makes"),
@@ -46,6 +47,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "loss={name: nft, draws: 1}",
             "loss 'nft' reads denoising, but modality 'vision_language' evaluates decisions",
         ),
+        (
+            "rewards=[{name: shapes}]",
+            "needs images, but modality 'vision_language' makes texts, is_finished, num_tokens, canvases",
+        ),
+        ("evaluation.rewards=[{name: jpeg_size}]", "reward 'jpeg_size' needs images, but modality 'vision_language'"),
+        ("rewards=[{name: step_reward}]", "reward 'step_reward' needs step_rewards, but modality 'vision_language'"),
         ("loss={name: grpo, kl_coef: 0.1}", "loss.kl is 'exact', but tokens have no exact KL"),
         ("loss={name: reinforce, kl_coef: 0.1, kl: exact}", "set loss.kl to k1, k2 or k3"),
         ("group_size=1", "advantage 'grpo' compares the samples of a group: group_size must be at least 2, got 1"),
@@ -70,7 +77,7 @@ def test_a_prompt_without_the_target_that_a_reward_needs_is_named_before_anythin
 ) -> None:
     ended = cli.train("rewards=[{name: point_in_box}]", f"prompts.{split}=plain.jsonl", kind="vision_language")
     assert (ended.code, ended.out) == (2, "")
-    assert "reward 'point_in_box' needs 'box' in the target of every prompt, got none for 'what?'" in ended.err
+    assert "plain.jsonl, line 1: reward 'point_in_box' needs 'box' in the target, which this row" in ended.err
     assert not Path("run").exists()
 
 

@@ -178,3 +178,9 @@ def test_work_beyond_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = 2 * 2 * (1 + 1 + 3 * 2) + 2 * 2  # two iterations of two groups: rollout and update
     assert found["network calls planned"] == planned
     assert found["network calls made"] == planned + 2 * 2
+
+
+def test_check_names_a_model_folder_that_is_not_here() -> None:
+    config = load_config("quickstart_gui", ["modality.model=/nowhere/Qwen2.5-VL"])
+    assert plan_summary(config)["model that is not here, which train needs"] == "/nowhere/Qwen2.5-VL"
+    assert not any("model that" in key for key in plan_summary(load_config("quickstart_gui")))

@@ -294,5 +294,53 @@ def test_a_plain_check_names_missing_data_and_a_tiny_one_runs_without() -> None:
     from mmrl.checks import check_tiny, plan_summary
 
     config = check_config(CONFIG | {"prompts": {"train": {"path": "no/data.parquet", "layout": "easyr1"}}})
-    assert plan_summary(config)["data that is not here"] == "no/data.parquet"
+    assert plan_summary(config)["data that is not here, which train needs"] == "no/data.parquet"
     assert check_tiny(config)["is_good"]
+
+
+def test_a_row_without_what_a_reward_needs_is_a_bad_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It names the file, the line and the column that was probably meant."""
+    rows = [{"prompt": "a", "box": [1, 1, 3, 3]}, {"prompt": "b", "bbox": [1, 1, 3, 3]}, {"prompt": "c"}]
+    write_synthetic("columns", tmp_path, 1, 0)  # an image for the boxes
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row | {"image": "images/0000.png"}) + "\n" for row in rows), encoding="utf-8")
+    settings = DatasetSettings(path=str(path))
+    assert len(load_dataset_prompts(settings)) == 3
+    with pytest.raises(ConfigError) as failure:
+        load_dataset_prompts(settings, {"box": "box_iou"})
+    assert f"{path}, line 2: reward 'box_iou' needs 'box' in the target" in str(failure.value)
+    assert "the row's fields are bbox, image, prompt; map one with columns: {box: bbox}" in str(failure.value)
+    skipping = settings.model_copy(update={"bad_rows": "skip"})
+    (prompt,) = load_dataset_prompts(skipping, {"box": "box_iou"})
+    assert prompt.text == "a" and "skipped 2 of 3 rows" in caplog.text
+    mapped = settings.model_copy(update={"columns": {"box": "bbox"}, "bad_rows": "skip"})
+    assert [prompt.text for prompt in load_dataset_prompts(mapped, {"box": "box_iou"})] == ["b"]
+
+
+def test_an_answer_that_is_no_box_is_a_bad_row_where_a_box_is_needed(tmp_path: Path) -> None:
+    """VLM-R1's rows hold answers of every kind: one with an inverted box has no box, and says nothing by itself."""
+    settings = write_synthetic("vlm_r1", tmp_path, 2, 0)
+    path = tmp_path / "rows.jsonl"
+    row, other = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    row["conversations"][1]["value"] = "[9, 7, 5, 3]"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (row, other)), encoding="utf-8")
+    assert len(load_dataset_prompts(settings, {"answer": "exact_answer"})) == 2
+    with pytest.raises(ConfigError, match="line 1: reward 'box_iou' needs 'box' in the target, which layout 'vlm_r1'"):
+        load_dataset_prompts(settings, {"answer": "exact_answer", "box": "box_iou"})
+
+
+def test_a_missing_field_is_answered_with_all_fields_of_the_row(tmp_path: Path) -> None:
+    """Those read before it too, by their names in the file."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"picture": "images/0000.png", "instruction": "go"}) + "\n", encoding="utf-8")
+    write_synthetic("columns", tmp_path, 1, 0)
+    settings = DatasetSettings(path=str(path), layout="gui_g2", columns={"image_path": "picture"})
+    with pytest.raises(ConfigError, match="it has no field 'abs_box'; its fields are instruction, picture"):
+        load_dataset_prompts(settings)
+
+
+def test_a_bare_file_of_prompts_names_the_line_that_lacks_a_target(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "anser": "2"}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"line 2: reward 'exact_answer' needs 'answer'.*\(did you mean 'anser'\?\)"):
+        load_prompts(str(path), {"answer": "exact_answer"})

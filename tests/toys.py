@@ -35,6 +35,7 @@ class ToyTokens:
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
     draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
+    makes: ClassVar[frozenset[str]] = frozenset({"texts"})
 
     def __init__(self) -> None:
         self.network = nn.Linear(LENGTH, VOCABULARY)

@@ -1,0 +1,153 @@
+"""The plug-ins of a run side by side, and what cannot work together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmrl.config import EvaluationSettings, Plugin, RunConfig
+from mmrl.contracts import Advantage, ConfigError, Loss, Modality, Sampler
+from mmrl.data import Prompt, WeightsName
+from mmrl.keys import GroupKey
+from mmrl.plans import GroupPlan
+from mmrl.prompts import PromptStream
+from mmrl.reward_batches import CONTROLS, check_makes, check_targets
+from mmrl.scoring import Scorer
+
+
+@dataclass(frozen=True)
+class EvaluationParts:
+    """What held-out evaluation has of its own."""
+
+    settings: EvaluationSettings
+    sampler: Sampler
+    also: Mapping[str, Sampler]
+    scorer: Scorer
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The plug-ins of a run, built and checked against each other; no weights are loaded yet."""
+
+    policy: Modality
+    sampler: Sampler
+    scorer: Scorer
+    advantage: Advantage
+    loss: Loss
+    prompts: PromptStream
+    evaluation: EvaluationParts | None
+
+
+def final_weights(config: RunConfig) -> WeightsName:
+    """The weights that are evaluated and exported: those the evaluation names, else the averaged ones if any."""
+    if config.evaluation is not None and config.evaluation.weights is not None:
+        return config.evaluation.weights
+    return "averaged" if config.averaging is not None else "trained"
+
+
+class _AnyGrid:
+    """Stands in for a modality whose noise levels are not known before its model is loaded."""
+
+    def sigmas(self, kind: str, num_steps: int) -> list[float]:
+        return [1 - step / num_steps for step in range(num_steps + 1)]
+
+
+def example_plan(sampler: Sampler, group_size: int) -> GroupPlan:
+    """The shape of the plan of a group: its counts of steps and calls are right, its noise levels are not.
+
+    Raises ConfigError where the sampler cannot draw a group of this size.
+    """
+    try:
+        plan: GroupPlan = sampler.plan(_AnyGrid(), GroupKey(0, 0, 0), group_size)
+    except ValueError as error:
+        raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
+    return plan
+
+
+def check_pairs(config: RunConfig, parts: Parts) -> None:
+    """Refuses what cannot work together, before any weight is loaded."""
+    smallest = parts.advantage.min_group_size
+    if config.group_size < smallest:
+        raise ConfigError(
+            f"advantage {config.advantage['name']!r} compares the samples of a group: "
+            f"group_size must be at least {smallest}, got {config.group_size}"
+        )
+    if config.updates.minibatches > config.prompts_per_iteration:
+        raise ConfigError(
+            f"updates.minibatches must be at most prompts_per_iteration (whole groups): "
+            f"got {config.updates.minibatches} for {config.prompts_per_iteration}"
+        )
+    if parts.loss.kind not in parts.policy.evaluates:
+        raise ConfigError(
+            f"loss {config.loss['name']!r} reads {parts.loss.kind}, but modality {config.modality['name']!r} evaluates "
+            f"{', '.join(sorted(parts.policy.evaluates))}"
+        )
+    if (
+        "reference" in parts.loss.needs
+        and getattr(parts.loss, "kl", None) == "exact"
+        and parts.policy.draws != "latents"
+    ):
+        raise ConfigError(
+            f"loss.kl is 'exact', but tokens have no exact KL (it would need every log-prob of the vocabulary), and "
+            f"modality {config.modality['name']!r} makes its samples of tokens; set loss.kl to k1, k2 or k3"
+        )
+    _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
+    plan = example_plan(parts.sampler, config.group_size)
+    if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
+        flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
+        raise ConfigError(
+            f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
+            + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
+        )
+    _check_controls(parts.scorer, plan, "sampler")
+    _check_model_folder(config.modality, parts.policy)
+    for term in parts.scorer.terms:
+        check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
+        for prompts in parts.prompts.sets:
+            check_targets(term.name, term.reward, prompts)
+    if parts.evaluation is not None:
+        evaluation, settings = parts.evaluation, parts.evaluation.settings
+        drawn = {"sampler": (settings.sampler, evaluation.sampler)}
+        drawn |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
+        for name, (own, sampler) in drawn.items():
+            _check_sampler(f"evaluation.{name}", own, sampler, config, parts.policy)
+            plan = example_plan(sampler, settings.samples_per_prompt)
+            _check_controls(evaluation.scorer, plan, f"evaluation.{name}")
+        for term in evaluation.scorer.terms:
+            check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
+            check_targets(term.name, term.reward, evaluation.prompts)
+        _check_evaluated_weights(config, parts.loss)
+
+
+def _check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:
+    for term in scorer.terms:
+        if CONTROLS in term.reward.needs and not plan.num_controls:
+            raise ConfigError(
+                f"reward {term.name!r} compares with samples that are not learned from: set {where}.controls"
+                + (", or give the evaluation rewards of its own" if where != "sampler" else "")
+            )
+
+
+def _check_model_folder(settings: Plugin, policy: Modality) -> None:
+    """Refuses a folder that is here and is no model of the modality's kind, without loading it."""
+    folder, file = Path(str(getattr(policy, "model", ""))).expanduser(), getattr(policy, "model_file", None)
+    if file is not None and folder.is_dir() and not (folder / file).is_file():
+        raise ConfigError(
+            f"modality.model: {settings['model']!r} is no model of modality {settings['name']!r}: it holds no {file}"
+        )
+
+
+def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:
+    if sampler.draws != policy.draws:
+        raise ConfigError(
+            f"{where} {settings['name']!r} draws {sampler.draws}, but modality {config.modality['name']!r} makes "
+            f"its samples of {policy.draws}"
+        )
+
+
+def _check_evaluated_weights(config: RunConfig, loss: Loss) -> None:
+    which = final_weights(config)
+    if which == "averaged" and config.averaging is None:
+        raise ConfigError("evaluation.weights is 'averaged', but there is no averaging; set averaging.decay")
+    if which == "old" and loss.old_decay(0) is None:
+        raise ConfigError(f"evaluation.weights is 'old', but loss {config.loss['name']!r} keeps no old weights")
