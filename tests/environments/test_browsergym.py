@@ -171,7 +171,9 @@ class Replayed:
     """Gives what was recorded for the calls that were recorded."""
 
     def __init__(self, name: str, settings: dict[str, Any]) -> None:
-        self.name, self.settings, self.seeds, self.calls, self.is_closed = name, settings, [], [], False
+        self.name, self.settings, self.is_closed = name, settings, False
+        self.seeds: list[int] = []
+        self.calls: list[str] = []
 
     def reset(self, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         self.seeds.append(seed)

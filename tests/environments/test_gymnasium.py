@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy
 import pytest
 
@@ -15,8 +16,6 @@ from mmrl.contracts import ConfigError, Environment, RunError
 from mmrl.data import Observation, Prompt
 from mmrl.environments._pixels import as_picture, as_pixels
 from mmrl.environments.gymnasium import Gymnasium, as_gymnasium
-
-gymnasium = pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
 
 NAME = "Strip-v0"
 SIZE = (60, 20)  # of the picture of six cells
@@ -247,11 +246,9 @@ def test_our_world_passes_gymnasiums_own_check() -> None:
     env = as_gymnasium(Dots(), [task(what="a"), task(what="b")], (8, 6))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*Not able to test alternative render modes")  # it is made without a name
-        warnings.filterwarnings(
-            "ignore", ".*we recommend using a symmetric"
-        )  # points are pixels in all of this project
+        warnings.filterwarnings("ignore", ".*we recommend using a symmetric")  # points are pixels in this project
         check_env(env)
-    gymnasium.register("Dots-v0", entry_point=lambda: as_gymnasium(Dots(), [task(what="a")], (8, 6)))
+    gymnasium.register("Dots-v0", entry_point=lambda **_: as_gymnasium(Dots(), [task(what="a")], (8, 6)))
     try:
         made = gymnasium.make("Dots-v0")  # with gymnasium's wrappers, which check again
         made.reset(seed=1)
@@ -327,4 +324,4 @@ def test_there_and_back_a_world_is_the_same() -> None:
 
 
 def as_values(action: Action, size: tuple[int, int], space: Any) -> Any:
-    return sys.modules[__name__].SPACE.action_values(action)  # type: ignore[attr-defined]
+    return sys.modules[__name__].SPACE.action_values(action)
