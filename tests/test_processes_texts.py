@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.process_runs import assert_same_run, metrics, movement, train, write_inputs
-from tests.tiny_texts import questions
+from tests.tiny_texts import clips, questions, tasks
 from tests.vision_twins import twin
 
 MY_TEXTS = '''
@@ -55,6 +55,35 @@ def reward(dull: str) -> dict[str, Any]:
     return {"rewards": [{"name": "my_texts:Letters", "dull": dull}]}
 
 
+VIDEO = {"name": "video", "num_frames": 4, "frame_min_pixels": 784, "frame_max_pixels": 3136, "vision": "trained"}
+CONTROLS: dict[str, Any] = {
+    "sampler": {"name": "autoregressive", "max_tokens": 6, "controls": 2},
+    "rewards": [
+        {"name": "my_texts:Letters"},
+        {"name": "temporal_contrast", "reward": {"name": "my_texts:Letters"}, "share": 0.5, "weight": 0.3},
+    ],
+    "evaluation": {
+        "every": 2,
+        "sampler": {"name": "autoregressive", "max_tokens": 6},
+        "rewards": [{"name": "my_texts:Letters"}, {"name": "temporal_iou", "weight": 0}],
+        "samples_per_prompt": 2,
+        "saved_samples": 3,
+    },
+}
+AGENT = {
+    "name": "tests.toy_worlds:Clicker",
+    "dialect": "plain",
+    "instructions": "none",
+    "environment": {"name": "tests.toy_worlds:Corridor", "places": 1},
+    "lora": {"rank": 4, "alpha": 8},
+}
+TURNS = {"name": "episodes", "max_tokens": 6, "max_turns": 3}
+EPISODES: dict[str, Any] = {
+    "sampler": TURNS,
+    "advantage": {"name": "gigpo"},
+    "rewards": [{"name": "episode_success"}, {"name": "my_texts:Letters", "weight": 0.5}],
+    "evaluation": {"every": 2, "sampler": TURNS, "samples_per_prompt": 2, "saved_samples": 3},
+}
 CASES: dict[str, dict[str, Any]] = {
     "full, decision, batch std": {"loss": grpo("decision"), "advantage": {"name": "grpo", "std": "batch"}},
     "full, sample, kl, momentum": {"loss": grpo("sample", kl_coef=0.1, kl="k3"), "optimizer": MOMENTUM},
@@ -82,6 +111,8 @@ CASES: dict[str, dict[str, Any]] = {
         "loss": grpo("constant", constant=8.0),
         "prompts_per_iteration": 1,
     },
+    "videos with controls": {"modality": VIDEO, "loss": grpo("decision"), **CONTROLS},
+    "lora, episodes, gigpo": {"modality": AGENT, "loss": grpo("decision"), **EPISODES},
     "drop": {"groups": {"degenerate": "drop"}, **reward("red")},
     "lora, refill": {"modality": LORA, "groups": {"degenerate": "refill"}, **reward("red"), "prompts_per_iteration": 2},
 }
@@ -97,7 +128,11 @@ def write_questions(folder: Path, changes: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (folder / "my_texts.py").write_text(MY_TEXTS, encoding="utf-8")
-    prompts = {"path": "rows.jsonl", "images": questions().images}
+    prompts: Any = {"path": "rows.jsonl", "images": questions().images}
+    if changes.get("modality") == VIDEO:
+        prompts = clips().model_dump(mode="json", exclude_unset=True)
+    elif changes.get("modality") == AGENT:
+        prompts = str(tasks())
     answers = {"name": "autoregressive", "max_tokens": 6}
     settings = {
         "prompts": {"train": prompts, "held_out": prompts},

@@ -72,7 +72,7 @@ def test_a_run_killed_three_times_ends_as_if_it_had_not_been(
 def test_runs_killed_at_random_and_inside_saves_end_as_if_they_had_not_been(
     processes: Processes, uninterrupted: Uninterrupted, kind: str, tmp_path: Path
 ) -> None:
-    kills = 4 if kind.startswith("vision_language") else 7
+    kills = 7 if kind in ("policy_gradient", "lora", "nft") else 4
     kill_and_compare(processes, uninterrupted, kind, 1 + list(KINDS).index(kind), kills, tmp_path)
 
 

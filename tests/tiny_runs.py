@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmrl import checkpoint
-from tests.tiny_texts import vision_language
+from tests.tiny_texts import agent, video, vision_language
 
 SMALL = (  # whole sections, so that the shipped config may be tuned without a change here
     "iterations=6",
@@ -50,7 +50,10 @@ KINDS = {
         "updates.minibatches=2",
         "averaging.decay=0.8",
     ),
+    "video": ("loss={name: grpo}", "averaging.decay=0.8"),
+    "agent": ("loss={name: grpo}", "updates.minibatches=2"),
 }
+TASKS = {"vision_language": vision_language, "video": video, "agent": agent}  # by how the name of a kind begins
 HEAVY = [
     "mmrl.cli",
     "mmrl.run",
@@ -63,6 +66,8 @@ HEAVY = [
     "transformers.models.qwen2_vl.image_processing_qwen2_vl",
     "datasets",
     "mmrl.modalities.vision_language",
+    "mmrl.modalities.video",
+    "mmrl.modalities.agent",
     "accelerate",
     "torch._dynamo",
     "PIL.Image",
@@ -71,7 +76,7 @@ HEAVY = [
 
 def arguments(kind: str, out: Path, *overrides: str) -> list[str]:
     """Of `mmrl train` for a small run of a kind."""
-    task = vision_language() if kind.startswith("vision_language") else ()
+    task = next((overrides() for name, overrides in TASKS.items() if kind.startswith(name)), ())
     return ["train", "quickstart", *SMALL, *task, *KINDS[kind], *overrides, "--out", str(out)]
 
 

@@ -51,3 +51,46 @@ def vision_language() -> tuple[str, ...]:
         "evaluation.sampler={name: autoregressive, max_tokens: 8}",
         "evaluation.also={greedy: {name: autoregressive, max_tokens: 8, temperature: 0}}",
     )
+
+
+@cache
+def clips(rows: int = 4) -> DatasetSettings:
+    """Synthetic questions about small mp4 files, written once."""
+    return write_synthetic("time_r1", Path(_FOLDERS.name) / f"clips {rows}", rows, 0)
+
+
+@cache
+def tasks() -> Path:
+    """Tasks for an agent in the corridor of `tests.toy_worlds`, written once."""
+    path = Path(_FOLDERS.name) / "tasks.jsonl"
+    path.write_text("".join(f'{{"prompt": "go to the right, {number}"}}\n' for number in range(5)), encoding="utf-8")
+    return path
+
+
+def video() -> tuple[str, ...]:
+    """The same for questions about videos, with answers about shuffled frames to compare with."""
+    prompts = f"{{path: {clips().path}, images: {clips().images}, layout: time_r1}}"
+    letters = "{name: 'tests.tiny_texts:Letters'}"
+    return (
+        f"modality={{name: video, model: {twin('qwen2_5_vl')}, num_frames: 4, frame_max_pixels: 3136, "
+        "frame_min_pixels: 784, vision: trained, vision_rate: 0.5}",
+        f"prompts={{train: {prompts}, held_out: {prompts}}}",
+        "sampler={name: autoregressive, max_tokens: 8, controls: 2}",
+        f"rewards=[{letters}, {{name: temporal_contrast, reward: {letters}, weight: 0.3, share: 0.5}}]",
+        f"evaluation.rewards=[{letters}, {{name: temporal_iou, weight: 0}}]",
+        "evaluation.sampler={name: autoregressive, max_tokens: 8}",
+    )
+
+
+def agent() -> tuple[str, ...]:
+    """The same for an agent that plays episodes of up to three turns."""
+    return (
+        f"modality={{name: 'tests.toy_worlds:Clicker', model: {twin('qwen2_5_vl')}, dialect: plain, "
+        "instructions: none, environment: {name: 'tests.toy_worlds:Corridor', places: 1}}",
+        f"prompts={{train: {tasks()}, held_out: {tasks()}}}",
+        "sampler={name: episodes, max_tokens: 6, max_turns: 3}",
+        "rewards=[{name: episode_success}, {name: 'tests.tiny_texts:Letters', weight: 0.1}]",
+        "advantage={name: gigpo}",
+        "evaluation.rewards=[{name: episode_success}]",
+        "evaluation.sampler={name: episodes, max_tokens: 6, max_turns: 3}",
+    )
