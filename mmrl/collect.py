@@ -1,5 +1,6 @@
 """One iteration's groups: drawn, scored while the next are drawn, filtered, refilled."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,14 +8,16 @@ import torch
 from torch import Tensor
 
 from mmrl.config import GroupSettings
-from mmrl.contracts import Modality, Sampler
+from mmrl.contracts import ConfigError, Modality, Sampler
 from mmrl.data import Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey
 from mmrl.prompts import PromptStream
+from mmrl.readable import reader_of
 from mmrl.scoring import Judgement, Scorer, ScoringQueue, degenerate_groups
 
 Draw = tuple[GroupKey, Prompt]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Collector:
         """The groups of `iteration`, sampled under `weights`; every process must call it."""
         rounds: list[tuple[Rollout | None, Scores, Tensor, Tensor | None]] = []
         kept: list[int] = []
+        num_unread = 0
         num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
         for number in range(num_rounds):
             draws = [
@@ -57,33 +61,79 @@ class Collector:
                 for draw, prompt in self.prompts.draw(self.wanted - len(kept))
             ]
             with self.policy.weights(weights), self.engine.together():
-                rollout, judgement = self._draw(self.engine.share(draws), iteration)
+                rollout, judgement, unread = self._draw(self.engine.share(draws), iteration)
+            unread = dict(self.engine.gather(list(unread.items())))
+            self._check_unread(unread)
+            num_unread += len(unread)
             scores, mine, paths = self._gather(rollout, judgement)
             rounds.append((rollout, scores, mine, paths))
-            kept += self._worth_keeping(scores, draws)
+            kept += self._worth_keeping(scores, [draw for draw in draws if draw[0].draw not in unread])
             if len(kept) == self.wanted:
                 break
         own = [(rollout.watched(), rollout.counts) for rollout, *_ in rounds if rollout is not None]
         everywhere = self.engine.gather(own)
         metrics = _means([watched for watched, _ in everywhere]) | _sums([counts for _, counts in everywhere])
+        if reader_of(self.policy) is not None:
+            metrics["groups/unread"] = float(num_unread)
         return _join(rounds, sorted(kept), metrics)
 
-    def _draw(self, draws: Sequence[Draw], iteration: int) -> tuple[Rollout | None, Judgement | None]:
-        """This process's groups, in chunks; each chunk is scored while the next is sampled."""
+    def _draw(self, draws: Sequence[Draw], iteration: int) -> tuple[Rollout | None, Judgement | None, dict[int, str]]:
+        """This process's groups, in chunks; each chunk is scored while the next is sampled.
+
+        And why prompts could not be read, by their draws: they have no group.
+        """
         chunks = [draws[start : start + self.chunk] for start in range(0, len(draws), self.chunk)]
-        rollouts, judgements = [], []
+        rollouts, judgements, unread = [], [], dict[int, str]()
         with ScoringQueue(self.scorer) as queue:
             for chunk in chunks:
-                keys, prompts = zip(*chunk, strict=True)
-                plans = [self.sampler.plan(self.policy, key, self.group_size) for key in keys]
-                rollouts.append(self.policy.rollout(prompts, plans, keys))
+                rollout, more = self._sample(chunk)
+                unread |= more
+                if rollout is None:
+                    continue
+                rollouts.append(rollout)
                 if self.overlap and len(chunks) > 1:
                     queue.submit(rollouts[-1], iteration)
                 else:
                     judgements.append(self.scorer.judge(rollouts[-1], iteration))
             if not rollouts:
-                return None, None
-            return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join()
+                return None, None, unread
+            return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread
+
+    def _sample(self, chunk: Sequence[Draw]) -> tuple[Rollout | None, dict[int, str]]:
+        """The groups of some draws; where a prompt cannot be read, the others' groups, and why not."""
+        try:
+            return self._rollout(chunk), {}
+        except ConfigError:
+            reader = reader_of(self.policy)
+            whys = {key.draw: reader.unreadable(prompt) for key, prompt in chunk} if reader is not None else {}
+            unread = {draw: why for draw, why in whys.items() if why is not None}
+            if not unread:
+                raise
+        rest = [(key, prompt) for key, prompt in chunk if key.draw not in unread]
+        return self._rollout(rest) if rest else None, unread
+
+    def _rollout(self, chunk: Sequence[Draw]) -> Rollout:
+        keys, prompts = zip(*chunk, strict=True)
+        return self.policy.rollout(
+            prompts, [self.sampler.plan(self.policy, key, self.group_size) for key in keys], keys
+        )
+
+    def _check_unread(self, unread: Mapping[int, str]) -> None:
+        """Counts prompts that no process could read; raises ConfigError when they are too many of all there are.
+
+        Not of those of an iteration, which may be four: of all draws so far, the pass at hand counted as a whole.
+        """
+        for why in unread.values() if self.engine.is_main else ():
+            log.warning("left out: %s", why)
+        self.prompts.num_unread += len(unread)
+        size, allowed = self.prompts.num_prompts, self.scorer.max_failed_share
+        total = size * -(-self.prompts.drawn // size)
+        if self.prompts.num_unread > allowed * total:
+            first = next(iter(unread.values()), "none in this iteration")
+            raise ConfigError(
+                f"{self.prompts.num_unread} of {total} prompts could not be read, scoring.max_failed_share allows "
+                f"{allowed:.0%}; first failure: {first}"
+            )
 
     def _gather(self, rollout: Rollout | None, judgement: Judgement | None) -> tuple[Scores, Tensor, Tensor | None]:
         """Scores and paths of all processes in draw order, and where this process's samples stand in them."""
@@ -91,7 +141,7 @@ class Collector:
         count = 0 if rollout is None else rollout.num_samples
         gathered = self.engine.gather(own)
         first = self.engine.count_before(count)
-        everyone = Judgement.join([judgement for judgement, _ in gathered])
+        everyone = Judgement.join([judgement for judgement, _ in gathered] or [self.scorer.empty()])
         self.scorer.check(everyone.scores, everyone.first_failures)
         order = everyone.scores.group.argsort(stable=True)
         place = torch.empty_like(order)

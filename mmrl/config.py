@@ -13,6 +13,7 @@ from mmrl.plugins import did_you_mean, explain, refuse_bools_as_numbers
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]  # how much an average keeps in one step
 Plugin = dict[str, Any]  # {"name": ..., the plug-in's own fields}; checked when it is built
 
 
@@ -89,7 +90,7 @@ class OptimizerSettings(Settings):
 
     name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
@@ -195,6 +196,8 @@ class RunConfig(Settings):
 
 
 SHIPPED = files("mmrl.configs")
+# the reader of YAML runs out of stack at some hundred levels, and of patience at numbers of thousands of digits
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def shipped_names() -> list[str]:
@@ -214,7 +217,7 @@ def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
     """The same from a mapping."""
     try:
         tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
-    except yaml.YAMLError as error:
+    except NOT_YAML as error:
         raise ConfigError(f"settings must be numbers, text, lists and mappings, as in YAML: {error}") from error
     for override in overrides:
         _override(tree, override)
@@ -243,7 +246,7 @@ def read_yaml(config: str | Path) -> dict[str, Any]:
         tree = yaml.safe_load((path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config {path}: {error}") from error
-    except yaml.YAMLError as error:
+    except NOT_YAML as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(tree, dict):
         got = "nothing" if tree is None else type(tree).__name__
@@ -259,8 +262,8 @@ def _override(tree: Any, override: str) -> None:
         raise ConfigError(f"an override looks like key.sub=value, got {override!r}")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
+    except NOT_YAML as error:
+        raise ConfigError(f"the value of {override[:80]!r} is not YAML: {error}") from error
     for depth, key in enumerate(keys):
         is_last = depth == len(keys) - 1
         if isinstance(tree, list):

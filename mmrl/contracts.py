@@ -77,6 +77,19 @@ class Modality(Protocol):
         ...
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """Policies whose prompts are not only text have this too, after `prepare`."""
+
+    def refusal(self, prompt: Prompt) -> str | None:
+        """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
+        ...
+
+    def unreadable(self, prompt: Prompt) -> str | None:
+        """The same with the prompt read as a whole."""
+        ...
+
+
 class Sampler(Protocol):
     """Says how a group is drawn; the plan is a value that only the modality of its kind understands."""
 

@@ -32,6 +32,7 @@ class Prompt:
     target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
     system: str | None = None  # a system message of its own; None: the policy's
     clips: tuple[Clip, ...] = ()  # videos that belong to the question, in order
+    source: str = field(default="", compare=False)  # file and line, for errors
 
 
 @dataclass(frozen=True)

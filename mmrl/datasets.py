@@ -1,5 +1,6 @@
 """Prompts with images from files, folders and the hub: layouts by name, bad rows by file and line."""
 
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 
 from mmrl._datasets import _layout, _synthetic
-from mmrl._datasets._files import FILES, RawRow, Source
+from mmrl._datasets._files import FILES, RawRow, Source, parsed
 from mmrl._datasets._layout import Layout
 from mmrl._datasets._pictures import BadRow, PictureFolder
-from mmrl._datasets._row import Row, check_marks
+from mmrl._datasets._row import Row, check_marks, without_none
 from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.errors import ConfigError
@@ -51,6 +52,28 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Mapping[str, str] | 
         bad = f"; all of {len(reader.skipped)} rows are bad, the first: {reader.skipped[0]}" if reader.skipped else ""
         raise ConfigError(f"prompts: {', '.join(_paths(settings))} holds no prompt{bad}")
     return tuple(prompts)
+
+
+def read_json(text: str) -> Any:
+    """One line of JSON. Raises ConfigError, whose words follow the name of the line."""
+    try:
+        found = parsed(text)
+        without_none(found)
+        json.dumps(found, allow_nan=False)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"is not JSON: {error.msg} at character {error.colno}") from error
+    except (ValueError, RecursionError) as error:  # BadRow; a number of 5,000 digits; NaN, which no JSON has
+        raise ConfigError(f"cannot be read: {error}") from error
+    return found
+
+
+def fault_of(prompt: Prompt) -> str | None:
+    """What is wrong with a prompt of a plain file, in words; None where nothing is."""
+    try:
+        check_marks(prompt)
+    except BadRow as error:
+        return str(error)
+    return None
 
 
 def write_synthetic(layout: str, folder: Path, rows: int, seed: int) -> DatasetSettings:
@@ -100,7 +123,7 @@ class _Reader:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
             prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
-            prompt = replace(prompt, text=self._templated(prompt))
+            prompt = replace(prompt, text=self._templated(prompt), source=raw.place)
             check_marks(prompt)
             self._check_target(prompt, raw)
             if self.settings.decode:

@@ -17,6 +17,7 @@ from mmrl.keys import seed_from
 from mmrl.optimizer import optimizer_of
 from mmrl.pairs import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.prompts import PromptStream, load_prompts, mixture
+from mmrl.readable import readable, reader_of
 from mmrl.reward_batches import needed_targets
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
@@ -80,6 +81,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     with engine.together():
         parts.policy.prepare(engine.placement)
         parts.scorer.prepare(engine.placement)
+        parts = _readable_parts(config, parts)
     weights = parts.policy.weights
     if config.warm_start is not None:
         try:
@@ -167,6 +169,20 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
         scorer,
         load_prompts(config.prompts.held_out, needed)[: settings.num_prompts],
     )
+
+
+def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
+    """The parts with the prompts that the prepared policy can read, as far as that is seen without decoding them."""
+    reader = reader_of(parts.policy)
+    if reader is None:
+        return parts
+    stream, evaluation = parts.prompts, parts.evaluation
+    sources = [source for source, _ in mixture(config.prompts.train)]
+    sets = [readable(reader, prompts, source) for prompts, source in zip(stream.sets, sources, strict=True)]
+    if evaluation is not None and config.prompts.held_out is not None:
+        held_out = readable(reader, evaluation.prompts, config.prompts.held_out)
+        evaluation = replace(evaluation, prompts=held_out)
+    return replace(parts, prompts=PromptStream(sets, stream.weights, stream.seed), evaluation=evaluation)
 
 
 def _copies(config: RunConfig, loss: Loss) -> list[WeightsName]:

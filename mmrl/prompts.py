@@ -1,9 +1,11 @@
 """Prompt sets: where prompts come from, and in which order a run draws them."""
 
+import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ def load_prompts(source: str | DatasetSettings, needed: Mapping[str, str] | None
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
         return tuple(_row(source, number, line, needed or {}) for number, line in lines)
-    return tuple(Prompt(line) for _, line in lines)
+    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in lines)
 
 
 def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple[str | DatasetSettings, float]]:
@@ -103,13 +105,15 @@ def _replaced(settings: PromptSettings, change: Callable[[DatasetSettings, str],
 class PromptStream:
     """Endless draws from weighted prompt sets; each set is shuffled anew in every pass.
 
-    The order is a function of the seed alone; `counts` (how many were drawn from each set) is all its state.
+    The order is a function of the seed alone; `counts` (how many were drawn from each set) and the number of draws that
+    nobody could read are all its state.
     """
 
     sets: Sequence[tuple[Prompt, ...]]
     weights: Sequence[float]
     seed: int
     counts: list[int] = field(init=False)
+    num_unread: int = field(init=False, default=0)
     _orders: dict[int, tuple[int, torch.Tensor]] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -119,6 +123,11 @@ class PromptStream:
     def drawn(self) -> int:
         """Prompts drawn so far: the number of the next draw."""
         return sum(self.counts)
+
+    @property
+    def num_prompts(self) -> int:
+        """Different prompts, of all sets."""
+        return sum(map(len, self.sets))
 
     def draw(self, count: int) -> list[tuple[int, Prompt]]:
         """The next `count` draws: their numbers and prompts."""
@@ -143,10 +152,32 @@ class PromptStream:
         return self._orders[chosen][1]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": list(self.counts)}
+        sizes = [len(prompts) for prompts in self.sets]
+        return {"counts": list(self.counts), "num_unread": self.num_unread, "sizes": sizes, "digest": self._digest}
+
+    def check_same(self, state: Mapping[str, Any]) -> None:
+        """Raises ConfigError where these are not the prompts of a saved state: draws from others are another run."""
+        sizes = [len(prompts) for prompts in self.sets]
+        if (state["sizes"], state["digest"]) == (sizes, self._digest):
+            return
+        before, now = (" + ".join(map(str, each)) for each in (state["sizes"], sizes))
+        how = f"there are {now} of them, {before} when it was saved" if before != now else "some of them changed"
+        raise ConfigError(f"prompts.train: not the prompts that the run began with: {how}; put them back or train anew")
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of texts, targets, and names and sizes of images; not of what is in the images."""
+        digest = hashlib.sha256()
+        for prompt in (prompt for prompts in self.sets for prompt in prompts):
+            names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
+            sizes = [picture.size for picture in prompt.media]
+            said = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            text = json.dumps(said, default=lambda value: type(value).__name__, skipkeys=True)
+            digest.update(text.encode() + b"\n")
+        return digest.hexdigest()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.counts = list(state["counts"])
+        self.counts, self.num_unread = list(state["counts"]), state["num_unread"]
 
 
 def _lab_prompts(source: str) -> tuple[Prompt, ...]:
@@ -169,9 +200,9 @@ def _asked(question: Any) -> Prompt:
 
 def _row(source: str, number: int, line: str, needed: Mapping[str, str]) -> Prompt:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"prompts: {source}, line {number} is not JSON: {error}") from error
+        row = datasets.read_json(line)
+    except ConfigError as error:
+        raise ConfigError(f"prompts: {source}, line {number} {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
         raise ConfigError(
             f"prompts: {source}, line {number} needs an object with the text field 'prompt', got {line[:80]!r}"
@@ -188,4 +219,8 @@ def _row(source: str, number: int, line: str, needed: Mapping[str, str]) -> Prom
             f"prompts: {source}, line {number}: reward {needed[lacking]!r} needs {lacking!r} in the target, which this "
             f"row does not give; its fields are {', '.join(row)}{hint}{mend}"
         )
-    return Prompt(row["prompt"], target={key: value for key, value in row.items() if key != "prompt"})
+    target = {key: value for key, value in row.items() if key != "prompt"}
+    prompt = Prompt(row["prompt"], target=target, source=f"{source}, line {number}")
+    if wrong := datasets.fault_of(prompt):
+        raise ConfigError(f"prompts: {source}, line {number}: {wrong}")
+    return prompt

@@ -81,7 +81,9 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
     trainer = make_trainer(config, parts, folder)
     saved = checkpoint.latest(folder / "checkpoints") if resume else None
     if saved is not None:
-        trainer.restore(checkpoint.load(saved))
+        loaded = checkpoint.load(saved)
+        trainer.collector.prompts.check_same(loaded.state["prompts"])
+        trainer.restore(loaded)
     if trainer.progress.iteration > config.iterations:
         raise ConfigError(
             f"{folder} has {trainer.progress.iteration} iterations already, got iterations={config.iterations}"

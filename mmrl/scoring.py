@@ -1,6 +1,5 @@
 """Rewards to scores: batching, what a failed score means, and scoring while the next chunk is drawn."""
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from mmrl.contracts import ConfigError, Placement, Prepared, Reward, RewardBatch
 from mmrl.data import Outputs, Rollout, Scores
 from mmrl.numerics import group_std
 from mmrl.reward_batches import check_needs, pack, reward_batch, select, units_of
+from mmrl.totals import check_weight, without_too_large
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class Scorer:
         if not self.names or len(set(self.names)) != len(self.names):
             raise ConfigError(f"a run needs at least one reward, each with a name of its own, got {list(self.names)}")
         for term in self.terms:
-            if not math.isfinite(term.weight):
-                raise ConfigError(f"the weight of reward {term.name!r} must be a finite number, got {term.weight}")
+            check_weight(term.name, term.weight)
         if not 0 <= self.max_failed_share <= 1:
             raise ConfigError(f"max_failed_share must be in [0, 1], got {self.max_failed_share}")
 
@@ -99,7 +98,7 @@ class Scorer:
             anchor=rollout.anchor,
             is_control=rollout.is_control,
         )
-        return Judgement(scores, tuple(failure for _, failure in answers))
+        return Judgement(*without_too_large(scores, [failure for _, failure in answers]))
 
     def empty(self) -> Judgement:
         """The judgement of no sample, as a process without prompts has it."""
@@ -259,13 +258,13 @@ def _ask(term: RewardTerm, batch: RewardBatch) -> tuple[Tensor | None, str | Non
     """One call of a reward: its scores [B], NaN where they are not finite; None where it raised; and the failure.
 
     The only place that catches what a reward raises: any Exception means that it cannot judge this batch, whatever
-    library it came from. Only our own two errors stay what they are, and Ctrl-C is no Exception.
+    library it came from, and so does an attempt to end the process. Our own two errors stay what they are; Ctrl-C ends.
     """
     try:
         answer = term.reward.score(batch)
     except (ConfigError, RunError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return None, f"{term.name}: {type(error).__name__}: {error}"
     if not isinstance(answer, Tensor) or answer.shape != (len(batch),) or answer.dtype != torch.float32:
         got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__

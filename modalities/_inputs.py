@@ -137,7 +137,8 @@ def messages_of(
 
 def called(prompt: Prompt) -> str:
     """What errors call a prompt."""
-    return f"prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
+    place = f"{prompt.source}: " if prompt.source else ""
+    return f"{place}prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
 
 
 def refuse_media_tokens(prompt: Prompt, messages: Sequence[Mapping[str, Any]], media_tokens: Iterable[str]) -> None:

@@ -47,7 +47,7 @@ class Gui(VisionLanguage):
         """Each distinct prompt once, with the instructions; raises ConfigError for one without a screenshot too."""
         for prompt in prompts:
             if not prompt.media:
-                raise ConfigError(f"{called(prompt)} has no screenshot; modality 'gui' needs one in every prompt")
+                raise ConfigError(_without_screenshot(prompt))
         if self.instructions == "none":
             return super().encode(prompts)
         screens = [self._screen(prompt) for prompt in prompts]
@@ -55,6 +55,10 @@ class Gui(VisionLanguage):
         encoded = super().encode(told)
         assert [one.canvas for one in encoded] == screens, "the prompt must state the size that the model sees"
         return encoded
+
+    def refusal(self, prompt: Prompt) -> str | None:
+        """As of the base; a prompt without a screenshot is refused too."""
+        return super().refusal(prompt) if prompt.media else _without_screenshot(prompt)
 
     def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
         """The outputs with the actions that their texts spell."""
@@ -98,3 +102,7 @@ class Gui(VisionLanguage):
             except ValueError as error:
                 raise ConfigError(f"{called(prompt)}: {error}") from error
         return Canvas((width, height), resized, self.encoder.convention)
+
+
+def _without_screenshot(prompt: Prompt) -> str:
+    return f"{called(prompt)} has no screenshot; modality 'gui' needs one in every prompt"

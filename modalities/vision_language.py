@@ -1,6 +1,5 @@
 """Vision-language models: a transformers image-text-to-text model as a policy that answers in text."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,10 @@ from mmrl.modalities._chunked import Head
 from mmrl.modalities._encoder import PromptEncoder
 from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, unread, without_text
 from mmrl.modalities._inputs import EncodedPrompt
+from mmrl.modalities._loading import check_finite, load, model_type_of
 from mmrl.modalities._lora import Lora
-from mmrl.modalities._models import autocast, source_of, without_adapter
+from mmrl.modalities._models import autocast, without_adapter
+from mmrl.modalities._refusals import refusal
 from mmrl.modalities._tokens import TokenPolicy, Way
 from mmrl.weights import Weights
 
@@ -84,8 +85,9 @@ class VisionLanguage(TokenPolicy):
         """Loads model and processor. Raises ConfigError when they cannot be found or are of another kind."""
         self._placement = placement
         dtype = torch.float32 if self.lora is None else placement.dtype
-        self._model, processor = _load(self.model, dtype, self.attention)
+        self._model, processor = load(self.model, dtype, self.attention, self.model_file)
         self._model.requires_grad_(False).eval().to(placement.device)
+        check_finite(self.model, self._model)
         tokens = media_tokens(self._model.config, processor)
         self._banned = tuple(sorted({*tokens.values(), *without_text(len(self.head.weight), processor.tokenizer)}))
         self._encoder = PromptEncoder(
@@ -175,6 +177,18 @@ class VisionLanguage(TokenPolicy):
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         return self.encoder(prompts)
 
+    def refusal(self, prompt: Prompt) -> str | None:
+        """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
+        return refusal(prompt, self.encoder)
+
+    def unreadable(self, prompt: Prompt) -> str | None:
+        """The same with the prompt encoded."""
+        try:
+            self.encode([prompt])
+        except ConfigError as error:
+            return str(error)
+        return None
+
     def decode(self, tokens: list[int]) -> str:
         tokenizer = self.encoder.processor.tokenizer
         return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
@@ -199,7 +213,7 @@ class VisionLanguage(TokenPolicy):
             return family_of(self.family)
         config = Path(self.model).expanduser() / "config.json"
         if config.is_file():
-            return family_of(json.loads(config.read_text(encoding="utf-8"))["model_type"])
+            return family_of(model_type_of(config))
         return family_of_name(self.model)
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
@@ -267,22 +281,3 @@ def _language_name(model: Any) -> str:
 def _is_vision(name: str, language: str) -> bool:
     """Whether a parameter turns images into tokens: neither the language model's nor its head's."""
     return not name.startswith((f"{language}.", "lm_head."))
-
-
-def _load(model: str, dtype: torch.dtype, attention: str | None) -> tuple[Any, Any]:
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    source = source_of(model, "modality.model", "transformers", VisionLanguage.model_file)
-    try:
-        processor = AutoProcessor.from_pretrained(source)
-        loaded = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, attn_implementation=attention)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ConfigError(f"modality.model: cannot load {model!r} as a vision-language model: {error}") from error
-    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
-        kind = type(processor).__name__
-        raise ConfigError(f"modality.model: {model!r} has no processor of images and text, got {kind}")
-    if getattr(processor, "chat_template", None) is None:
-        raise ConfigError(f"modality.model: {model!r} has no chat template; give an instruction-tuned model")
-    return loaded, processor

@@ -84,7 +84,7 @@ def test_a_number_is_a_number_however_it_is_written(text: str) -> None:
     [
         ("seed=true", "config.seed: should be a number, got True"),
         ("optimizer.warmup=false", "config.optimizer.warmup: should be a number, got False"),
-        ("optimizer.betas=[true, 0.9]", "config.optimizer.betas.0: should be a number, got True"),
+        ("optimizer.betas=[false, 0.9]", "config.optimizer.betas.0: should be a number, got False"),
         ("optimizer.learning_rate=.inf", "config.optimizer.learning_rate: should be a finite number"),
         ("optimizer.learning_rate=.nan", "config.optimizer.learning_rate: should be"),
         ("optimizer.name=adamm", "config.optimizer.name: should be 'adamw', 'adam', 'sgd' or 'adamw8bit', got 'adamm'"),

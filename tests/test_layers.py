@@ -34,6 +34,7 @@ CORE = [
     "correction",
     "update",
     "reward_batches",
+    "totals",
     "scoring",
     "drawing",
     "filmstrip",

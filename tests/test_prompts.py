@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from mmrl.errors import ConfigError
 from mmrl.keys import generator
 from mmrl.labs.shapes import world
 from mmrl.prompts import PromptStream, load_prompts, mixture
+from tests.vision_twins import picture
 
 
 def prompt_set(name: str, size: int) -> tuple[Prompt, ...]:
@@ -139,7 +142,8 @@ def test_the_order_of_a_mixture_does_not_depend_on_the_kind_of_its_sources(tmp_p
         assert [weight for _, weight in sources] == [2.0, 1.0]
         stream = PromptStream([load_prompts(source) for source, _ in sources], [weight for _, weight in sources], 0)
         orders.append(drawn(stream, 40))
-        assert stream.state_dict() == {"counts": stream.counts}  # all that a checkpoint needs
+        state = stream.state_dict()
+        assert (state["counts"], state["num_unread"]) == (stream.counts, 0)
     assert orders[0] == orders[1]
     assert set(questions) & set(orders[0]) and set(world.prompts("train")) & set(orders[0])
 
@@ -195,3 +199,23 @@ def test_a_lab_may_ask_about_pictures_that_are_drawn_when_they_are_looked_at() -
     assert picture.load().size == (112, 112)
     with pytest.raises(ConfigError, match=r"'lab:screens/box': no split 'box' \(did you mean 'box_train'\?\)"):
         load_prompts("lab:screens/box")
+
+
+SOME = (Prompt("a", target={"answer": "1"}), Prompt("b", (picture(4, 3, 0),)))
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ([SOME[:1]], "there are 1 of them, 2 when it was saved"),
+        ([SOME, SOME], r"there are 2 \+ 2 of them, 2 when it was saved"),
+        ([(replace(SOME[0], target={"answer": "2"}), SOME[1])], "some of them changed"),
+        ([SOME[::-1]], "some of them changed"),
+        ([(SOME[0], replace(SOME[1], media=(picture(5, 3, 0),)))], "some of them changed"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_prompts(now: Any, message: str) -> None:
+    saved = json.loads(json.dumps(PromptStream([SOME], [1.0], 0).state_dict()))
+    PromptStream([(replace(SOME[0], source="moved.jsonl, line 9"), SOME[1])], [1.0], 0).check_same(saved)
+    with pytest.raises(ConfigError, match=f"not the prompts that the run began with: {message}"):
+        PromptStream(now, [1.0] * len(now), 0).check_same(saved)

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mmrl._datasets._arrow import table_rows
 from mmrl.errors import ConfigError
 
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")  # how an image folder describes its files
+LONGEST_CELL = 2**24  # characters of a cell of a table: an image in base64 among them
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -47,6 +50,8 @@ class Source:
 
     def rows(self) -> Iterator[RawRow]:
         """Every row. Raises ConfigError for what is missing or cannot be read as a whole."""
+        if not self.path.strip():
+            raise ConfigError("prompts: path is empty; it needs a file, a folder or the name of a data set of the hub")
         path = Path(self.path).expanduser()
         if path.is_dir():
             metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
@@ -91,7 +96,8 @@ def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, n
         exact = None if files is None else glob.escape(files)
         loaded = datasets.load_dataset(what, subset, data_files=exact, split=split, cache_dir=cache)
         return loaded.with_format("arrow")[:]
-    except (DatasetsError, HfHubHTTPError, OSError, ValueError) as error:
+    # RuntimeError: a folder with a script, which `datasets` no longer runs; YAMLError: the head of its README
+    except (DatasetsError, HfHubHTTPError, OSError, ValueError, RuntimeError, yaml.YAMLError) as error:
         cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ is not None else error
         hint = "" if is_local else " (neither a file or folder here, nor to be had from the hub)"
         raise ConfigError(f"prompts: cannot load {name!r}{hint}: {cause}") from error
@@ -114,7 +120,7 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
             if line.strip():
                 place = f"{name}, line {number}"
                 try:
-                    yield _object(place, _parsed(line.decode("utf-8-sig").strip()), path.parent)
+                    yield _object(place, parsed(line.decode("utf-8-sig").strip()), path.parent)
                 except json.JSONDecodeError as error:  # its own words count lines from here
                     yield RawRow(place, {}, path.parent, f"it is not JSON: {error.msg} at character {error.colno}")
                 except (ValueError, RecursionError) as error:
@@ -137,7 +143,7 @@ def _text_lines(path: Path, name: str) -> Iterator[RawRow]:
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:
     try:
-        found = _parsed(path.read_text(encoding="utf-8-sig"))
+        found = parsed(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if path.read_bytes().lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # JSON lines by another name
             yield from _json_lines(path, name)
@@ -152,24 +158,42 @@ def _json(path: Path, name: str) -> Iterator[RawRow]:
 
 def _csv(path: Path, name: str) -> Iterator[RawRow]:
     """Cells stay text; empty ones are left out."""
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters unless told
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, [])
-            if twice := sorted({cell for cell in header if header.count(cell) > 1}):
-                raise ConfigError(f"prompts: the header of {name!r} has {', '.join(map(repr, twice))} more than once")
-            for cells in reader:
-                place = f"{name}, line {reader.line_num}"
-                if cells and len(cells) != len(header):
-                    yield RawRow(place, {}, path.parent, f"it has {len(cells)} cells, the header has {len(header)}")
-                elif cells:
-                    values = {key: cell for key, cell in zip(header, cells, strict=True) if cell}
-                    yield RawRow(place, values, path.parent)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"prompts: cannot read {name!r} after line {reader.line_num}: {error}") from error
+        reader = csv.reader(file, strict=True)
+        header: list[str] | None = None
+        first = 1  # line of the record at hand
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                if header is None or "end of data" in str(error):
+                    raise ConfigError(f"prompts: {name!r}, line {first}: {error}; is a quote never closed?") from error
+                yield RawRow(f"{name}, line {first}", {}, path.parent, f"it is not CSV: {error}")
+                first = reader.line_num + 1
+                continue
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"prompts: cannot read {name!r} after line {reader.line_num}: {error}") from error
+            if cells is None:
+                return
+            place, first = f"{name}, line {reader.line_num}", reader.line_num + 1
+            if header is None:
+                header = _header(name, cells)
+            elif cells and len(cells) != len(header):
+                yield RawRow(place, {}, path.parent, f"it has {len(cells)} cells, the header has {len(header)}")
+            elif cells:
+                values = {key: cell for key, cell in zip(header, cells, strict=True) if cell}
+                yield RawRow(place, values, path.parent)
 
 
-def _parsed(text: str) -> Any:
+def _header(name: str, cells: list[str]) -> list[str]:
+    if twice := sorted({cell for cell in cells if cells.count(cell) > 1}):
+        raise ConfigError(f"prompts: the header of {name!r} has {', '.join(map(repr, twice))} more than once")
+    return cells
+
+
+def parsed(text: str) -> Any:
+    """JSON; raises ValueError or RecursionError for what is none, and for a key that stands twice in an object."""
     return json.loads(text, object_pairs_hook=_without_twins)
 
 

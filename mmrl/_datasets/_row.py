@@ -13,15 +13,21 @@ from mmrl.media import StoredPicture
 from mmrl.video import StoredClip
 
 IMAGE_MARK, VIDEO_MARK = "<image>", "<video>"
+DEEPEST = 100  # levels of a row's fields
 OTHER_MEDIA = ("videos", "video", "audios", "audio")  # left in a row, they would be silently left out
 
 
-def without_none(value: Any) -> Any:
-    """Arrow gives every struct of a column the keys of all others, filled with None: they are dropped again."""
+def without_none(value: Any, depth: int = 0) -> Any:
+    """Arrow gives every struct of a column the keys of all others, filled with None: they are dropped again.
+
+    Raises BadRow for what is nested deeper than `DEEPEST` levels: all that walks a row would run out of stack.
+    """
+    if depth > DEEPEST:
+        raise BadRow(f"its fields are nested too deep, in more than {DEEPEST} levels")
     if isinstance(value, Mapping):
-        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
+        return {key: without_none(inner, depth + 1) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [without_none(inner) for inner in value]
+        return [without_none(inner, depth + 1) for inner in value]
     return value
 
 
@@ -36,10 +42,7 @@ class Row:
     names: list[str] = field(init=False)  # all its fields, as the file calls them
 
     def __post_init__(self) -> None:
-        try:
-            self.values = without_none(self.values)
-        except RecursionError:
-            raise BadRow("its fields are nested too deep") from None
+        self.values = without_none(self.values)
         self.names = sorted(self.columns.get(name, name) for name in self.values)
 
     def take(self, name: str) -> Any:
@@ -68,7 +71,9 @@ class Row:
                 value = _values.parsed(value)  # a list in the cell of a table
             if isinstance(value, list):
                 return tuple(self.folder.picture(one, f"{name} {n}") for n, one in enumerate(value, 1))
-            if value is not None and value != "":
+            if value == "":
+                raise BadRow(f"the field {name!r} is empty; leave it out where there is no image")
+            if value is not None:
                 return (self.folder.picture(value, name),)
         return ()
 

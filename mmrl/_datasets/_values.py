@@ -42,7 +42,10 @@ def box(value: Any, name: str, size: tuple[int, int], convention: Convention = "
     x1, y1, x2, y2 = Canvas(size, size, convention).box_to_original(_four(numbers(value, name, [4])))
     if x2 <= x1 or y2 <= y1:
         raise BadRow(f"{name} needs x1 < x2 and y1 < y2, got {_short(value)}")
-    return (*_inside((x1, y1), size, name, value), *_inside((x2, y2), size, name, value))
+    (left, top), (right, bottom) = _inside((x1, y1), size, name, value), _inside((x2, y2), size, name, value)
+    if right <= left or bottom <= top:  # it lay wholly in the overhang
+        raise BadRow(f"{name} {_short(value)} lies outside of the image of {size[0]} x {size[1]} pixels")
+    return left, top, right, bottom
 
 
 def point(value: Any, name: str, size: tuple[int, int], convention: Convention = "original") -> Point:

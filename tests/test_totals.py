@@ -1,0 +1,48 @@
+"""Rewards whose sums float32 cannot reckon with, and rewards that try to end the run."""
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmrl.contracts import ConfigError, RewardBatch, RunError
+from mmrl.scoring import RewardTerm, Scorer
+from tests.test_scoring import Asked, rollout
+
+
+def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
+    return Scorer((RewardTerm("a", Asked(lambda batch: torch.tensor(values)), weight),), share)
+
+
+@pytest.mark.parametrize("weight", [1e39, 1e19, -1e30, float("inf")])
+def test_a_weight_beyond_float32_is_refused(weight: float) -> None:
+    with pytest.raises(ConfigError, match=r"must be a finite number of at most 1e\+18"):
+        scorer(0.0, weight=weight)
+
+
+@pytest.mark.parametrize("large", [3e38, -3e38, 1e19])
+def test_a_sum_that_is_too_large_is_a_failed_sample(large: float) -> None:
+    judgement = scorer(0.0, large, 1.0, 1e15).judge(rollout(), 0)
+    assert judgement.scores.valid.tolist() == [True, False, True, True]
+    assert judgement.first_failures == (f"the weighted sum of the rewards is {torch.tensor(large).item():g}",)
+    with pytest.raises(RunError, match=r"1 of 4 samples could not be judged.*the weighted sum of the rewards is"):
+        scorer(0.0, large, 1.0, 1e15, share=0.1).score(rollout(), 0)
+
+
+def test_a_weight_may_make_a_sum_too_large() -> None:
+    assert scorer(0.0, 1e10, 1.0, 2.0, weight=1e10).judge(rollout(), 0).scores.valid.tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_reward_that_ends_the_process_could_not_judge() -> None:
+    def leave(batch: RewardBatch) -> Tensor:
+        sys.exit("bye")
+
+    judgement = Scorer((RewardTerm("a", Asked(leave)),), 1.0).judge(rollout(), 0)
+    assert not judgement.scores.valid.any()
+    assert str(judgement.first_failures[0]).startswith("a: SystemExit: bye")
