@@ -43,8 +43,10 @@ class TinyVllm:
 
     model: Path
     pixels: tuple[int | None, int | None]  # bounds of an image's area, which a real server is started with
-    adapters: set[str] = field(default_factory=set)
+    adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
+    _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
     _policy: Any = field(default=None, init=False)
+    _active: str = field(default="", init=False)  # what the network in memory is: the model, or one of the adapters
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def answer(self, method: str, path: str, body: Any) -> Any:
@@ -60,18 +62,23 @@ class TinyVllm:
         if (method, path) not in routes:
             raise _Wrong(404, "Not Found")
         with self._lock, torch.no_grad():
-            if self._policy is None:
-                self._policy = self._loaded(self.model)
             return routes[method, path](body)
 
-    def _loaded(self, model: Path) -> Any:
+    def _activate(self, name: str) -> None:
+        """Loads the model, with the adapter of this name if it is one's; refuses a name that is neither."""
         from mmrl.contracts import Placement
         from mmrl.modalities.vision_language import VisionLanguage
 
+        if name not in (*self.adapters, str(self.model)):
+            raise _Wrong(404, f"The model `{name}` does not exist.")
+        if name == self._active:
+            return
         least, most = self.pixels
-        policy = VisionLanguage(model=str(model), min_pixels=least, max_pixels=most)
-        policy.prepare(Placement(torch.device("cpu"), torch.float32))
-        return policy
+        self._policy = VisionLanguage(model=str(self._weights or self.model), min_pixels=least, max_pixels=most)
+        self._policy.prepare(Placement(torch.device("cpu"), torch.float32))
+        if name in self.adapters:
+            self._network.load_adapter(self.adapters[name])
+        self._active = name
 
     @property
     def _network(self) -> Any:
@@ -89,24 +96,22 @@ class TinyVllm:
             raise _Wrong(400, f"The lora adapter '{name}' has already been loaded.")
         if not (path / "adapter_config.json").is_file():
             raise _Wrong(404, f"No adapter found for {path}")
-        self._network.load_adapter(str(path), adapter_name=name)
-        self.adapters.add(name)
+        self.adapters[name] = str(path)
+        self._activate(name)
         return f"Success: LoRA adapter '{name}' added successfully."
 
     def _unload_adapter(self, body: Any) -> Any:
         name = body["lora_name"]
         if name not in self.adapters:
             raise _Wrong(404, f"The lora adapter '{name}' cannot be found.")
-        self.adapters.remove(name)
-        if self.adapters:
-            self._network.set_adapter(sorted(self.adapters)[0])
-            self._network.delete_adapter(name)
+        del self.adapters[name]
         return f"Success: LoRA adapter '{name}' removed successfully."
 
     def _reload(self, body: Any) -> Any:
         if body["method"] != "reload_weights":
             raise _Wrong(400, f"no method {body['method']!r}")
-        self._policy = self._loaded(Path(body["kwargs"]["weights_path"]))
+        self._weights, self._active = Path(body["kwargs"]["weights_path"]), ""
+        self._activate(str(self.model))
         return {"results": [None]}
 
     def _generate(self, body: Any) -> Any:
@@ -115,11 +120,7 @@ class TinyVllm:
         parameters = body["sampling_params"]
         _check(parameters, _PARAMETERS)
         name = body["model"]
-        if name in self.adapters:
-            self._network.set_adapter(name)
-            self._network.enable_adapters()
-        elif name != str(self.model):
-            raise _Wrong(404, f"The model `{name}` does not exist.")
+        self._activate(name)
         prompt = self._read(body["token_ids"], images)
         drawn = self._draw(prompt, parameters)
         return _response(name, prompt.tokens, drawn)
