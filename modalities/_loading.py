@@ -28,7 +28,7 @@ def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tu
     source = source_of(model, "modality.model", "transformers", file)
     try:
         processor = AutoProcessor.from_pretrained(source)
-        loaded, found = AutoModelForImageTextToText.from_pretrained(
+        both: Any = AutoModelForImageTextToText.from_pretrained(  # its annotation knows of the model alone
             source, dtype=dtype, attn_implementation=attention, output_loading_info=True
         )
     # what transformers raises for a damaged file depends on the file: weights cut short, of other sizes, a list for a
@@ -46,6 +46,7 @@ def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tu
         raise ConfigError(
             f"modality.model: cannot load {model!r} as a vision-language model: {type(error).__name__}: {error}"
         ) from error
+    loaded, found = both
     missing = sorted(name for name in found["missing_keys"] if not unread(name, loaded.config))
     if missing:  # transformers fills them with random numbers and prints a table
         raise ConfigError(

@@ -39,4 +39,4 @@ def _tokens(images: Any, width: int, height: int) -> int:
     """Tokens of an image in families with a pixel budget, else 0; raises ValueError for one that they refuse."""
     if not hasattr(images, "merge_size") or not hasattr(images, "get_number_of_image_patches"):
         return 0
-    return int(images.get_number_of_image_patches(height, width, {})) // images.merge_size**2
+    return int(images.get_number_of_image_patches(height, width, {})) // int(images.merge_size) ** 2

@@ -1,6 +1,7 @@
 """Rewards whose sums float32 cannot reckon with, and rewards that try to end the run."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from tests.test_scoring import Asked, rollout
 
 
 def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
-    return Scorer((RewardTerm("a", Asked(lambda batch: torch.tensor(values)), weight),), share)
+    reward: Any = Asked(lambda batch: torch.tensor(values))
+    return Scorer((RewardTerm("a", reward, weight),), share)
 
 
 @pytest.mark.parametrize("weight", [1e39, 1e19, -1e30, float("inf")])
@@ -43,6 +45,7 @@ def test_a_reward_that_ends_the_process_could_not_judge() -> None:
     def leave(batch: RewardBatch) -> Tensor:
         sys.exit("bye")
 
-    judgement = Scorer((RewardTerm("a", Asked(leave)),), 1.0).judge(rollout(), 0)
+    reward: Any = Asked(leave)
+    judgement = Scorer((RewardTerm("a", reward),), 1.0).judge(rollout(), 0)
     assert not judgement.scores.valid.any()
     assert str(judgement.first_failures[0]).startswith("a: SystemExit: bye")

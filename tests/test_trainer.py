@@ -227,8 +227,7 @@ def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
     assert again.trainer.train()
     torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
     assert again.evaluated == whole.evaluated == [0, 2, 4, 6]
-    times = {"train_seconds": 0.0}
-    assert replace(again.trainer.progress, **times) == replace(whole.trainer.progress, **times)
+    assert replace(again.trainer.progress, train_seconds=0.0) == replace(whole.trainer.progress, train_seconds=0.0)
 
 
 @pytest.mark.parametrize(("stopped_at", "total"), [(2, 6), (6, 6)])
