@@ -74,8 +74,8 @@ def test_a_config_evaluates_on_prompts_that_it_does_not_train_on(name: str) -> N
         return
     parts = build(config)
     assert parts.evaluation is not None
-    trained_on = {(prompt.text, prompt.media) for prompts in parts.prompts.sets for prompt in prompts}
-    assert trained_on.isdisjoint((prompt.text, prompt.media) for prompt in parts.evaluation.prompts)
+    trained_on = {(prompt.text, prompt.media, prompt.clips) for prompts in parts.prompts.sets for prompt in prompts}
+    assert trained_on.isdisjoint((prompt.text, prompt.media, prompt.clips) for prompt in parts.evaluation.prompts)
 
 
 @pytest.mark.parametrize(
