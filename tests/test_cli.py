@@ -177,7 +177,7 @@ def test_samples_come_from_the_sampler_and_checkpoint_that_are_named(cli: Comman
 
 
 def test_an_evaluation_takes_settings_of_its_own(cli: CommandLine, run: Path) -> None:
-    small = ["evaluation.num_prompts=8", *SMALL, *KINDS["nft"]]
+    small = [*SMALL, *KINDS["nft"], "evaluation.num_prompts=8"]
     found = json.loads(cli("evaluate", "quickstart", *small, "--json").out)
     assert found == held_out(run)[0]
     ended = cli("evaluate", str(run), "evaluation.num_prompts=2", "--json")
