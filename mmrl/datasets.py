@@ -25,7 +25,7 @@ from mmrl.plugins import did_you_mean, nearest
 LISTED = 10  # skipped rows that are named one by one
 TINY_ROWS = 8
 SLOT = re.compile(r"\{prompt\}|\{row\.(\w+)\}")  # of a template
-TRUTH = ("box", "boxes", "labels", "point", "answer", "action", "input_text")  # never put into a prompt
+TRUTH = ("box", "boxes", "labels", "point", "answer", "action", "input_text", "span")  # never put into a prompt
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("modality.model=./nothing", "modality.model: there is no folder './nothing'"),
         ("modality.model=lab:shapes", "is no model of modality 'vision_language': it holds no config.json"),
         ("modality.model=lab:nothing", "modality.model: unknown lab 'nothing'"),
-        ("modality={name: gui, model: x, dialect: qwne}", "'plain', 'pyautogui', 'qwen' or 'ui_tars', got 'qwne'"),
+        ("modality={name: gui, model: x, dialect: qwne}", "'pyautogui', 'qwen', 'ui_r1' or 'ui_tars', got 'qwne'"),
         ("sampler={name: flow_sde, num_steps: 4}", "'flow_sde' draws latents, but modality 'vision_language' makes"),
         ("evaluation.sampler={name: ode, num_steps: 4}", "evaluation.sampler 'ode' draws latents, but modality"),
         ("evaluation.also={few: {name: ode, num_steps: 4}}", "evaluation.also.few 'ode' draws latents, but modality"),
@@ -84,7 +84,7 @@ def test_a_prompt_without_the_target_that_a_reward_needs_is_named_before_anythin
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        (["modality.model=model"], "modality.model: cannot load 'model' as a vision-language model"),
+        (["modality.model=model"], "modality.model: 'model' is no model of modality 'vision_language'"),
         (["modality.attention=flash"], '`attn_implementation="flash"` is not supported'),
         (["modality.lora={targets: [nothing]}"], "lora.targets: no linear layer of model.language_model, model.visual"),
         (["rewards=[{name: jpeg_size}]"], "reward 'jpeg_size' needs images, but modality 'vision_language'"),
