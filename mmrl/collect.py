@@ -13,6 +13,7 @@ from mmrl.engine import Engine
 from mmrl.keys import GroupKey
 from mmrl.prompts import PromptStream
 from mmrl.scoring import Judgement, Scorer, ScoringQueue, degenerate_groups
+from mmrl.sharding import idle_rollout
 
 Draw = tuple[GroupKey, Prompt]
 
@@ -71,7 +72,11 @@ class Collector:
         chunks = [draws[start : start + self.chunk] for start in range(0, len(draws), self.chunk)]
         rollouts, judgements = [], []
         with ScoringQueue(self.scorer) as queue:
-            for chunk in chunks:
+            for number in range(self.engine.most(len(chunks))):
+                if number >= len(chunks):
+                    idle_rollout(self.policy, self.sampler, self.group_size)
+                    continue
+                chunk = chunks[number]
                 keys, prompts = zip(*chunk, strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.group_size) for key in keys]
                 rollouts.append(self.policy.rollout(prompts, plans, keys))

@@ -16,6 +16,7 @@ from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
+from mmrl.sharding import idle_rollout
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ class Evaluator:
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
         with self.policy.weights(self.weights), self.engine.together():
-            for start in range(0, len(mine), self.chunk):
-                keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
+            chunks = [mine[start : start + self.chunk] for start in range(0, len(mine), self.chunk)]
+            for number in range(self.engine.most(len(chunks))):
+                if number >= len(chunks):
+                    idle_rollout(self.policy, self.sampler, self.samples_per_prompt)
+                    continue
+                keys, prompts = zip(*chunks[number], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self.scorer.judge(rollout, 0))

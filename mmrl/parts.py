@@ -19,6 +19,7 @@ from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream, load_prompts, mixture
 from mmrl.reward_batches import check_targets
 from mmrl.scoring import RewardTerm, Scorer
+from mmrl.sharding import refuse_unshardable
 from mmrl.tracking import Tracking
 from mmrl.trainer import Trainer
 
@@ -99,11 +100,12 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     """Loads weights and puts the parts together, at iteration 0."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    engine = Engine(config.precision)
+    engine = Engine(config.precision, config.sharding)
     torch.manual_seed(seed_from(config.seed, "initial weights"))
     with engine.together():
         parts.policy.prepare(engine.placement)
         parts.scorer.prepare(engine.placement)
+    engine.shard(parts.policy)
     weights = parts.policy.weights
     if config.warm_start is not None:
         try:
@@ -243,6 +245,8 @@ def _check_pairs(config: RunConfig, parts: Parts) -> None:
             f"loss.kl is 'exact', but tokens have no exact KL (it would need every log-prob of the vocabulary), and "
             f"modality {config.modality['name']!r} makes its samples of tokens; set loss.kl to k1, k2 or k3"
         )
+    if config.sharding == "full":
+        refuse_unshardable(parts.policy, config.modality["name"], config.precision, config.optimizer.name)
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     plan = example_plan(parts.sampler, config.group_size)
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:

@@ -9,40 +9,25 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError
+from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.evaluations import TokenDecisions
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
 from mmrl.modalities._backbone import Answers, Backbone
 from mmrl.modalities._chunked import Head, chosen
-from mmrl.modalities._distribution import Shaping
+from mmrl.modalities._company import FILLER, Company
+from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
+from mmrl.modalities._token_trace import TokenTrace, answer_block, rows_of
 from mmrl.plans import AnswerPlan
 from mmrl.views import DecisionView, View
 from mmrl.weights import Weights
 
 Way = Literal["cache", "packed", "none"]
 _WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
-
-
-@dataclass(frozen=True)
-class TokenTrace:
-    """What a token policy needs to evaluate a rollout again."""
-
-    prompts: tuple[EncodedPrompt, ...]  # P
-    drawn: Drawn  # B answers
-    shaping: Shaping
-    is_recorded: bool  # the log-probs are there; False for answers from elsewhere
-
-    @classmethod
-    def join(cls, parts: "Sequence[TokenTrace]") -> "TokenTrace":
-        """One trace of all, in order."""
-        assert len({(part.shaping, part.is_recorded) for part in parts}) == 1, "rollouts of different distributions"
-        prompts = tuple(prompt for part in parts for prompt in part.prompts)
-        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, parts[0].is_recorded)
 
 
 @dataclass(kw_only=True)
@@ -61,6 +46,7 @@ class TokenPolicy(ABC):
     vocabulary_chunk: int = 2**22
     answer_batch: int = 256
     num_calls: int = field(default=0, init=False, repr=False)  # answers drawn or evaluated so far
+    _placement: Placement | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_chunk", "answer_batch"):
@@ -118,7 +104,18 @@ class TokenPolicy(ABC):
         """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
         return outputs
 
+    @abstractmethod
+    def networks(self) -> Sequence[nn.Module]:
+        """What `backbone` calls."""
+
     # What every family has from here.
+
+    @property
+    def company(self) -> Company | None:
+        """The processes to keep step with, where weights are sharded."""
+        if self._placement is None or self._placement.most is None:
+            return None
+        return Company(self._placement.most, self.encode([FILLER])[0], self.end_tokens[0])
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
@@ -128,25 +125,45 @@ class TokenPolicy(ABC):
         encoded = self.encode(prompts)
         members = [(key, number) for key, p in zip(keys, plans, strict=True) for number in range(p.num_samples)]
         prompt_of = torch.arange(len(prompts)).repeat_interleave(torch.tensor([p.num_samples for p in plans]))
-        shaping = Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
-        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        with self.running():
-            drawn = draw_answers(
-                self.backbone,
-                self.head,
-                encoded,
-                prompt_of,
-                uniforms(members, plan.max_tokens),
-                shaping,
-                ending,
-                self.answer_batch,
-            )
+        drawn = self._draw(encoded, prompt_of, uniforms(members, plan.max_tokens), plan)
+        assert drawn is not None, "a rollout of no prompts"
         self.num_calls += len(members)
         is_decision = torch.full((len(members),), plan.temperature > 0)
         if plan.masks_truncated:
             is_decision &= drawn.is_finished
-        trace = TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
+        trace = TokenTrace(tuple(encoded), drawn, self._shaping(plan), is_recorded=True)
         return self._rollout(prompts, keys, prompt_of, trace, is_decision if plan.temperature > 0 else None)
+
+    def idle_rollout(self, plan: AnswerPlan) -> None:
+        """Takes part in the network calls of other processes' rollouts."""
+        self._draw([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
+
+    def idle(self) -> Tensor:
+        """Takes part in the network calls of one `evaluate` of other processes; 0, with a graph to all weights."""
+        assert self.company is not None, "only sharded processes idle"
+        log_prob, _ = self._log_probs(*self.company.idle(self.backbone.device), Shaping(1.0))
+        return 0 * log_prob.sum()
+
+    def _draw(
+        self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
+    ) -> Drawn | None:
+        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
+        company = self.company
+        with self.running():
+            return draw_answers(
+                self.backbone,
+                self.head,
+                prompts,
+                prompt_of,
+                uniform,
+                self._shaping(plan),
+                ending,
+                self.answer_batch,
+                company,
+            )
+
+    def _shaping(self, plan: AnswerPlan) -> Shaping:
+        return Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
 
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
@@ -175,7 +192,7 @@ class TokenPolicy(ABC):
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
         trace: TokenTrace = rollout.trace
-        rows = _rows(rollout.blocks[view.block], view)
+        rows = rows_of(rollout.blocks[view.block], view)
         table = torch.zeros(rollout.blocks[view.block].call.shape, device=self.backbone.device)
         if not len(rows):
             return TokenDecisions(table, table)
@@ -203,8 +220,12 @@ class TokenPolicy(ABC):
         calls = rollout.blocks[0].call
         view = DecisionView(torch.arange(int(calls.max()) + 1 if calls.numel() else 0))
         log_prob = torch.zeros_like(trace.drawn.log_prob)
-        for part in view.split(size):
-            log_prob[:, : calls.shape[1]] += self.evaluate(rollout, part).values.cpu()
+        parts, company = view.split(size), self.company
+        for number in range(len(parts) if company is None else company.most(len(parts))):
+            if number < len(parts):
+                log_prob[:, : calls.shape[1]] += self.evaluate(rollout, parts[number]).values.cpu()
+            else:
+                self.idle()
         return replace(rollout, trace=replace(trace, drawn=replace(trace.drawn, log_prob=log_prob), is_recorded=True))
 
     def _chosen(self, trace: TokenTrace, prompt: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,9 +242,17 @@ class TokenPolicy(ABC):
             first = drawn.length.cumsum(0) - drawn.length
             support = drawn.support.select(torch.cat([first[r] + torch.arange(int(drawn.length[r])) for r in rows]))
         self.num_calls += len(rows)
+        return self._log_probs(list(distinct.values()), answers, trace.shaping, support)
+
+    def _log_probs(
+        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [N] of the N tokens of the answers."""
+        company, tokens = self.company, answers.tokens[answers.is_token]
+        read = (prompts, answers) if company is None else company.filled(prompts, answers)
         with self.running():
-            hidden = _WAYS[self.way](self.backbone, list(distinct.values()), answers)
-            return chosen(hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, support)
+            hidden = _WAYS[self.way](self.backbone, *read)[: len(tokens)]
+            return chosen(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
 
     def _rollout(
         self,
@@ -245,7 +274,7 @@ class TokenPolicy(ABC):
             canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),
         )
         outputs = self.completed([prompts[number] for number in prompt_of.tolist()], outputs)
-        blocks = DecisionBlock.none(count) if is_decision is None else _block(trace, prompt_of, is_decision)
+        blocks = DecisionBlock.none(count) if is_decision is None else answer_block(trace, prompt_of, is_decision)
         return Rollout(
             prompts=tuple(prompts),
             keys=tuple(keys),
@@ -258,26 +287,3 @@ class TokenPolicy(ABC):
             trace=trace,
             num_calls=count,
         )
-
-
-def _rows(block: DecisionBlock, view: DecisionView) -> Tensor:
-    """The samples [n] behind the view's calls, in the order of the calls."""
-    if not block.call.shape[1]:
-        return torch.empty(0, dtype=torch.int64)
-    number = block.call[:, 0]  # every answer has a first token
-    rows = torch.isin(number, view.calls).nonzero()[:, 0]
-    return rows[number[rows].argsort()]
-
-
-def _block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> DecisionBlock:
-    """One call per answer, one edge per token; groups stay together, short ones first, short answers first in each."""
-    length = trace.drawn.length
-    longest = torch.zeros(len(trace.prompts), dtype=torch.int64).scatter_reduce(0, prompt_of, length, "amax")
-    longest += torch.tensor([len(prompt) for prompt in trace.prompts])
-    rows = is_decision.nonzero()[:, 0]
-    order = sorted(rows.tolist(), key=lambda row: (int(longest[prompt_of[row]]), int(prompt_of[row]), int(length[row])))
-    number = torch.full((len(prompt_of),), -1)
-    number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
-    is_edge = (torch.arange(trace.drawn.tokens.shape[1]) < length[:, None]) & is_decision[:, None]  # [B, K]
-    edge = torch.where(is_edge, is_edge.flatten().cumsum(0).view_as(is_edge) - 1, -1)
-    return DecisionBlock(torch.where(is_edge, number[:, None], -1), edge, is_edge.float())

@@ -28,6 +28,7 @@ CORE = [
     "catalogue",
     "datasets",
     "prompts",
+    "sharding",
     "engine",
     "update",
     "reward_batches",
