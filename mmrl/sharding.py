@@ -48,11 +48,10 @@ def shard(
         cut = next((one for one in now if isinstance(one, DTensor)), None)
         if cut is None:
             cut = distribute_tensor(parameter.detach(), mesh, [Shard(0)], src_data_rank=None)
-        if not isinstance(cut, nn.Parameter):
-            cut = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        shared = cut if isinstance(cut, nn.Parameter) else nn.Parameter(cut, requires_grad=parameter.requires_grad)
         for module, name in places[key]:
-            setattr(module, name, cut)
-        after[key] = cut
+            setattr(module, name, shared)
+        after[key] = shared
     return {name: after[id(parameter)] for name, parameter in trained.items()}
 
 
