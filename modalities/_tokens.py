@@ -134,6 +134,7 @@ class TokenPolicy(ABC):
         trace = TokenTrace(tuple(encoded), drawn, self._shaping(plan), is_recorded=True)
         return self._rollout(prompts, keys, prompt_of, trace, is_decision if plan.temperature > 0 else None)
 
+    @torch.no_grad()
     def idle_rollout(self, plan: AnswerPlan) -> None:
         """Takes part in the network calls of other processes' rollouts."""
         self._draw([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
