@@ -37,7 +37,8 @@ class TwoLayers(nn.Module):
 
 
 def loss_of(network: TwoLayers, tokens: Tensor) -> Tensor:
-    return (network.body(tokens) @ whole(network.head.weight).T).logsumexp(-1).sum()
+    logits: Tensor = network.body(tokens) @ whole(network.head.weight).T
+    return logits.logsumexp(-1).sum()
 
 
 def expected_gradients(is_tied: bool) -> dict[str, Tensor]:
