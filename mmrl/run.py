@@ -125,13 +125,20 @@ def _beginning(trainer: Trainer) -> str:
 
 
 def restored(
-    source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last"
+    source: str,
+    which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
+    *,
+    is_whole: bool = False,
 ) -> tuple[Trainer, WeightsName]:
     """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
 
+    `is_whole`: each process holds all of the weights, whatever the run did.
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
     folder, is_run, config = Path(source), _is_run(source), _config_of(source)
+    if is_whole:
+        config = config.model_copy(update={"sharding": "none"})
     trainer = make_trainer(config, build(config), folder)
     if is_run:
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
@@ -166,7 +173,7 @@ def sample(
     """
     _refuse_full(out)
     media = _pictures(source, prompts, images)
-    trainer, weights = restored(source, which)
+    trainer, weights = restored(source, which, is_whole=True)
     evaluator = trainer.evaluator
     sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
@@ -183,9 +190,11 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
     _refuse_full(out)
-    trainer, weights = restored(source, which, at)
-    with trainer.policy.weights(weights):
-        trainer.policy.export(out)
+    trainer, weights = restored(source, which, at, is_whole=True)
+    if trainer.engine.is_main:
+        with trainer.policy.weights(weights):
+            trainer.policy.export(out)
+    trainer.engine.wait()
     return out
 
 

@@ -32,7 +32,8 @@ def _ask_hub(model: str, setting: str, file: str) -> None:
 
     if isinstance(huggingface_hub.try_to_load_from_cache(model, file), str):
         return
-    unreachable = HfHubHTTPError.__bases__  # the error of its HTTP library, which changes its name, and OSError
+    # the error of its HTTP library, which changes its name, and OSError
+    unreachable: tuple[type[Exception], ...] = HfHubHTTPError.__bases__
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(model, file), timeout=10)
     except unreachable as error:

@@ -104,5 +104,6 @@ def test_an_off_policy_update_is_the_gradient_of_the_formula(by: Normalisation) 
     for micro_batch in (3, 9):
         views = loss.views(drawn, torch.tensor(rows), GroupKey(0, 0, 0))
         found = Updater(policy, loss, Engine(), micro_batch).accumulate(drawn, views, batch, "recorded")
+        assert found is not None
         assert float((gradients(policy) - expected).norm() / expected.norm()) < 1e-4
         assert float(found.totals["loss/total"]) == pytest.approx(total, rel=1e-4)
