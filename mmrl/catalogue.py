@@ -1,7 +1,9 @@
 """What `mmrl list` shows."""
 
+import importlib
 import inspect
 import math
+import re
 from itertools import takewhile
 from typing import Any
 
@@ -9,7 +11,7 @@ from mmrl import plugins
 from mmrl.config import SHIPPED, shipped_names
 from mmrl.errors import ConfigError
 
-KINDS = ("configs", *plugins.KINDS)
+KINDS = ("configs", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
@@ -18,13 +20,20 @@ def rows(kind: str) -> list[dict[str, Any]]:
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
     if kind not in KINDS:
         raise ConfigError(f"there is nothing called {kind!r} to list{plugins.did_you_mean(kind, KINDS)}")
+    if kind == "layouts":
+        from mmrl._datasets import _layout
+
+        return [{"name": name, "summary": _first_line(type(_layout.find(name)))} for name in _layout.names()]
+    if kind == "labs":
+        from mmrl import labs
+
+        return [_lab(name) for name in labs.names()]
     return [_row(kind, name) for name in plugins.names(kind)]  # type: ignore[arg-type]
 
 
 def _row(kind: Any, name: str) -> dict[str, Any]:
     cls = plugins.find(kind, name)
-    summary = (inspect.getdoc(inspect.getmodule(cls)) or "").partition("\n")[0]  # the file's first line says what it is
-    row: dict[str, Any] = {"name": name, "summary": summary}
+    row: dict[str, Any] = {"name": name, "summary": _first_line(cls)}
     if kind == "rewards":
         row |= {
             "source": cls.source,  # type: ignore[attr-defined]
@@ -36,9 +45,22 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
     return row
 
 
+def _lab(name: str) -> dict[str, Any]:
+    """A lab and its splits, as `lab:NAME/SPLIT` takes them."""
+    world = importlib.import_module(f"mmrl.labs.{name}.world")
+    splits = list(getattr(world, "SPLITS", ("train", "held_out")))
+    return {"name": name, "summary": f"{_first_line(world)} Splits: {', '.join(splits)}", "splits": splits}
+
+
+def _first_line(thing: Any) -> str:
+    """Of the file that it stands in: there every file says what it is."""
+    return (inspect.getdoc(inspect.getmodule(thing)) or "").partition("\n")[0]
+
+
 def _first_sentence(name: str) -> str:
     """Of the comment that a shipped config begins with."""
     lines = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
-    sentence, _, _ = " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    sentence = re.split(r"(?<!et al)\. ", text, maxsplit=1)[0]
     return sentence.removesuffix(".") + "."

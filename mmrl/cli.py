@@ -30,6 +30,13 @@ _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchr
 _is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
 
 
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised; may stand anywhere.")] = False,
+) -> None:
+    """Options of all commands; `main` takes --debug out before they are read."""
+
+
 @app.command()
 def train(
     config: Annotated[
@@ -88,7 +95,7 @@ def check(
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help="configs, modalities, samplers, rewards, losses or advantages.")],
+    kind: Annotated[str, typer.Argument(help="configs, layouts, labs, or a kind of plug-ins: rewards ...")],
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind."""
@@ -113,12 +120,21 @@ def sample(
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     weights: Which = None,
+    at: At = "last",
+    sampler: Annotated[
+        str | None, typer.Option("--sampler", help="evaluation (the default), train, or one of evaluation.also.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
 ) -> None:
     """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
     from mmrl import run
 
-    drawn = run.sample(source, prompt, count, seed, out or Path("samples"), _weights(weights), images=image or [])
+    drawn = run.sample(
+        *(source, prompt, count, seed, out or Path("samples")),
+        *(_weights(weights), _at(at)),
+        images=image or [],
+        by=sampler,
+    )
     for listed in json.loads((drawn / "samples.json").read_text(encoding="utf-8"))["samples"]:
         if "text" in listed:
             print(f"{listed['prompt']}: {listed['text']}")
@@ -126,11 +142,13 @@ def sample(
 
 
 @app.command()
-def evaluate(source: Source, weights: Which = None, at: At = "last", as_json: Json = False) -> None:
+def evaluate(
+    source: Source, overrides: Overrides = None, weights: Which = None, at: At = "last", as_json: Json = False
+) -> None:
     """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
     from mmrl import run
 
-    result = run.evaluate(source, _weights(weights), _at(at))
+    result = run.evaluate(source, _weights(weights), _at(at), overrides or [])
     if _is_main:
         _show(result.metrics, as_json)
 

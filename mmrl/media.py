@@ -87,6 +87,11 @@ class StoredPicture:
         if (self.path is None) == (self.content is None):
             raise ValueError(f"picture {self.name!r} needs a path or its bytes, one of the two")
 
+    @property
+    def called(self) -> str:
+        """Its name in a sentence; one that stands in the field `image` of a row is an image already."""
+        return f"the {self.name}" if self.name.startswith("image ") else f"the image {self.name}"
+
     def load(self) -> "Image":
         """The image in RGB; what is transparent becomes white."""
         with self._opened() as opened:
@@ -128,10 +133,10 @@ class StoredPicture:
             raise
         except UnidentifiedImageError as error:  # its own words show the address of an object
             raise ConfigError(
-                f"cannot read the image {self.name}: it is in none of the formats {', '.join(FORMATS)}"
+                f"cannot read {self.called}: it is in none of the formats {', '.join(FORMATS)}"
             ) from error
         except (*BROKEN, Image.DecompressionBombError) as error:
-            raise ConfigError(f"cannot read the image {self.name}: {error}") from error
+            raise ConfigError(f"cannot read {self.called}: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None

@@ -99,8 +99,11 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         owner: the dataclass or pydantic model that was checked. beside: settings allowed next to its fields.
     """
     lines = []
-    for problem in error.errors(include_url=False):
+    problems = error.errors(include_url=False)
+    for problem in problems:
         location = problem["loc"]
+        if problem["type"] == "too_short" and any(location == other["loc"][:-1] for other in problems):
+            continue  # pydantic counts only the items that are right
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             path, classes = _locate(location[:-1], owner)
             wrong, known = str(location[-1]), [*_settings(classes[0]), *(() if path else beside)]
@@ -113,7 +116,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         if problem["type"] == "missing":
             lines.append(f"{where} is needed")
         else:
-            lines.append(f"{where}: {_in_yaml(problem['msg'])}, got {problem['input']!r}")
+            message = _in_yaml(problem["msg"])
+            lines.append(f"{where}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}"))
     return "\n".join(lines)
 
 
@@ -121,6 +125,7 @@ def _in_yaml(message: str) -> str:
     """Pydantic's message in the words of a config: a tuple is a list there, a dictionary a section."""
     message = message.removeprefix("Value error, ").replace("Input should", "should", 1)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a section such as {name: value}", message)
+    message = message.replace(", got a number with a fractional part", "")
     return message.replace("a valid tuple", "a list").replace("Tuple should", "should").replace(" after validation", "")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from mmrl import checkpoint, plugins, start, trackers
 from mmrl.config import RunConfig, load_config, shipped_names
-from mmrl.contracts import ConfigError, RunError
+from mmrl.contracts import ConfigError, RunError, Sampler
 from mmrl.data import Prompt, WeightsName
 from mmrl.evaluation import Result, save_samples, saved_sample
 from mmrl.keys import GroupKey
@@ -27,6 +27,8 @@ from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
 
 REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
+
+EVALUATED = ("evaluation.", "prompts.held_out", "scoring.")  # what an evaluation of a run may change
 
 
 @dataclass(frozen=True)
@@ -119,26 +121,34 @@ def _beginning(trainer: Trainer) -> str:
         where += f" with {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
     if engine.num_processes > 1:
         where += f" in each of {engine.num_processes} processes"
-    first = "the held-out prompts first" if trainer.evaluator is not None and done == 0 else "at once"
+    first = ", the held-out prompts first" if trainer.evaluator is not None and done == 0 else ""
     steps = f"iterations {done + 1} to {total}" if done < total else f"all {total} iterations are done"
-    return f"{trainer.folder}: {steps}, on {where}, {first}"
+    return f"{trainer.folder}: {steps}, on {where}{first}"
 
 
 def restored(
     source: str,
     which: WeightsName | None = None,
     at: Literal["last", "best"] = "last",
+<<<<<<< HEAD
     *,
     is_whole: bool = False,
+=======
+    overrides: Sequence[str] = (),
+>>>>>>> main
 ) -> tuple[Trainer, WeightsName]:
     """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
 
     `is_whole`: each process holds all of the weights, whatever the run did.
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
+<<<<<<< HEAD
     folder, is_run, config = Path(source), _is_run(source), _config_of(source)
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
+=======
+    folder, is_run, config = Path(source), _is_run(source), _config_of(source, overrides)
+>>>>>>> main
     trainer = make_trainer(config, build(config), folder)
     if is_run:
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
@@ -149,9 +159,21 @@ def restored(
     return trainer, weights
 
 
-def evaluate(source: str, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Result:
-    """Held-out evaluation of a run's weights, or of an untrained config."""
-    trainer, weights = restored(source, which, at)
+def evaluate(
+    source: str,
+    which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
+    overrides: Sequence[str] = (),
+) -> Result:
+    """Held-out evaluation of a run's weights, or of an untrained config.
+
+    `overrides` change settings of a config, and of a run how it is evaluated (`EVALUATED`). Raises ConfigError for
+    others.
+    """
+    for override in overrides if _is_run(source) else ():
+        if not override.startswith(EVALUATED):
+            raise ConfigError(f"of a run only {', '.join(EVALUATED)} may be overridden here, got {override!r}")
+    trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
     return replace(trainer.evaluator, weights=weights)()
@@ -164,18 +186,26 @@ def sample(
     seed: int,
     out: Path,
     which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
     *,
     images: Sequence[Path] = (),
+    by: str | None = None,
 ) -> Path:
     """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
 
-    `images` belong to the one prompt that is then given. Raises ConfigError where they cannot, or cannot be read.
+    `by`: another sampler, `train` or one of `evaluation.also`. `images` belong to the one prompt that is then given.
+    Raises ConfigError where they cannot, or cannot be read.
     """
     _refuse_full(out)
     media = _pictures(source, prompts, images)
+<<<<<<< HEAD
     trainer, weights = restored(source, which, is_whole=True)
     evaluator = trainer.evaluator
     sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
+=======
+    trainer, weights = restored(source, which, at)
+    sampler = _sampler(trainer, by)
+>>>>>>> main
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):
@@ -183,6 +213,17 @@ def sample(
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     save_samples(samples, out)
     return out
+
+
+def _sampler(trainer: Trainer, name: str | None) -> Sampler:
+    """The sampler of a name; without one the evaluation's, or where there is none that of the training."""
+    known: dict[str, Sampler] = {"train": trainer.collector.sampler}
+    if trainer.evaluator is not None:
+        known = {"evaluation": trainer.evaluator.sampler, **known}
+    known |= {other: evaluator.sampler for other, evaluator in trainer.also_evaluated.items()}
+    if name is not None and name not in known:
+        raise ConfigError(f"--sampler: there is no sampler {name!r}{plugins.did_you_mean(name, known)}")
+    return next(iter(known.values())) if name is None else known[name]
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
@@ -202,11 +243,11 @@ def _is_run(source: str) -> bool:
     return (Path(source) / "config.yaml").is_file()
 
 
-def _config_of(source: str) -> RunConfig:
+def _config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     folder = Path(source)
     if folder.is_dir() and not _is_run(source) and source not in shipped_names():
         raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
-    return load_config(folder / "config.yaml" if _is_run(source) else source)
+    return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
 
 
 def _pictures(source: str, prompts: list[str], images: Sequence[Path]) -> tuple[StoredPicture, ...]:
@@ -218,6 +259,8 @@ def _pictures(source: str, prompts: list[str], images: Sequence[Path]) -> tuple[
     settings = _config_of(source).modality
     if plugins.build("modalities", settings).draws == "latents":
         raise ConfigError(f"modality {settings['name']!r} draws images and is not asked about any; leave --image out")
+    if missing := [str(path) for path in images if not path.is_file()]:
+        raise ConfigError(f"--image: there is no file {missing[0]!r}")
     pictures = tuple(StoredPicture(str(path), path=path) for path in images)
     for picture in pictures:
         picture.load()

@@ -1,8 +1,12 @@
 """Rewards to scores: batching, what a failed score means, and scoring while the next chunk is drawn."""
 
+import logging
+import sys
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
@@ -14,6 +18,8 @@ from mmrl.data import Outputs, Rollout, Scores
 from mmrl.numerics import group_std
 from mmrl.reward_batches import check_needs, pack, reward_batch, select, units_of
 from mmrl.totals import check_weight, without_too_large
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Scorer:
 
     terms: tuple[RewardTerm, ...]
     max_failed_share: float = 0.1  # of the samples of an iteration, in [0, 1]
+    _outside: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
@@ -86,6 +93,8 @@ class Scorer:
         """
         everyone = reward_batch(rollout, iteration)
         answers = [_judge(term, everyone) for term in self.terms]
+        for term, (column, _) in zip(self.terms, answers, strict=True):
+            self._warn_outside(term, column)
         values = torch.stack([column for column, _ in answers], 1)  # [B, R]
         counts = torch.tensor([term.weight != 0 for term in self.terms])
         scores = replace(
@@ -99,6 +108,16 @@ class Scorer:
             is_control=rollout.is_control,
         )
         return Judgement(*without_too_large(scores, [failure for _, failure in answers]))
+
+    def _warn_outside(self, term: RewardTerm, values: Tensor) -> None:
+        """Says once of each reward that a score [B] lies outside of the range that it states; the score stays."""
+        (low, high), near = term.reward.range, 1e-4
+        outside = values[(values < low - near) | (values > high + near)]  # never NaN
+        if len(outside) and term.name not in self._outside:
+            self._outside.add(term.name)
+            log.warning(
+                "reward %r scored %.6g, outside of the range %g to %g that it states", term.name, outside[0], low, high
+            )
 
     def empty(self) -> Judgement:
         """The judgement of no sample, as a process without prompts has it."""
@@ -254,6 +273,14 @@ def _judge_units(term: RewardTerm, everyone: RewardBatch, units: list[Tensor]) -
     return torch.cat([values for values, _ in alone]), next((message for _, message in alone if message), None)
 
 
+def _place(error: BaseException, reward: Reward) -> str:
+    """Where it was raised, in words: the last line of the reward's own file, else the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(type(reward).__module__), "__file__", None)
+    chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+    return f" (at {Path(chosen.filename).name}:{chosen.lineno})"
+
+
 def _ask(term: RewardTerm, batch: RewardBatch) -> tuple[Tensor | None, str | None]:
     """One call of a reward: its scores [B], NaN where they are not finite; None where it raised; and the failure.
 
@@ -265,7 +292,7 @@ def _ask(term: RewardTerm, batch: RewardBatch) -> tuple[Tensor | None, str | Non
     except (ConfigError, RunError):
         raise
     except (Exception, SystemExit) as error:
-        return None, f"{term.name}: {type(error).__name__}: {error}"
+        return None, f"{term.name}: {type(error).__name__}: {error}{_place(error, term.reward)}"
     if not isinstance(answer, Tensor) or answer.shape != (len(batch),) or answer.dtype != torch.float32:
         got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"reward {term.name!r} must return a torch.float32 tensor [{len(batch)}], got {got}")

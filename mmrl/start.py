@@ -49,10 +49,14 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Removes a run directory that holds nothing but its config.yaml, so that a mended command can use it again."""
+    """Removes a run directory with a config.yaml and no number yet, so that a mended command can use it again."""
     with suppress(FileNotFoundError):  # another process of the run was faster
-        if [path.name for path in folder.iterdir()] == ["config.yaml"]:
-            (folder / "config.yaml").unlink()
+        files = {path.name: path for path in folder.iterdir()}
+        if "config.yaml" in files and not set(files) - {"config.yaml", "metrics.jsonl"}:
+            if "metrics.jsonl" in files and files["metrics.jsonl"].stat().st_size > 0:
+                return
+            for path in files.values():
+                path.unlink()
             folder.rmdir()
 
 

@@ -118,7 +118,7 @@ class Progress:
 
         self._total, self._done, self._every = total, done, every
         self._shown = shown
-        self._latest: dict[str, float] = {}
+        self._latest: dict[str, tuple[float, int]] = {}  # and the iteration that it is of
         self._times = deque([(time.monotonic(), done)], maxlen=21)  # the rate is that of the last 20 iterations
         self._console = console or Console()
         columns = BarColumn(), TextColumn("{task.description}", markup=False)
@@ -131,7 +131,7 @@ class Progress:
         if is_new:
             self._done = iteration
             self._times.append((time.monotonic(), iteration))
-        self._latest |= {name: metrics[name] for name in self._shown if name in metrics}
+        self._latest |= {name: (metrics[name], iteration) for name in self._shown if name in metrics}
         if self._console.is_terminal:
             self._bar.start()  # the first time; afterwards it does nothing
             self._bar.update(self._task, completed=self._done, description=self.line())
@@ -147,7 +147,9 @@ class Progress:
         parts = [f"{self._done}/{self._total}"]
         for name in self._shown:
             if name in self._latest:
-                parts.append(f"{name.partition('/')[0].replace('_', '-')} {self._latest[name]:.4g}")
+                value, of = self._latest[name]
+                when = f" (at {of})" if of < self._done else ""
+                parts.append(f"{name.partition('/')[0].replace('_', '-')} {value:.4g}{when}")
         (first_time, first), (last_time, last) = self._times[0], self._times[-1]
         if last > first and last_time > first_time:
             rate = (last - first) / (last_time - first_time)

@@ -25,8 +25,11 @@ class Lora:
     path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha < 1 or self.targets == ():
-            raise ValueError(f"lora needs rank, alpha >= 1 and targets, got {self.rank}, {self.alpha}, {self.targets}")
+        for name in ("rank", "alpha"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.targets == ():
+            raise ValueError("targets must name at least one layer, or be left out, got an empty list")
 
     def add_to(self, network: Any, default_targets: tuple[str, ...]) -> None:
         """Adds the adapter to a diffusers network in place and leaves only it trainable, in float32.

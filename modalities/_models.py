@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -33,7 +33,7 @@ def _ask_hub(model: str, setting: str, file: str) -> None:
     if isinstance(huggingface_hub.try_to_load_from_cache(model, file), str):
         return
     # the error of its HTTP library, which changes its name, and OSError
-    unreachable: tuple[type[Exception], ...] = HfHubHTTPError.__bases__
+    unreachable = cast(tuple[type[Exception], ...], HfHubHTTPError.__bases__)
     try:
         huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(model, file), timeout=10)
     except unreachable as error:

@@ -87,7 +87,7 @@ def test_a_prompt_without_the_target_that_a_reward_needs_is_named_before_anythin
         (["modality.model=model"], "modality.model: cannot load 'model' as a vision-language model"),
         (["modality.attention=flash"], '`attn_implementation="flash"` is not supported'),
         (["modality.lora={targets: [nothing]}"], "lora.targets: no linear layer of model.language_model, model.visual"),
-        (["rewards=[{name: jpeg_size}]"], "reward 'jpeg_size' needs images, but the policy makes texts"),
+        (["rewards=[{name: jpeg_size}]"], "reward 'jpeg_size' needs images, but modality 'vision_language'"),
         (["modality.max_prompt_tokens=5"], "tokens with its 1 images, more than max_prompt_tokens 5; raise it, or"),
         (["prompts.train={path: cut.jsonl}"], "prompt 'what?': cannot read the image cut.png: image file is truncated"),
         (

@@ -1,10 +1,12 @@
 """What `mmrl list` shows is what the folders hold."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 
-from mmrl import catalogue
+from mmrl import catalogue, labs
+from mmrl.datasets import layout_names
 from mmrl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +36,19 @@ def test_every_shipped_config_is_listed_with_the_first_sentence_of_its_comment()
         "Flow-GRPO on Stable Diffusion 3.5 Medium: CLIP reward, Flow-SDE sampling, LoRA."  # the dot of 3.5 ends nothing
     )
     assert rows["quickstart_policy_gradient"].endswith("averaged weights.")  # the end of the line ends it too
+    assert not any(summary.endswith("et al.") for summary in rows.values())
+
+
+def test_layouts_and_labs_with_their_splits_are_listed() -> None:
+    layouts = {row["name"]: row["summary"] for row in catalogue.rows("layouts")}
+    assert sorted(layouts) == layout_names()
+    assert layouts["ui_r1"].startswith("UI-R1's json: `img_filename`, `instruction`")
+    rows = {row["name"]: row for row in catalogue.rows("labs")}
+    assert sorted(rows) == labs.names()
+    for name, row in rows.items():
+        assert row["splits"] and all(split in row["summary"] for split in row["splits"])
+        prompts = importlib.import_module(f"mmrl.labs.{name}.world").prompts
+        assert all(prompts(split) for split in row["splits"][-1:])
 
 
 def test_a_reward_without_ends_has_none_in_its_range() -> None:

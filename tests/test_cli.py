@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import mmrl
-from mmrl import catalogue, checkpoint
+from mmrl import catalogue, checkpoint, start
 from mmrl.config import load_config, to_yaml
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import KINDS, SMALL, tensors
@@ -165,6 +165,41 @@ def test_an_image_that_no_prompt_can_have_is_refused(cli: CommandLine, given: li
     ended = cli("sample", "quickstart", *given, "--image", "asked.png")
     assert ended.code == 2 and message in ended.err
     assert not Path("samples").exists()
+
+
+def test_samples_come_from_the_sampler_and_checkpoint_that_are_named(cli: CommandLine, run: Path) -> None:
+    given = ["--prompt", "red circle top left", "--count", "1"]
+    assert cli("sample", str(run), *given, "--sampler", "train", "--checkpoint", "best", "--out", "drawn").code == 0
+    ended = cli("sample", str(run), *given, "--sampler", "greedy", "--out", "none")
+    assert ended.code == 2 and "there is no sampler 'greedy'; known are evaluation, train" in ended.err
+    ended = cli("sample", "quickstart_gui", "--prompt", "click", "--image", "nothere.png")
+    assert (ended.code, ended.err) == (2, "mmrl: --image: there is no file 'nothere.png'\n")
+
+
+def test_an_evaluation_takes_settings_of_its_own(cli: CommandLine, run: Path) -> None:
+    small = [*SMALL, *KINDS["nft"], "evaluation.num_prompts=8"]
+    found = json.loads(cli("evaluate", "quickstart", *small, "--json").out)
+    assert found == held_out(run)[0]
+    ended = cli("evaluate", str(run), "evaluation.num_prompts=2", "--json")
+    assert ended.code == 0 and json.loads(ended.out) != held_out(run)[5]
+    ended = cli("evaluate", str(run), "group_size=2")
+    assert ended.code == 2 and "of a run only evaluation., prompts.held_out, scoring. may be overridden" in ended.err
+
+
+def test_help_names_debug(cli: CommandLine) -> None:
+    assert "--debug" in cli("--help").out
+
+
+def test_a_directory_without_a_number_is_forgotten_and_any_other_kept(tmp_path: Path) -> None:
+    for name, metrics, is_kept in (("none", None, False), ("empty", "", False), ("begun", "{}\n", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.yaml").write_text("seed: 0\n")
+        if metrics is not None:
+            (folder / "metrics.jsonl").write_text(metrics)
+        start.forget(folder)
+        assert folder.exists() == is_kept
+    assert (tmp_path / "begun" / "config.yaml").exists()
 
 
 def test_an_export_is_a_plain_diffusers_folder_with_the_run_s_weights(cli: CommandLine, run: Path) -> None:

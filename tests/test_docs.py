@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from mmrl import config, plugins, trackers
+from mmrl.actions import Action
+from mmrl.contracts import Reward, RewardBatch
+from mmrl.data import Outputs, Prompt
 from mmrl.losses._decisions import DecisionLoss
 from mmrl.losses._old_decay import OldDecay
 from mmrl.modalities._flow import FlowPolicy
@@ -176,3 +180,20 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
             broken.append(target)
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["README.md", "gui.md"])
+def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    names: dict[str, Any] = {"__name__": "my_rewards"}
+    exec(compile(code, page, "exec"), names)
+    (reward,) = [value for value in names.values() if hasattr(value, "granularity")]
+    assert all(hasattr(reward, part) for part in (*Reward.__annotations__, "score"))
+    prompts = (Prompt("?", target={"answer": "4", "box": (0, 0, 9, 9)}),) * 3
+    actions = (Action("click", point=(1, 1)), Action("click", point=(99, 1)), None)
+    outputs = Outputs(texts=("4", "6", "four"), actions=actions)
+    number = torch.arange(3)
+    batch = RewardBatch(prompts, outputs, number, number, number, (0, 1, 2), 0, torch.Generator())
+    expected = {"README.md": [1, 1 / 3, 0], "gui.md": [1, 0, 0]}[page]
+    torch.testing.assert_close(reward().score(batch), torch.tensor(expected, dtype=torch.float32))

@@ -275,3 +275,11 @@ def test_an_episode_is_saved_as_a_strip_of_its_turns() -> None:
         assert shown == rollout.prompts[int(rollout.prompt[turn])].media[0].load().getpixel((0, 0))
     colours = saved.image.getcolors(10**6) or []
     assert any(colour == PREDICTED.colour for _, colour in colours)
+
+
+def test_a_saved_sample_has_of_its_target_what_json_can_hold(tmp_path: Path) -> None:
+    target = {"box": (1.0, 2.0, 3.0, 4.0), "answer": "x", "bytes": b"x", "spans": [{"of": (0, 1)}], "nan": float("nan")}
+    save_samples([SavedSample("p", 0, {}, text="x", target=target, action=Action("wait", amount=0))], tmp_path)
+    (entry,) = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))["samples"]
+    assert entry["target"] == {"box": [1.0, 2.0, 3.0, 4.0], "answer": "x", "spans": [{"of": [0, 1]}]}
+    assert entry["action"] == {"kind": "wait", "amount": 0}

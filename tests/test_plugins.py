@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mmrl import plugins
+from mmrl.config import load_config
 from mmrl.contracts import ConfigError
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
@@ -233,3 +234,27 @@ def test_a_users_module_that_fails_while_it_is_imported_is_named(tmp_path: Path)
     (tmp_path / "broken_plugins.py").write_text("1 / 0\n")
     with pytest.raises(ConfigError, match="importing broken_plugins failed: ZeroDivisionError: division by zero"):
         plugins.build("samplers", {"name": "broken_plugins:Sharpness"})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rewards=[point_in_box]", "config.rewards.0: should be a section such as {name: value}, got 'point_in_box'"),
+        ("seed=1.5", "config.seed: should be a valid integer, got 1.5"),
+    ],
+)
+def test_one_mistake_is_said_once(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        load_config("quickstart", [override])
+    assert str(failure.value) == message
+
+
+def test_a_lora_names_the_setting_that_is_wrong() -> None:
+    with pytest.raises(ConfigError) as failure:
+        plugins.build("modalities", {"name": "vision_language", "model": "a/b", "lora": {"rank": 0}})
+    assert str(failure.value) == "modalities.vision_language.lora: rank must be at least 1, got 0"
+
+
+def test_a_name_that_is_far_from_all_is_no_guess() -> None:
+    assert plugins.near("brightness", ["shapes", "jpeg_size", "finished"]) == ""
+    assert plugins.near("shape", ["shapes", "jpeg_size"]) == " (did you mean 'shapes'?)"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import huggingface_hub
 import pytest
 import torch
 from PIL import Image
@@ -99,6 +100,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(pipeline, "from_pretrained", classmethod(from_hub))
     monkeypatch.setattr(clip_score, "load_clip", clip_from_hub)
     monkeypatch.setattr(mmrl, "train", small_train)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda model, file: file)  # as if it were there
     yield cli
 
 

@@ -1,6 +1,7 @@
 """Scoring: order, batches, failures, metrics, and the thread that overlaps with sampling."""
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -125,7 +126,8 @@ def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
     assert judgement.scores.valid.tolist() == [True, False, True, True, False, True]
     assert judgement.scores.values[judgement.scores.valid, 0].tolist() == [0, 20, 30, 50]
     assert judgement.scores.values[~judgement.scores.valid].isnan().all()
-    assert judgement.first_failures == ("r0: ValueError: cannot see 1",)
+    (failure,) = judgement.first_failures
+    assert failure is not None and re.fullmatch(r"r0: ValueError: cannot see 1 \(at test_scoring\.py:\d+\)", failure)
 
 
 def test_a_reward_that_compares_a_group_fails_for_the_whole_group() -> None:
@@ -370,7 +372,9 @@ def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:
     torch.testing.assert_close(found.scores.values, expected.scores.values, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(found.scores.valid, expected.scores.valid)
     assert found.scores.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert found.first_failures == expected.first_failures == (None, "r1: ValueError: cannot see 3")
+    assert found.first_failures == expected.first_failures
+    nothing, failure = found.first_failures
+    assert nothing is None and str(failure).startswith("r1: ValueError: cannot see 3 (at test_scoring.py:")
     assert again.scores.group.tolist() == [2, 2], "what was joined once is not joined again"
 
 
@@ -466,3 +470,17 @@ def no_samples() -> dict[str, Any]:
     none = torch.zeros(0, dtype=torch.int64)
     outputs = Outputs(images=torch.zeros(0, 3, 2, 2))
     return {"prompt": none, "group": none, "episode": none, "turn": none, "outputs": outputs}
+
+
+def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """`range` scales the axes of the report and tells a user what to expect; a wrong one is no failure."""
+
+    @dataclass
+    class Loud(Asked):
+        range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    scorer = Scorer((RewardTerm("loud", Loud(lambda batch: torch.tensor([0.5, 3.0, 0.0, 1.0]))),))
+    for _ in range(2):
+        assert scorer.judge(rollout(2), 0).scores.values[:, 0].tolist() == [0.5, 3.0, 0.0, 1.0]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["reward 'loud' scored 3, outside of the range 0 to 1 that it states"]

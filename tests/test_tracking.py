@@ -167,12 +167,12 @@ def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock: Clock) 
         progress.update(iteration, {})  # a second call for an iteration prints nothing
     clock.now += 100
     progress.update(5, {})  # an evaluation afterwards does not change the rate
-    assert progress.line() == "5/5  reward 0.625  held-out 0.25  4.00 s/iteration  0:00:00 left"
+    assert progress.line() == "5/5  reward 0.625  held-out 0.25 (at 0)  4.00 s/iteration  0:00:00 left"
     progress.close()
     assert text(console).splitlines() == [
-        "2/5  reward 0.25  held-out 0.25  4.00 s/iteration  0:00:12 left",
-        "4/5  reward 0.5  held-out 0.25  4.00 s/iteration  0:00:04 left",
-        "5/5  reward 0.625  held-out 0.25  4.00 s/iteration  0:00:00 left",
+        "2/5  reward 0.25  held-out 0.25 (at 0)  4.00 s/iteration  0:00:12 left",
+        "4/5  reward 0.5  held-out 0.25 (at 0)  4.00 s/iteration  0:00:04 left",
+        "5/5  reward 0.625  held-out 0.25 (at 0)  4.00 s/iteration  0:00:00 left",
     ]
 
 

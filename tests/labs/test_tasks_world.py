@@ -39,7 +39,10 @@ def test_every_split_has_its_tasks_and_no_task_of_another() -> None:
     assert not seeds["train"] & seeds["held_out"]
     assert max(seeds["held_out"]) < world.FIRST_SEED["pretrain"]
     for split in world.SPLITS:
-        assert all(one.text == world.task(one.target["task"]).goal for one in world.prompts(split)[:100])
+        for one in world.prompts(split)[:100]:
+            task, (picture,) = world.task(one.target["task"]), one.media
+            assert one.text == task.goal and picture.size == (112, 112)
+            assert picture.load().tobytes() == task.look(State()).draw().tobytes()
     goals = {split: {one.text for one in world.prompts(split)} for split in world.SPLITS}
     assert len(goals["held_out"] - goals["train"]) > 300  # most differ in their words too
 

@@ -98,7 +98,7 @@ class Teacher:
         self.rng = random.Random(seed)
         self.seeds: Iterator[int] = itertools.count(world.FIRST_SEED["pretrain"] + seed * 1_000_000)
         self.labels = soft_labels(model.config.text_config.vocab_size, processor)  # [V, V]
-        self.in_cells = self.tower_heads()
+        self.in_cells: Any = TowerHeads(networks.WIDTH)  # has `loss(image tokens, screens)`
         torch.manual_seed(seed)  # the language model's stages do not depend on what the tower's drew
         self.pointer = PointerHeads(networks.WIDTH)
         self.pointers = nn.ModuleList([self.pointer])  # all heads that train with the language model
@@ -109,10 +109,6 @@ class Teacher:
             mm_token_type_ids=(self.head == model.config.image_token_id).int(),
             image_grid_thw=torch.tensor([[1, across, across]]),
         )  # [3, 1, L]
-
-    def tower_heads(self) -> nn.Module:
-        """What reads the dense targets off image tokens; has `loss(tokens, screens)`."""
-        return TowerHeads(networks.WIDTH)
 
     def screen_of_tower(self, seed: int) -> Any:
         """What the tower learns from."""
@@ -132,7 +128,7 @@ class Teacher:
         start = time.process_time()
         for step in range(num_steps):
             screens = [self.screen_of_tower(next(self.seeds)) for _ in range(TOWER_SCREENS)]
-            loss = self.in_cells.loss(self.look(screens), screens)  # type: ignore[operator]  # a method of the heads
+            loss = self.in_cells.loss(self.look(screens), screens)
             step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
             if step % 100 == 99 or step == num_steps - 1:
                 print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.3f}", flush=True)

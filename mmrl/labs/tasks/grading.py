@@ -10,7 +10,7 @@ from mmrl.labs.screens.grading import BATCH_SIZE, answers
 from mmrl.labs.screens.world import CLICK
 from mmrl.labs.tasks import world
 
-MAX_TURNS = 8
+MAX_TURNS = 6
 
 
 def success(model: Any, processor: Any, *, is_greedy: bool, num_tasks: int, max_turns: int = MAX_TURNS) -> float:

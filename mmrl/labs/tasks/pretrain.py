@@ -8,32 +8,36 @@ The checkpoint before stage 3 is kept beside it as FOLDER_unspoilt.
 """
 
 import argparse
+import itertools
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmrl.labs.screens import pretrain as screens
 from mmrl.labs.screens.networks import WIDTH
 from mmrl.labs.screens.pretrain import Stage
 from mmrl.labs.screens.questions import Batch, Noise
-from mmrl.labs.tasks import grading, networks
+from mmrl.labs.tasks import grading, networks, world
 from mmrl.labs.tasks.pages import Look
 from mmrl.labs.tasks.questions import Seat, questions, random_look, seat
 from mmrl.labs.tasks.targets import LookHeads, NameHeads
 
 NAME_LAYER = 2  # of four: the third chooses among the names, the fourth answers
 TOWER_STEPS = 1300
+# Where the seeds of a part begin, so that it sees the same however long the part before it was.
+FIRST_OF_LANGUAGE, FIRST_OF_SPOILING = 100_000, 300_000
 
 
 STAGES = (
     Stage("bind", 850, 2e-3),
-    Stage("settle", 950, 1.5e-3, is_falling=True, pointer=0.2),
+    Stage("settle", 1000, 1.5e-3, is_falling=True, pointer=0.2),
 )
 SPOIL = Stage(
-    "spoil", 150, 5e-4, is_falling=True, pointer=0.0, noise={"click": Noise(wrong=0.4, jitter=0.12, shift=0.3)}
+    "spoil", 120, 5e-4, is_falling=True, pointer=0.0, noise={"click": Noise(wrong=0.25, jitter=0.12, shift=0.22)}
 )
 
 
@@ -42,11 +46,15 @@ class Teacher(screens.Teacher):
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
         super().__init__(model, processor, seed)
+        with torch.random.fork_rng(devices=[]):  # what the language model's heads draw does not depend on the tower's
+            self.in_cells = LookHeads(WIDTH)
         self.of_names = NameHeads(WIDTH)
         self.pointers.append(self.of_names)
 
-    def tower_heads(self) -> nn.Module:
-        return LookHeads(WIDTH)
+    def begin(self, seed: int, first: int) -> None:
+        """Starts all that is random anew, with tasks from `first` on."""
+        self.rng = random.Random(seed)
+        self.seeds = itertools.count(world.FIRST_SEED["pretrain"] + seed * 1_000_000 + first)
 
     def screen_of_tower(self, seed: int) -> Look:
         return random_look(seed)
@@ -72,11 +80,13 @@ def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
     num_graded = min(256, max(8, round(256 * scale)))
     teacher = Teacher(model, processor, seed)
     teacher.train_tower(max(1, round(TOWER_STEPS * scale)))
+    teacher.begin(seed, FIRST_OF_LANGUAGE)
     for stage in STAGES:
         teacher.train_language(stage, max(1, round(stage.num_steps * scale)))
     unspoilt = folder.with_name(f"{folder.name}_unspoilt")
     screens.save(model, processor, unspoilt)
     grading.report(unspoilt, num_graded)
+    teacher.begin(seed, FIRST_OF_SPOILING)
     teacher.train_language(SPOIL, max(1, round(SPOIL.num_steps * scale)))
     screens.save(model, processor, folder)
     grading.report(folder, num_graded)

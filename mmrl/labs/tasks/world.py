@@ -3,10 +3,13 @@
 import difflib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from PIL import Image
+
+from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.screens.world import Element, Screen
 from mmrl.labs.tasks.pages import BACK, PAIRS, Look, Pair, new_screen
 
@@ -76,21 +79,40 @@ class Task:
 
 
 @dataclass(frozen=True)
+class FirstPage:
+    """What the task of a seed begins with, drawn when someone looks at it."""
+
+    seed: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return SIZE, SIZE
+
+    def load(self) -> Image.Image:
+        """The window as an RGB image of 112x112 pixels."""
+        return task(self.seed).look(State()).draw()
+
+
+@dataclass(frozen=True)
 class Asked:
     """A task as the prompts of a run have it; `mmrl.prompts` makes a prompt of it."""
 
     text: str
+    media: tuple[FirstPage]  # an agent is shown what the environment shows
     target: dict[str, Any]  # task: the number of its seed
-    media: tuple[()] = field(default=())  # the environment shows what there is to see
 
 
 def prompts(split: str) -> list[Asked]:
-    """The tasks of `train` (4,096) or of `held_out` (512 others); raises ValueError for another split."""
+    """The tasks of `train` (4,096) or of `held_out` (512 others).
+
+    Held out are pages: a short goal may be asked in both. Raises ValueError for another split.
+    """
     if split not in SPLITS:
         nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
         raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
     seeds = range(FIRST_SEED[split], FIRST_SEED[split] + NUM_TASKS[split])
-    return [Asked(goal(*_wanted(random.Random(seed))), {"task": seed}) for seed in seeds]
+    return [Asked(goal(*_wanted(random.Random(seed))), (FirstPage(seed),), {"task": seed}) for seed in seeds]
 
 
 def goal(sort: Sort, names: tuple[Pair, ...]) -> str:
