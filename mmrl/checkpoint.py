@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, RunError
+from mmrl.weights import shard_of
 
 _FORMAT = 1
 _TEMPORARY = ".tmp-"  # being written or being deleted
@@ -168,10 +169,13 @@ def restore_optimizer(
     for what, value in present.items():
         if value != stored[what]:
             raise ConfigError(f"the optimizer's {what} in the checkpoint do not fit: saved {stored[what]}, now {value}")
+    shards = dict(zip(names, _parameters(optimizer), strict=True))
     entries: dict[str, dict[str, Any]] = {name: dict(state["scalars"][name]) for name in names}
     for path, tensor in tensors.items():
         key, _, name = path.partition("/")
-        entries[name][key] = tensor.clone()  # the optimizer changes its state in place; the checkpoint stays as it is
+        like = shards[name] if tensor.shape == shards[name].shape else tensor
+        # a copy: the optimizer changes its state in place, the checkpoint stays as it is
+        entries[name][key] = shard_of(tensor, like).clone()
     groups = []
     for group, numbers in zip(optimizer.state_dict()["param_groups"], state["groups"], strict=True):
         groups.append(group | {key: _like(value, group.get(key)) for key, value in numbers.items()})

@@ -15,6 +15,7 @@ from mmrl.keys import GroupKey
 from mmrl.prompts import PromptStream
 from mmrl.readable import reader_of
 from mmrl.scoring import Judgement, Scorer, ScoringQueue, degenerate_groups
+from mmrl.sharding import idle_rollout
 
 Draw = tuple[GroupKey, Prompt]
 log = logging.getLogger(__name__)
@@ -85,10 +86,11 @@ class Collector:
         chunks = [draws[start : start + self.chunk] for start in range(0, len(draws), self.chunk)]
         rollouts, judgements, unread = [], [], dict[int, str]()
         with ScoringQueue(self.scorer) as queue:
-            for chunk in chunks:
-                rollout, more = self._sample(chunk)
+            for number in range(self.engine.most(len(chunks))):
+                rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
                 unread |= more
                 if rollout is None:
+                    idle_rollout(self.policy, self.sampler, self.group_size)
                     continue
                 rollouts.append(rollout)
                 if self.overlap and len(chunks) > 1:

@@ -173,6 +173,7 @@ class RunConfig(Settings):
     iterations: Positive
     max_seconds: Annotated[float, Field(gt=0)] | None = None  # of training; the run then ends as if done
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    sharding: Literal["none", "full"] = "none"  # full: several processes share the weights, a part of each tensor each
     threads: Positive | None = None  # of torch on the CPU
     group_size: Positive
     prompts_per_iteration: Positive

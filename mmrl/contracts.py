@@ -28,6 +28,9 @@ class Placement:
 
     device: torch.device
     dtype: torch.dtype  # of frozen weights and of autocast; trained weights are float32
+    # Where weights are sharded, a network call is one of all processes: this gives the largest of the counts that they
+    # ask with, and those with fewer calls to make fill up with idle ones. None: every process calls as it likes.
+    most: Callable[[int], int] | None = None
 
 
 class Modality(Protocol):
@@ -87,6 +90,27 @@ class Reader(Protocol):
 
     def unreadable(self, prompt: Prompt) -> str | None:
         """The same with the prompt read as a whole."""
+        ...
+
+
+@runtime_checkable
+class Shardable(Protocol):
+    """Modalities whose weights can be sharded have this too.
+
+    Each network call is then made by all processes, in the same order. `rollout`, `recompute` and `evaluate` ask
+    `Placement.most` how many calls there are, and make up for missing ones; `evaluate` makes the calls of `idle`.
+    """
+
+    def networks(self) -> Sequence[nn.Module]:
+        """The parts of `modules()` that are called, each a tree of its own."""
+        ...
+
+    def idle(self) -> Tensor:
+        """Takes part in one `evaluate` of others; returns 0, with a graph to all trained weights."""
+        ...
+
+    def idle_rollout(self, plan: Any) -> None:
+        """Takes part in one `rollout` of others by plans like this one."""
         ...
 
 

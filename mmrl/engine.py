@@ -1,6 +1,6 @@
 """Devices, precision and processes; the only file that knows the rank."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -8,24 +8,37 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from mmrl.contracts import ConfigError, Placement, RunError
+from mmrl.contracts import ConfigError, Modality, Placement, RunError, Shardable
+from mmrl.sharding import shard
 
 Item = TypeVar("Item")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class _Abandoned(Exception):
+    """Another process failed in a block that this one is in too; `together` finds out how."""
+
+
 class Engine:
     """One process of a run: its share of the groups, and the sums over all processes.
 
-    Weights are replicated. There is no wrapper around the model: gradients are summed once per optimizer step, after
-    the last micro-batch, already divided by the global denominator, so a process without work just adds zeros.
+    Replicated weights have no wrapper around the model: gradients are summed once per optimizer step, after the last
+    micro-batch, already divided by the global denominator, so a process without work just adds zeros. Sharded weights
+    (FSDP2) are gathered layer by layer in every network call and gradients are summed in every backward pass, so all
+    processes make equally many of both: `most` says how many.
     """
 
-    def __init__(self, precision: Literal["float32", "bfloat16", "float16"] = "float32") -> None:
+    def __init__(
+        self,
+        precision: Literal["float32", "bfloat16", "float16"] = "float32",
+        sharding: Literal["none", "full"] = "none",
+    ) -> None:
         # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
         self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-        self.placement = Placement(self._accelerator.device, DTYPES[precision])
+        self.is_sharded = sharding == "full" and self.num_processes > 1
+        self.placement = Placement(self._accelerator.device, DTYPES[precision], self.most if self.is_sharded else None)
         # float16 gradients underflow without a scale; the other dtypes have the range of float32
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
 
@@ -60,6 +73,43 @@ class Engine:
         reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
         return reduced.to(values.device)  # type: ignore[no-any-return]
 
+    def most(self, count: int) -> int:
+        """The largest `count` of all processes where weights are sharded; else the own one."""
+        if not self.is_sharded:
+            return count
+        largest, has_failed = self._largest(count, 0)
+        if has_failed:
+            raise _Abandoned
+        return largest
+
+    def _largest(self, *values: int) -> list[int]:
+        table = torch.tensor(values, device=self.device)
+        torch.distributed.all_reduce(table, torch.distributed.ReduceOp.MAX)
+        return table.tolist()
+
+    def shard(self, policy: Modality) -> None:
+        """Cuts the policy's weights over the processes, if they are to be; before copies of them are made."""
+        if self.is_sharded:
+            assert isinstance(policy, Shardable), "checked when the parts were built"
+            weights = policy.weights
+            modules = list(policy.modules().values())
+            weights.shard(shard(modules, policy.networks(), weights.parameters, self.num_processes))
+
+    def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same with full tensors in place of sharded ones, those on the main process alone and on the CPU.
+
+        Every process must call it.
+        """
+        whole = {}
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, DTensor):
+                whole[name] = tensor
+                continue
+            full = tensor.full_tensor()
+            if self.is_main:
+                whole[name] = full.cpu()
+        return whole
+
     def wait(self) -> None:
         """Returns when all processes are here."""
         self._accelerator.wait_for_everyone()
@@ -68,27 +118,39 @@ class Engine:
     def together(self) -> Iterator[None]:
         """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
 
-        It waits for all processes; the block itself must not. Raises what the block did; on the other processes
-        ConfigError or RunError.
+        It waits for all processes; the block itself must not, but for calls of `most` and the network calls that follow
+        each, and may not fail between these two. Raises what the block did; on the other processes ConfigError or
+        RunError.
         """
         own: Exception | None = None
+        is_abandoned = False
         try:
             yield
+        except _Abandoned:
+            is_abandoned = True
         except Exception as error:  # whatever it is: the others would wait for a process that just ends
             own = error
+        # a process that fails stops asking `most`, so it answers there: the others are in their next question, or here
+        if self.is_sharded and not is_abandoned and not any(self._largest(0, int(own is not None))):
+            return
         first = next((error for error in self.gather([_told(own)]) if error is not None), None)
         if first is not None:
             raise own or first
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sums the gradients over processes, in one message; a missing gradient counts as zero."""
+        """Sums the gradients over processes, in one message; a missing gradient counts as zero.
+
+        Those of sharded parameters are summed already.
+        """
         trained = list(parameters)
         for parameter in trained:
             if parameter.grad is None:  # zero, also on a single process: momentum and weight decay act on it
                 parameter.grad = torch.zeros_like(parameter)
         if self.num_processes == 1:
             return
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        gradients = [p.grad for p in trained if p.grad is not None and not isinstance(p, DTensor)]
+        if not gradients:
+            return
         total = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         sizes = [gradient.numel() for gradient in gradients]
         for gradient, part in zip(gradients, total.split(sizes), strict=True):
@@ -103,7 +165,10 @@ class Engine:
         """One optimizer step on the summed gradients, none if they are not finite; their norm before clipping."""
         self.sum_gradients(parameters)
         self.scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        if isinstance(norm, DTensor):  # of all shards
+            norm = norm.full_tensor()
+        nn.utils.clip_grads_with_norm_(parameters, float("inf") if max_norm is None else max_norm, norm)
         if self.scaler.is_enabled() or norm.isfinite():  # NaN would stay in the weights; the scaler sees to it itself
             self.scaler.step(optimizer)
             self.scaler.update()

@@ -18,6 +18,7 @@ from mmrl.engine import Engine
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
 from mmrl.scoring import Judgement, Scorer
+from mmrl.sharding import idle_rollout
 
 
 class EvaluationStopped(Exception):
@@ -77,6 +78,7 @@ class Evaluator:
                 raise EvaluationStopped
             with self.policy.weights(self.weights), self.engine.together():
                 if start >= len(mine):
+                    idle_rollout(self.policy, self.sampler, self.samples_per_prompt)
                     continue
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]

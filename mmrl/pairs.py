@@ -12,6 +12,7 @@ from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream
 from mmrl.reward_batches import CONTROLS, check_makes, check_targets
 from mmrl.scoring import Scorer
+from mmrl.sharding import refuse_unshardable
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def example_plan(sampler: Sampler, group_size: int) -> GroupPlan:
 
 def check_pairs(config: RunConfig, parts: Parts) -> None:
     """Refuses what cannot work together, before any weight is loaded."""
+    if config.sharding == "full":
+        refuse_unshardable(parts.policy, config.modality["name"], config.precision, config.optimizer.name)
     smallest = parts.advantage.min_group_size
     if config.group_size < smallest:
         raise ConfigError(

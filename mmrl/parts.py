@@ -76,11 +76,13 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     """Loads weights and puts the parts together, at iteration 0."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    engine = Engine(config.precision)
+    engine = Engine(config.precision, config.sharding)
     torch.manual_seed(seed_from(config.seed, "initial weights"))
     with engine.together():
         parts.policy.prepare(engine.placement)
         parts.scorer.prepare(engine.placement)
+    engine.shard(parts.policy)
+    with engine.together():
         parts = _readable_parts(config, parts)
     weights = parts.policy.weights
     if config.warm_start is not None:

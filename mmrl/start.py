@@ -9,7 +9,8 @@ from typing import Any
 from mmrl.config import RunConfig, check_config, load_config, read_yaml, to_yaml
 from mmrl.errors import ConfigError
 
-MAY_CHANGE = ("iterations", "max_seconds", "checkpoint", "trackers")  # on resume; the rest decides the numbers
+# on resume; the rest decides the numbers
+MAY_CHANGE = ("iterations", "max_seconds", "checkpoint", "trackers", "sharding")
 UNFINISHED = ".config.yaml.tmp"  # all that a kill in the first moment leaves
 
 

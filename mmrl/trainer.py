@@ -111,25 +111,26 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint; every process must call it."""
-        with self.engine.together():
-            if self.engine.is_main:
-                self._write_checkpoint()
-
-    def _write_checkpoint(self) -> None:
         weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
         left_out = () if self.config.warm_start else ("reference",)  # the model's folder has it; that run may go on
         names: list[WeightsName] = ["trained", *(which for which in weights.kept if which not in left_out)]
-        tensors: dict[str, Mapping[str, Tensor]] = {which: weights.tensors(which) for which in names}
+        tensors = {str(which): self.engine.gathered(weights.tensors(which)) for which in names}
+        tensors["optimizer"] = self.engine.gathered(optimizer)
+        with self.engine.together():
+            if self.engine.is_main:
+                self._write_checkpoint(tensors, optimizer_state)
+
+    def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
         state = {
             "progress": asdict(self.progress),
             "prompts": self.collector.prompts.state_dict(),
             "plugins": {name: plugin.state_dict() for name, plugin in self.stateful.items()},
             "engine": self.engine.state_dict(),
-            "optimizer": optimizer_state,
+            "optimizer": optimizer,
         }
         self.tracking.sync()
         folder = self.folder / "checkpoints"
-        checkpoint.save(folder, Checkpoint(self.progress.iteration, {**tensors, "optimizer": optimizer}, state))
+        checkpoint.save(folder, Checkpoint(self.progress.iteration, tensors, state))
         best = {self.progress.best_iteration} if self.progress.best_iteration is not None else set()
         checkpoint.prune(folder, self.config.checkpoint.keep, best)
 
@@ -181,9 +182,10 @@ class Trainer:
             rollout, batch, mismatch = correct(
                 self.policy, rollout, batch, settings, self.engine, drawn_by=drawn_by, micro_batch=updates.micro_batch
             )
-        elif is_recomputed and rollout is not None:
-            rollout = self.policy.recompute(rollout, updates.micro_batch)
+            is_recomputed = False
         updater = Updater(self.policy, self.loss, self.engine, updates.micro_batch)
+        if is_recomputed:
+            rollout = updater.recompute(rollout)
         steps: list[StepMetrics] = []
         norms: list[Tensor] = []
         for number, draws in enumerate(self._minibatches(collected.kept, iteration)):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, Loss, LossBatch, LossTerms, Modality
-from mmrl.data import Rollout
+from mmrl.contracts import Evaluations, Loss, LossBatch, LossTerms, Modality, Shardable
+from mmrl.data import Rollout, WeightsName
 from mmrl.engine import Engine
 from mmrl.views import View
 
@@ -62,10 +62,22 @@ class Updater:
         share = torch.full((), 1 / self.engine.num_processes, device=self.engine.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
         with self.engine.together():
-            for view, weighed, (coefficients, _) in zip(views, batches, counted, strict=False):
-                assert rollout is not None
-                self._accumulate_view(rollout, view, weighed, coefficients / denominator, old, metrics)
+            for number in range(self.engine.most(len(batches))):
+                if rollout is None or number >= len(batches):
+                    self._idle_view(old)
+                else:
+                    coefficients = counted[number][0] / denominator
+                    self._accumulate_view(rollout, views[number], batches[number], coefficients, old, metrics)
         return metrics
+
+    def recompute(self, rollout: Rollout | None) -> Rollout | None:
+        """The rollout with old log-probs of the weights now in place. Every process must call it."""
+        if rollout is not None:
+            return self.policy.recompute(rollout, self.micro_batch)
+        with torch.no_grad():
+            for _ in range(self.engine.most(0)):
+                self._nothing()
+        return None
 
     def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
         weight = view.weight(rollout).to(self.engine.device) * batch.weight
@@ -76,11 +88,15 @@ class Updater:
         self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
     ) -> None:
         parts = view.split(self.micro_batch)
-        if len(parts) == 1 or self.loss.scope == "decision":
+        if not parts:
+            return self._idle_view(old)
+        most = self.engine.most(len(parts))
+        if most == 1 or self.loss.scope == "decision":
             for part in parts:
                 self._learn(rollout, part, batch, coefficients, old, metrics, is_whole=len(parts) == 1)
-        elif parts:
-            self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics)
+            self._idle(most - len(parts), old, learns=True)
+        else:
+            self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics, most)
 
     def _learn(
         self,
@@ -111,6 +127,7 @@ class Updater:
         coefficients: Tensor,
         old: OldSource,
         metrics: StepMetrics,
+        most: int,
     ) -> None:
         """The chain rule by hand: d loss / d measures on all of them, then d measures / d weights part by part."""
         per_part = []
@@ -119,6 +136,7 @@ class Updater:
                 evaluations = self._evaluate(rollout, part, old)
                 per_part.append(self.loss.measure(evaluations))
                 _add_entropy(evaluations, batch.weight * (part.weight(rollout).to(self.engine.device) > 0), metrics)
+        self._idle(most - len(parts), old, learns=False)
         # a part's measures are 0 outside of it, so the sum puts the parts together
         measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
         total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
@@ -130,6 +148,35 @@ class Updater:
             # a measure of whole samples [B, 1] counts once, not once for each of its K entries
             kept = [inside if m.shape == inside.shape else inside.any(1, keepdim=True) for m, _ in used]
             self.engine.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
+        self._idle(most - len(parts), old, learns=True)
+
+    def _idle_view(self, old: OldSource) -> None:
+        """What a process without work does while others go through a view: their network calls, with weight 0."""
+        most = self.engine.most(0)
+        if most > 1 and self.loss.scope != "decision":
+            self._idle(most, old, learns=False)
+        self._idle(most, old, learns=True)
+
+    def _idle(self, count: int, old: OldSource, *, learns: bool) -> None:
+        """The calls of `_evaluate` for so many micro-batches, and the backward pass where there is one."""
+        for _ in range(count):
+            with torch.no_grad():
+                for which in self._other_weights(old):
+                    with self.policy.weights(which):
+                        self._nothing()
+            with torch.set_grad_enabled(learns):
+                nothing = self._nothing()
+            if learns:
+                self.engine.backward(nothing)
+
+    def _nothing(self) -> Tensor:
+        assert isinstance(self.policy, Shardable), "only sharded processes idle"
+        return self.policy.idle()
+
+    def _other_weights(self, old: OldSource) -> list[WeightsName]:
+        """Those that a view is evaluated under before the trained ones, in this order."""
+        others: list[WeightsName] = ["old"] if old == "kept" else []
+        return [which for which in (*others, "reference") if which in self.loss.needs]
 
     def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
         kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
@@ -141,21 +188,17 @@ class Updater:
 
     def _evaluate(self, rollout: Rollout, view: View, old: OldSource) -> Evaluations:
         """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
-        policy, needs = self.policy, self.loss.needs
-        behaviour = reference = None
+        policy, seen = self.policy, dict[WeightsName, Any]()
         with torch.no_grad():
-            if "old" in needs and old == "kept":
-                with policy.weights("old"):
-                    behaviour = policy.evaluate(rollout, view)
-            if "old" in needs and old == "recorded":
-                behaviour = policy.recorded(rollout, view)
-            if "reference" in needs:
-                with policy.weights("reference"):
-                    reference = policy.evaluate(rollout, view)
+            for which in self._other_weights(old):
+                with policy.weights(which):
+                    seen[which] = policy.evaluate(rollout, view)
+            if "old" in self.loss.needs and old == "recorded":
+                seen["old"] = policy.recorded(rollout, view)
         trained: Any = policy.evaluate(rollout, view)
-        if "old" in needs and old == "itself":
-            behaviour = trained.detach()
-        return Evaluations(trained, behaviour, reference)
+        if "old" in self.loss.needs and old == "itself":
+            seen["old"] = trained.detach()
+        return Evaluations(trained, seen.get("old"), seen.get("reference"))
 
 
 def _add_entropy(evaluations: Evaluations, weight: Tensor, metrics: StepMetrics) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmrl.modalities._backbone import Backbone, expand
 from mmrl.modalities._chunked import Head
+from mmrl.modalities._company import Company
 from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
 from mmrl.modalities._inputs import EncodedPrompt, PromptBatch
 
@@ -41,6 +42,17 @@ class Drawn:
     log_prob: Tensor  # [n, T] float32, of the distribution drawn from; 0 in the padding
     is_finished: Tensor  # [n] bool: ended by itself
     support: Support | None  # of the sum(length) tokens, answer by answer; None where nothing is truncated
+
+    def first(self, count: int) -> "Drawn":
+        """The first `count` answers, at least 1."""
+        width, tokens = int(self.length[:count].max()), torch.arange(int(self.length[:count].sum()))
+        return Drawn(
+            self.tokens[:count, :width],
+            self.length[:count],
+            self.log_prob[:count, :width],
+            self.is_finished[:count],
+            None if self.support is None else self.support.select(tokens),
+        )
 
     @classmethod
     def join(cls, parts: "Sequence[Drawn]") -> "Drawn":
@@ -90,22 +102,24 @@ def draw_answers(
     shaping: Shaping,
     ending: Ending,
     batch_size: int,
-) -> Drawn:
+    company: Company | None = None,
+) -> Drawn | None:
     """Draws n answers: answer i to prompt `prompt_of[i]` (ascending), its tokens by `uniform[i]` [n, max_tokens].
 
-    At most `batch_size` answers are drawn side by side; each prompt is read once for all its answers.
+    At most `batch_size` answers are drawn side by side; each prompt is read once for all its answers. In company, where
+    n may be 0 (which returns None), every process reads as many prompts and tokens as the one with most.
     """
     drawn = []
     counts = torch.bincount(prompt_of, minlength=len(prompts)).tolist()
-    for numbers in _batches(counts, batch_size):
-        rows = ((prompt_of >= numbers[0]) & (prompt_of <= numbers[-1])).nonzero()[:, 0]
-        batch = backbone.batch([prompts[number] for number in numbers])
-        first, cache = backbone.prefill(batch)
-        loop = _Loop(backbone, head, batch, shaping, ending)
-        for part in rows.split(batch_size):
-            local = (prompt_of[part] - numbers[0]).to(backbone.device)
-            drawn.append(loop(first[local], expand(cache, local), local, uniform[part].to(backbone.device)))
-    return Drawn.join(drawn)
+    batches = _batches(counts, batch_size) if prompts else []
+    for index in range(len(batches) if company is None else company.most(len(batches))):
+        numbers = batches[index] if index < len(batches) else range(0)
+        rows = ((prompt_of >= numbers.start) & (prompt_of < numbers.stop)).nonzero()[:, 0]
+        own = [prompts[number] for number in numbers]
+        batch = backbone.batch(own if company is None else company.with_media(own))
+        loop = _Loop(backbone, head, batch, shaping, ending, company)
+        drawn += loop.answers((prompt_of[rows] - numbers.start).to(backbone.device), uniform[rows], batch_size)
+    return Drawn.join(drawn) if drawn else None
 
 
 def _batches(counts: Sequence[int], size: int) -> list[range]:
@@ -128,6 +142,22 @@ class _Loop:
     prompts: PromptBatch
     shaping: Shaping
     ending: Ending
+    company: Company | None  # then the last row is idle: it ends when no process draws any more
+
+    def answers(self, prompt: Tensor, uniform: Tensor, batch_size: int) -> list[Drawn]:
+        """The answers to `prompt` [n] by `uniform` [n, max_tokens], `batch_size` side by side."""
+        drawn = []
+        first, cache = self.backbone.prefill(self.prompts)
+        starts = range(0, len(prompt), batch_size)
+        for index in range(len(starts) if self.company is None else self.company.most(len(starts))):
+            part = slice(index * batch_size, (index + 1) * batch_size)
+            own, given = prompt[part], uniform[part].to(prompt.device)
+            count = len(own)
+            if self.company is not None:
+                own, given = self.company.with_idle_row(own, given, len(self.prompts.last))
+            found = self(first[own], expand(cache, own), own, given)
+            drawn += [found.first(count)] if count else []
+        return drawn
 
     def __call__(self, hidden: Tensor, cache: object, prompt: Tensor, uniform: Tensor) -> Drawn:
         """hidden: [n, H] behind the first token. cache: of n rows. prompt: [n]. uniform: [n, max_tokens]."""
@@ -151,6 +181,8 @@ class _Loop:
             if self.shaping.is_truncated and self.shaping.temperature > 0:
                 supports.append((open_rows.cpu(), Support.of(log_probs)))
             ended = self.ending.ends(tokens[open_rows, : step + 1])
+            if self.company is not None and step < budget - 1:
+                ended[-1] = self.company.most(int((~ended[:-1]).sum())) == 0
             is_finished[open_rows] = ended
             if step == budget - 1 or bool(ended.all()):
                 break

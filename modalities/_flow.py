@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError
+from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.evaluations import Denoising, Evaluation
 from mmrl.keys import GroupKey, normal
@@ -63,6 +63,7 @@ class FlowPolicy(ABC):
     latent_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     prompt_cache: int = 4096
     num_calls: int = field(default=0, init=False, repr=False)  # network evaluations so far, in batch elements
+    _placement: Placement | None = field(default=None, init=False, repr=False)
     _encoded: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,12 +135,36 @@ class FlowPolicy(ABC):
 
         def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
             parts = torch.arange(len(latents), device=self.device).split(self.network_batch)
+            self._idle(self._most(len(parts)) - len(parts))
             return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
 
         tree = grow(plans, keys, velocity, self.latent_shape, like)
         images = torch.cat([self.decode_latents(part) for part in tree.clean.split(self.decode_batch)])
         trace = FlowTrace(conditioning, scale, tree.decided, tree.clean)
         return self._rollout(prompts, keys, images, tree, trace, self.num_calls - before)
+
+    @torch.no_grad()
+    def idle_rollout(self, plan: Plan) -> None:
+        """Takes part in the network calls of other processes' rollouts."""
+        for _ in plan.steps:
+            self._idle(self._most(0))
+
+    def idle(self) -> Tensor:
+        """Takes part in the network call of one `evaluate` of other processes; 0, with a graph to all weights."""
+        latents = torch.zeros(1, *self.latent_shape, device=self.device)
+        return 0 * self.velocity(latents, latents.new_full((1,), 0.5), self.conditioning([""])).sum()
+
+    def networks(self) -> Sequence[nn.Module]:
+        return list(self.modules().values())
+
+    def _idle(self, count: int) -> None:
+        for _ in range(count):
+            self.idle()
+
+    def _most(self, count: int) -> int:
+        """The largest count of all processes where weights are sharded, since a network call is then one of all."""
+        most = None if self._placement is None else self._placement.most
+        return count if most is None else most(count)
 
     @torch.no_grad()
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
@@ -178,7 +203,9 @@ class FlowPolicy(ABC):
         """The rollout with the means of its decisions computed again by the weights now in place."""
         trace: FlowTrace = rollout.trace
         calls = torch.arange(len(trace.decided.state), device=self.device)
-        means = [self._mean(trace, part) for part in calls.split(size)]
+        parts = calls.split(size) if len(calls) else ()
+        self._idle(self._most(len(parts)) - len(parts))
+        means = [self._mean(trace, part) for part in parts]
         decided = replace(trace.decided, mean=torch.cat(means)) if means else trace.decided
         return replace(rollout, trace=replace(trace, decided=decided))
 

@@ -146,7 +146,9 @@ class TinyVllm:
         ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
         first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
         with policy.running():
-            return draw_answers(policy.backbone, policy.head, [prompt], first, uniform, shaping, ending, 1)
+            drawn = draw_answers(policy.backbone, policy.head, [prompt], first, uniform, shaping, ending, 1)
+        assert drawn is not None, "there is a prompt"
+        return drawn
 
 
 def _response(model: str, prompt: Tensor, drawn: Drawn) -> dict[str, Any]:

@@ -10,18 +10,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError
+from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.evaluations import TokenDecisions
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
 from mmrl.modalities._backbone import Answers, Backbone
 from mmrl.modalities._chunked import Head, chosen
-from mmrl.modalities._distribution import Shaping
+from mmrl.modalities._company import FILLER, Company
+from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
 from mmrl.modalities._questions import question_of
+from mmrl.modalities._token_trace import TokenTrace, answer_block, rows_of
 from mmrl.modalities._vllm import Vllm, VllmEngine
 from mmrl.modalities._vllm_protocol import Sampling
 from mmrl.plans import PROMPT_READS, AnswerPlan
@@ -30,23 +32,6 @@ from mmrl.weights import Weights
 
 Way = Literal["cache", "packed", "none"]
 _WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
-
-
-@dataclass(frozen=True)
-class TokenTrace:
-    """What a token policy needs to evaluate a rollout again."""
-
-    prompts: tuple[EncodedPrompt, ...]  # P
-    drawn: Drawn  # B answers
-    shaping: Shaping
-    is_recorded: bool  # the log-probs are there; False for answers from elsewhere
-
-    @classmethod
-    def join(cls, parts: "Sequence[TokenTrace]") -> "TokenTrace":
-        """One trace of all, in order."""
-        assert len({(part.shaping, part.is_recorded) for part in parts}) == 1, "rollouts of different distributions"
-        prompts = tuple(prompt for part in parts for prompt in part.prompts)
-        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, parts[0].is_recorded)
 
 
 @dataclass(kw_only=True)
@@ -69,6 +54,7 @@ class TokenPolicy(ABC):
     engine: Vllm | None = None
     num_calls: int = field(default=0, init=False, repr=False)  # answers drawn or evaluated so far
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
+    _placement: Placement | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_chunk", "answer_batch"):
@@ -130,7 +116,18 @@ class TokenPolicy(ABC):
         """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
         return outputs
 
+    @abstractmethod
+    def networks(self) -> Sequence[nn.Module]:
+        """What `backbone` calls."""
+
     # What every family has from here.
+
+    @property
+    def company(self) -> Company | None:
+        """The processes to keep step with, where weights are sharded."""
+        if self._placement is None or self._placement.most is None:
+            return None
+        return Company(self._placement.most, self.encode([FILLER])[0], self.end_tokens[0])
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
@@ -161,24 +158,14 @@ class TokenPolicy(ABC):
     def draw(self, prompts: Sequence[Prompt], prompt_of: Tensor, seeds: Sequence[int], plan: AnswerPlan) -> TokenTrace:
         """Draws n answers, answer i to prompt `prompt_of[i]` (ascending) by `seeds[i]`; each prompt is read once."""
         encoded = self.encode(prompts)
-        shaping = Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
-        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
         if self.engine is not None:
             drawn = self._drawn_elsewhere(self.engine, prompts, encoded, prompt_of, seeds, plan)
         else:
-            with self.running():
-                drawn = draw_answers(
-                    self.backbone,
-                    self.head,
-                    encoded,
-                    prompt_of,
-                    uniforms(seeds, plan.max_tokens),
-                    shaping,
-                    ending,
-                    self.answer_batch,
-                )
+            own = self._draw(encoded, prompt_of, uniforms(seeds, plan.max_tokens), plan)
+            assert own is not None, "a rollout of no prompts"
+            drawn = own
         self.num_calls += len(seeds)
-        return TokenTrace(tuple(encoded), drawn, shaping, is_recorded=True)
+        return TokenTrace(tuple(encoded), drawn, self._shaping(plan), is_recorded=True)
 
     def _drawn_elsewhere(
         self,
@@ -196,6 +183,38 @@ class TokenPolicy(ABC):
         sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
         return self._service.draw(questions, prompt_of.tolist(), seeds, sampling)
+
+    @torch.no_grad()
+    def idle_rollout(self, plan: AnswerPlan) -> None:
+        """Takes part in the network calls of other processes' rollouts."""
+        self._draw([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
+
+    def idle(self) -> Tensor:
+        """Takes part in the network calls of one `evaluate` of other processes; 0, with a graph to all weights."""
+        assert self.company is not None, "only sharded processes idle"
+        log_prob, _ = self._log_probs(*self.company.idle(self.backbone.device), Shaping(1.0))
+        return 0 * log_prob.sum()
+
+    def _draw(
+        self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
+    ) -> Drawn | None:
+        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
+        company = self.company
+        with self.running():
+            return draw_answers(
+                self.backbone,
+                self.head,
+                prompts,
+                prompt_of,
+                uniform,
+                self._shaping(plan),
+                ending,
+                self.answer_batch,
+                company,
+            )
+
+    def _shaping(self, plan: AnswerPlan) -> Shaping:
+        return Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
 
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
@@ -224,7 +243,7 @@ class TokenPolicy(ABC):
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
         trace: TokenTrace = rollout.trace
-        rows = _rows(rollout.blocks[view.block], view)
+        rows = rows_of(rollout.blocks[view.block], view)
         table = torch.zeros(rollout.blocks[view.block].call.shape, device=self.backbone.device)
         if not len(rows):
             return TokenDecisions(table, table)
@@ -252,8 +271,12 @@ class TokenPolicy(ABC):
         calls = rollout.blocks[0].call
         view = DecisionView(torch.arange(int(calls.max()) + 1 if calls.numel() else 0))
         log_prob = torch.zeros_like(trace.drawn.log_prob)
-        for part in view.split(size):
-            log_prob[:, : calls.shape[1]] += self.evaluate(rollout, part).values.cpu()
+        parts, company = view.split(size), self.company
+        for number in range(len(parts) if company is None else company.most(len(parts))):
+            if number < len(parts):
+                log_prob[:, : calls.shape[1]] += self.evaluate(rollout, parts[number]).values.cpu()
+            else:
+                self.idle()
         return replace(rollout, trace=replace(trace, drawn=replace(trace.drawn, log_prob=log_prob), is_recorded=True))
 
     def _chosen(self, trace: TokenTrace, prompt: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,11 +293,17 @@ class TokenPolicy(ABC):
         prompt_of = torch.tensor([place[id(trace.prompts[number])] for number in prompt.tolist()], device=device)
         answers = Answers(prompt_of, tokens, drawn.length.to(device))
         self.num_calls += len(rows)
+        return self._log_probs(list(distinct.values()), answers, trace.shaping, drawn.support)
+
+    def _log_probs(
+        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [N] of the N tokens of the answers."""
+        company, tokens = self.company, answers.tokens[answers.is_token]
+        read = (prompts, answers) if company is None else company.filled(prompts, answers)
         with self.running():
-            hidden = _WAYS[self.way](self.backbone, list(distinct.values()), answers)
-            return chosen(
-                hidden, self.head, tokens[answers.is_token], trace.shaping, self.vocabulary_chunk, drawn.support
-            )
+            hidden = _WAYS[self.way](self.backbone, *read)[: len(tokens)]
+            return chosen(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
 
     def assemble(
         self,
@@ -297,7 +326,7 @@ class TokenPolicy(ABC):
             canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),
         )
         outputs = self.completed([prompts[number] for number in prompt_of.tolist()], outputs)
-        blocks = DecisionBlock.none(count) if is_decision is None else _block(trace, prompt_of, is_decision)
+        blocks = DecisionBlock.none(count) if is_decision is None else answer_block(trace, prompt_of, is_decision)
         return Rollout(
             prompts=tuple(prompts),
             keys=tuple(keys),
@@ -317,26 +346,3 @@ def decides(trace: TokenTrace, plan: AnswerPlan) -> Tensor:
     """[B] bool: the answers that an update may learn from."""
     is_decision = torch.full((len(trace.drawn.length),), plan.temperature > 0)
     return is_decision & trace.drawn.is_finished if plan.masks_truncated else is_decision
-
-
-def _rows(block: DecisionBlock, view: DecisionView) -> Tensor:
-    """The samples [n] behind the view's calls, in the order of the calls."""
-    if not block.call.shape[1]:
-        return torch.empty(0, dtype=torch.int64)
-    number = block.call[:, 0]  # every answer has a first token
-    rows = torch.isin(number, view.calls).nonzero()[:, 0]
-    return rows[number[rows].argsort()]
-
-
-def _block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> DecisionBlock:
-    """One call per answer, one edge per token; groups stay together, short ones first, short answers first in each."""
-    length = trace.drawn.length
-    longest = torch.zeros(len(trace.prompts), dtype=torch.int64).scatter_reduce(0, prompt_of, length, "amax")
-    longest += torch.tensor([len(prompt) for prompt in trace.prompts])
-    rows = is_decision.nonzero()[:, 0]
-    order = sorted(rows.tolist(), key=lambda row: (int(longest[prompt_of[row]]), int(prompt_of[row]), int(length[row])))
-    number = torch.full((len(prompt_of),), -1)
-    number[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(order))
-    is_edge = (torch.arange(trace.drawn.tokens.shape[1]) < length[:, None]) & is_decision[:, None]  # [B, K]
-    edge = torch.where(is_edge, is_edge.flatten().cumsum(0).view_as(is_edge) - 1, -1)
-    return DecisionBlock(torch.where(is_edge, number[:, None], -1), edge, is_edge.float())

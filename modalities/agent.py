@@ -12,7 +12,8 @@ from mmrl.contracts import Environment, RunError
 from mmrl.coordinates import Canvas
 from mmrl.data import DecisionBlock, Observation, Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey, seed_from
-from mmrl.modalities._tokens import TokenTrace, decides
+from mmrl.modalities._token_trace import TokenTrace
+from mmrl.modalities._tokens import decides
 from mmrl.modalities._turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
 from mmrl.modalities._worlds import BrokenWorld, World
 from mmrl.modalities.gui import Gui

@@ -43,7 +43,6 @@ class StableDiffusion3(FlowPolicy):
     attention: str | None = None
     compile: bool = False
     _pipeline: Any = field(default=None, init=False, repr=False)
-    _placement: Placement | None = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
 

@@ -23,7 +23,7 @@ from mmrl.modalities._lora import Lora
 from mmrl.modalities._models import autocast, without_adapter
 from mmrl.modalities._refusals import refusal
 from mmrl.modalities._tokens import TokenPolicy, Way
-from mmrl.weights import Weights
+from mmrl.weights import Weights, whole
 
 _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
 
@@ -64,7 +64,6 @@ class VisionLanguage(TokenPolicy):
     family: str | None = None
     _model: Any = field(default=None, init=False, repr=False)
     _encoder: PromptEncoder | None = field(default=None, init=False, repr=False)
-    _placement: Placement | None = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
 
@@ -137,7 +136,8 @@ class VisionLanguage(TokenPolicy):
     def head(self) -> Head:
         layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
         scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
-        return Head(layer.weight, layer.bias, scale, getattr(text, "final_logit_softcapping", None))
+        bias = None if layer.bias is None else whole(layer.bias)
+        return Head(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
 
     @property
     def encoder(self) -> PromptEncoder:
@@ -173,6 +173,9 @@ class VisionLanguage(TokenPolicy):
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}
+
+    def networks(self) -> Sequence[nn.Module]:
+        return [self._model.model]
 
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         return self.encoder(prompts)

@@ -239,7 +239,10 @@ def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: Comman
         assert load_config("run/config.yaml").iterations == 3
     else:
         assert ended.code == 2
-        assert f"only iterations, max_seconds, checkpoint, trackers may be overridden, got {override!r}" in ended.err
+        assert (
+            f"only iterations, max_seconds, checkpoint, trackers, sharding may be overridden, got {override!r}"
+            in ended.err
+        )
         assert Path("run/config.yaml").read_bytes() == config
 
 

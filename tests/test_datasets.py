@@ -300,7 +300,11 @@ def test_a_plain_check_names_missing_data_and_a_tiny_one_runs_without() -> None:
 
 def test_a_row_without_what_a_reward_needs_is_a_bad_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It names the file, the line and the column that was probably meant."""
-    rows = [{"prompt": "a", "box": [1, 1, 3, 3]}, {"prompt": "b", "bbox": [1, 1, 3, 3]}, {"prompt": "c"}]
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a", "box": [1, 1, 3, 3]},
+        {"prompt": "b", "bbox": [1, 1, 3, 3]},
+        {"prompt": "c"},
+    ]
     write_synthetic("columns", tmp_path, 1, 0)  # an image for the boxes
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row | {"image": "images/0000.png"}) + "\n" for row in rows), encoding="utf-8")

@@ -30,6 +30,7 @@ CORE = [
     "catalogue",
     "prompts",
     "readable",
+    "sharding",
     "engine",
     "correction",
     "update",
