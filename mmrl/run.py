@@ -130,25 +130,18 @@ def restored(
     source: str,
     which: WeightsName | None = None,
     at: Literal["last", "best"] = "last",
-<<<<<<< HEAD
+    overrides: Sequence[str] = (),
     *,
     is_whole: bool = False,
-=======
-    overrides: Sequence[str] = (),
->>>>>>> main
 ) -> tuple[Trainer, WeightsName]:
     """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
 
     `is_whole`: each process holds all of the weights, whatever the run did.
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
-<<<<<<< HEAD
-    folder, is_run, config = Path(source), _is_run(source), _config_of(source)
+    folder, is_run, config = Path(source), _is_run(source), _config_of(source, overrides)
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
-=======
-    folder, is_run, config = Path(source), _is_run(source), _config_of(source, overrides)
->>>>>>> main
     trainer = make_trainer(config, build(config), folder)
     if is_run:
         trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
@@ -198,14 +191,8 @@ def sample(
     """
     _refuse_full(out)
     media = _pictures(source, prompts, images)
-<<<<<<< HEAD
-    trainer, weights = restored(source, which, is_whole=True)
-    evaluator = trainer.evaluator
-    sampler = evaluator.sampler if evaluator is not None else trainer.collector.sampler
-=======
-    trainer, weights = restored(source, which, at)
+    trainer, weights = restored(source, which, at, is_whole=True)
     sampler = _sampler(trainer, by)
->>>>>>> main
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):

@@ -307,7 +307,7 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("columns", TEXT_ROW | {"action": "clik"}, r"unknown action 'clik' \(did you mean 'click'\?\)"),
         ("columns", {"prompt": "?", "image": "b.png"}, "there is no image file 'b.png'"),
         ("verl", {"prompt": "?", "reward_model": "rule"}, "'reward_model' must hold 'ground_truth'"),
-        ("easyr1", {"problem": "?"}, "it has no field 'answer'; its fields are none"),
+        ("easyr1", {"problem": "?"}, "it has no field 'answer'; its fields are problem"),
         ("r1_v", {"problem": "?", "solution": 3}, "the field 'solution' must be a text, got 3"),
         ("vlm_r1", {"conversations": [HUMAN], "image": "a.png"}, "its conversation has no answer of gpt"),
         ("vlm_r1", {"image": "a.png", "conversations": [HUMAN, {"from": "gpt", "value": [9, 7, 5, 3]}]}, "x1 < x2"),
