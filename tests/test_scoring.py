@@ -477,9 +477,10 @@ def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pyte
 
     @dataclass
     class Loud(Asked):
-        range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+        range = (0.0, 1.0)
 
-    scorer = Scorer((RewardTerm("loud", Loud(lambda batch: torch.tensor([0.5, 3.0, 0.0, 1.0]))),))
+    loud: Any = Loud(lambda batch: torch.tensor([0.5, 3.0, 0.0, 1.0]))
+    scorer = Scorer((RewardTerm("loud", loud),))
     for _ in range(2):
         assert scorer.judge(rollout(2), 0).scores.values[:, 0].tolist() == [0.5, 3.0, 0.0, 1.0]
     said = [record.getMessage() for record in caplog.records]
