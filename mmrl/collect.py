@@ -90,7 +90,8 @@ class Collector:
                 rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
                 unread |= more
                 if rollout is None:
-                    idle_rollout(self.policy, self.sampler, self.group_size)
+                    if self.engine.is_sharded:
+                        idle_rollout(self.policy, self.sampler, self.group_size)
                     continue
                 rollouts.append(rollout)
                 if self.overlap and len(chunks) > 1:

@@ -78,7 +78,8 @@ class Evaluator:
                 raise EvaluationStopped
             with self.policy.weights(self.weights), self.engine.together():
                 if start >= len(mine):
-                    idle_rollout(self.policy, self.sampler, self.samples_per_prompt)
+                    if self.engine.is_sharded:
+                        idle_rollout(self.policy, self.sampler, self.samples_per_prompt)
                     continue
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]

@@ -212,7 +212,7 @@ def test_marks_of_a_template_count_too(tmp_path: Path) -> None:
         ({"columns": {"promt": "q"}}, r"layout 'columns' has no field 'promt' \(did you mean 'prompt'\?\)"),
         ({"path": "missing.jsonl"}, "there is no file 'missing.jsonl'"),
         ({"path": "missing.parquet"}, "there is no file 'missing.parquet'"),
-        ({"path": "a.txt"}, "path needs a .jsonl, .json, .csv, .parquet file, a folder or the name owner/name"),
+        ({"path": "a.xlsx"}, "path needs a .jsonl, .json, .csv, .parquet, .txt file, a folder or the name owner/name"),
         ({"path": "https://example.org/a.jsonl"}, "there is no file 'https://example.org/a.jsonl'"),
         ({"path": ()}, "holds no prompt"),
         ({"split": "test"}, "split and subset are for folders and hub names"),

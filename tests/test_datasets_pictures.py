@@ -124,7 +124,7 @@ def test_a_path_needs_a_folder() -> None:
 
 
 def test_bytes_are_named_by_their_path() -> None:
-    with pytest.raises(BadRow, match=r"cannot read the image image \(cat\.png\)"):
+    with pytest.raises(BadRow, match=r"cannot read the image \(cat\.png\)"):
         PictureFolder(None).picture({"bytes": b"x", "path": "cat.png"}, "image")
 
 

@@ -13,7 +13,7 @@ CONFIG = """
 iterations: 1
 prompts_per_iteration: 1
 group_size: 2
-prompts: {train: prompts.txt}
+prompts: {train: {path: rows.jsonl}}
 modality: {name: gui, model: twin, dialect: plain}
 sampler: {name: autoregressive, max_tokens: 6}
 rewards: [{name: my_rewards:Constant}]
@@ -29,7 +29,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     made = command_line(tmp_path, monkeypatch, capsys)
     Gui(model="Qwen/Qwen2.5-VL-3B-Instruct", dialect="plain").tiny(0, tmp_path / "twin")
     Path("asked.yaml").write_text(CONFIG)
-    Path("prompts.txt").write_text("click OK\n")
+    Path("rows.jsonl").write_text('{"prompt": "click OK", "image": "a.png"}\n')
     for name, colour in (("a.png", "red"), ("b.png", "blue")):
         Image.new("RGB", (64, 40), colour).save(name)
     return made
@@ -50,7 +50,7 @@ def test_answers_are_saved_with_the_first_image_of_the_prompt(cli: CommandLine) 
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (["absent.png"], "cannot read the image absent.png"),
+        (["absent.png"], "--image: there is no file 'absent.png'"),
         (["asked.yaml"], "cannot read the image asked.yaml"),
         (["a.png", "b.png"], "has 1 marks <image> for 2 images"),
         ([], "has no screenshot"),

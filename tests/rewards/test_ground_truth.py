@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mmrl.actions import Action
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas, Convention, format_box, format_point
 from mmrl.data import Outputs, Prompt
@@ -29,7 +30,9 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
     prompts = load_dataset_prompts(write_synthetic(layout, tmp_path, 6, 1))
     boxed = [prompt for prompt in prompts if "box" in prompt.target]
     answered = [prompt for prompt in prompts if "answer" in prompt.target]
-    assert boxed or answered
+    spanned = [prompt for prompt in prompts if "span" in prompt.target]
+    acted = [prompt for prompt in prompts if "point" in prompt.target and "box" not in prompt.target]
+    assert boxed or answered or spanned or acted
     for convention in FINE:
         canvases = tuple(Canvas(prompt.media[0].load().size, (84, 56), convention) for prompt in boxed)
         pairs = list(zip((prompt.target["box"] for prompt in boxed), canvases, strict=True))
@@ -41,6 +44,16 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
             clicks = score(make_batch, "gaussian_click", boxed, boxes, canvases)
             assert clicks == pytest.approx([1] * len(boxed), abs=0.03)
             assert score(make_batch, "point_in_box", boxed, centres, canvases) == [1] * len(boxed)
+    if spanned:
+        spans = ["<answer>{} to {}</answer>".format(*prompt.target["span"]) for prompt in spanned]
+        assert score(make_batch, "temporal_iou", spanned, spans) == [1] * len(spanned)
+    for prompt in acted:
+        clicked = Outputs(
+            actions=(Action("click", point=prompt.target["point"]),),
+            canvases=(Canvas(prompt.media[0].size, (84, 56), "original"),),
+        )
+        batch = make_batch(clicked, [prompt.text], [prompt.target])
+        assert build("rewards", {"name": "gui_action"}).score(batch).tolist() == [1]
     if answered:
         texts = [f"<answer>{prompt.target['answer']}</answer>" for prompt in answered]
         assert score(make_batch, "exact_answer", answered, texts) == [1] * len(answered)
