@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+from mmrl.actions import Action
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Observation, Prompt, Rollout
 from mmrl.keys import GroupKey
@@ -81,6 +83,19 @@ def test_a_group_reads_its_first_screenshot_once_as_the_plan_says() -> None:
     assert rollout.num_calls == PLAN.num_rollout_calls == 12
     alone = replace(PLAN, num_samples=1)
     assert play(policy, TASKS[:1], alone).counts["calls/prompt_reads"] == alone.shared_work["prompt_reads"] == 4
+
+
+def test_episodes_that_part_after_their_first_turn_read_as_many_prompts_as_the_plan_predicts() -> None:
+    """Every answer is another click, and the history tells it: 1 + G (T - 1) prompts for each task, not G T."""
+
+    class Scattered(Clicker):
+        def action(self, text: str, canvas: Any) -> Action:
+            return Action("click", point=(crc32(text.encode()) % 4096 / 100, 5.0))
+
+    policy = clicker(environment=Corridor(places=99), history=9)
+    policy.__class__ = Scattered
+    counts = play(policy).counts
+    assert counts["calls/prompt_reads"] == 2 * PLAN.shared_work["prompt_reads"] == 2 * (1 + 3 * 3)
 
 
 @pytest.mark.parametrize("changes", [{"parallel": 1}, {"parallel": 4}, {"answer_batch": 1}], ids=str)
