@@ -53,7 +53,7 @@ def read_faults(file: Path) -> list[Fault]:
 
 def failing_test(folder: Path, tests: Sequence[str], seconds: float = MAX_SECONDS) -> str | None:
     """The first test that fails in `folder`, None where all pass. Raises ValueError where pytest cannot run them."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow and not gpu"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     environment = os.environ | {
         "PYTHONPATH": str(folder),

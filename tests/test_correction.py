@@ -97,6 +97,35 @@ def test_another_engines_rollout_is_recomputed_and_its_advantages_weighed() -> N
     assert torch.equal(weighed.weight, batch.weight), "denominators stay"
 
 
+def test_an_engine_is_compared_with_the_weights_that_drew() -> None:
+    policy, rollout = toy_rollout()
+    policy.weights.keep("old")
+    with torch.no_grad():
+        policy.network.weight.mul_(2)  # trained on since then
+    batch = loss_batch(rollout)
+    settings, differences = CorrectionSettings(), dict[str, float]()
+    for which in ("old", "trained"):
+        *_, found = correct(policy, rollout, batch, settings, Engine(), drawn_by=which, micro_batch=4)
+        differences[which] = found["engine/difference"]
+    assert differences["old"] < 1e-6 and differences["trained"] > 0.1
+
+
+def test_samples_that_take_no_part_are_no_mismatch() -> None:
+    policy, rollout = toy_rollout()
+    log_prob = rollout.trace.log_prob.clone()
+    log_prob[0] -= 1.0
+    batch = loss_batch(rollout)
+    weight = torch.ones_like(batch.weight)
+    weight[0] = 0
+    theirs, batch = replace(rollout, trace=replace(rollout.trace, log_prob=log_prob)), replace(batch, weight=weight)
+    _, weighed, found = correct(
+        policy, theirs, batch, CorrectionSettings(), Engine(), drawn_by="trained", micro_batch=4
+    )
+    assert found["engine/difference_max"] == pytest.approx(0, abs=1e-6)
+    assert weighed is not None
+    torch.testing.assert_close(weighed.advantages, batch.advantages.expand_as(weighed.advantages))
+
+
 def test_a_process_without_a_rollout_takes_part() -> None:
     policy, _ = toy_rollout()
     none = correct(policy, None, None, CorrectionSettings(), Engine(), drawn_by="trained", micro_batch=4)

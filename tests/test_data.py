@@ -1,7 +1,7 @@
 """Joining and selecting what flows; every number worked out by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -126,6 +126,15 @@ def _scores(values: Tensor, weights: tuple[float, ...] = (1.0, 2.0)) -> Scores:
 def test_total_is_the_weighted_sum_and_a_watched_reward_may_be_nan() -> None:
     assert _scores(torch.tensor([[1.0, 2.0], [3.0, -1.0]])).total.tolist() == [5, 1]
     assert _scores(torch.tensor([[1.0, float("nan")]]), weights=(3.0, 0.0)).total.tolist() == [3]
+
+
+def test_a_control_is_not_judged_and_has_not_failed() -> None:
+    made = replace(
+        _scores(torch.zeros(3, 2)),
+        valid=torch.tensor([True, False, False]),
+        is_control=torch.tensor([False, False, True]),
+    )
+    assert made.has_failed.tolist() == [False, True, False]
 
 
 def test_scores_are_selected_and_joined_again() -> None:

@@ -145,6 +145,12 @@ def test_turn_returns_against_the_same_turn_of_others() -> None:
     assert_close(got, torch.tensor([2 / 12, 0.25, 0.0, -1 / 12, -0.25, -1 / 12, 0.0]))
 
 
+def test_who_has_nobody_to_be_compared_with_gets_zero_without_an_epsilon_too() -> None:
+    for advantage in (Gigpo(epsilon=0.0), TurnReturns(epsilon=0.0)):
+        got = advantage(scores())
+        assert got.isfinite().all() and got[6] == 0 and got[:6].any()
+
+
 def test_joint_groups_agree_in_all_names() -> None:
     a, b = torch.tensor([1, 1, 2, 2, 1]), torch.tensor([5, 6, 5, 5, 5])
     assert joint(a, b).tolist() == [0, 1, 2, 2, 0]

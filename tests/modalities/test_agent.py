@@ -153,6 +153,41 @@ def test_an_answer_that_is_no_action_is_told_so_and_ends_the_episode_in_the_end(
     assert "not understood" in told and "not understood" not in rollout.prompts[int(rollout.prompt[0])].text
 
 
+def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
+    class Stammering(Clicker):
+        calls = 0
+
+        def action(self, text: str, canvas: Any) -> Action | None:
+            self.calls += 1
+            return None if self.calls % 2 else Action("click", point=(40.0, 20.0))
+
+    policy = clicker(invalid_limit=2, environment=Corridor(places=99))
+    policy.__class__ = Stammering
+    rollout = play(policy, TASKS[:1], replace(PLAN, num_samples=1))
+    assert rollout.outputs.actions is not None
+    assert [action is None for action in rollout.outputs.actions] == [True, False, True, False]
+    assert rollout.outputs.outcomes == (None, None, None, "turn_limit")
+
+
+def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, drawn = clicker(), []
+    draw = policy.draw
+
+    def noted(prompts: Any, prompt_of: Any, seeds: Any, plan: Any) -> Any:
+        drawn.extend(seeds)
+        return draw(prompts, prompt_of, seeds, plan)
+
+    monkeypatch.setattr(policy, "draw", noted)
+    rollout = play(policy)
+    by_hand = {
+        rollout.keys[prompt].seed_for("tokens", episode % PLAN.num_samples, turn)
+        for prompt, episode, turn in zip(
+            rollout.prompt.tolist(), rollout.episode.tolist(), rollout.turn.tolist(), strict=True
+        )
+    }
+    assert set(drawn) == by_hand and len(drawn) == len(by_hand) == rollout.num_samples
+
+
 def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollout) -> None:
     policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
     texts = rollout.outputs

@@ -175,6 +175,8 @@ def test_a_control_is_the_same_prompt_with_its_frames_in_disorder() -> None:
     assert told is not None and told == made.control(asked, first) != made.control(asked, second)
     assert replace(told, clips=asked.clips) == asked
     assert made.control(Prompt("hello"), first) is None
+    twice = made.control(replace(asked, clips=asked.clips * 2), first)
+    assert twice is not None and twice.clips[0] != twice.clips[1], "each clip has a disorder of its own"
     reads: Any = made.encoder.read_clip
     plain, shuffled = reads(asked.clips[0]), reads(told.clips[0])
     assert sorted(numbers_of(plain)) == sorted(numbers_of(shuffled)) and numbers_of(plain) != numbers_of(shuffled)
@@ -193,6 +195,7 @@ def test_controls_are_drawn_beside_the_answers_from_one_decoding() -> None:
     made = policy(fps=2.0)
     drawn: Rollout = made.rollout([mixed()[0], mixed()[2]], [AnswerPlan(2, 4, num_controls=1)] * 2, keys(2))
     assert drawn.is_control.tolist() == [False, False, True] * 2
+    assert drawn.blocks[0].weight.any(1).tolist() == [True, True, False] * 2, "nothing is learned from a control"
     assert [isinstance(prompt.clips[0], ShuffledClip) for prompt in drawn.prompts] == [False, True] * 2
     reads: Any = made.encoder.read_clip
     assert reads.num_decoded == 2
