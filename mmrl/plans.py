@@ -85,7 +85,8 @@ class AnswerPlan:
 
     @property
     def is_bound(self) -> bool:
-        return False
+        """A prompt whose media have no order has no controls."""
+        return self.num_controls > 0
 
     @property
     def shared_work(self) -> Mapping[str, int]:
