@@ -38,7 +38,7 @@ class EpisodeSuccess:
         if self.failed == "mask" and "failed" in outcomes:
             raise ValueError("the environment broke in this episode")
         total = rewards.new_zeros(int(place.max()) + 1).index_add(0, place, rewards)
-        # a sum of float32 rewards such as ten times 0.1 may end just below the threshold
+        # a sum of float32 rewards such as twelve times 1/12 ends just below the threshold
         is_success = total >= self.threshold - 1e-6
         if self.failed == "zero":
             broken = torch.tensor([outcome == "failed" for outcome in outcomes])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmrl import checkpoint
 from mmrl.contracts import DivergedError, RunError
-from mmrl.divergence import check_weights, stuck_for
+from mmrl.divergence import check_weights, norm_metrics, stuck_for
 from mmrl.engine import Engine
 from tests.toy_runs import toy
 
@@ -34,6 +34,12 @@ def test_no_step_is_made_along_a_gradient_that_is_not_finite(gradient: float) ->
     assert (parameter.item(), other.item()) == (1.0, 2.0)
     assert parameter.grad is None
     assert not optimizer.state
+
+
+def test_the_mean_norm_is_that_of_the_gradients_that_a_step_was_made_along() -> None:
+    norms = [torch.tensor(value) for value in (1.0, math.nan, 3.0, math.inf)]
+    assert norm_metrics(norms) == {"optimizer/grad_norm": 2.0, "optimizer/skipped": 2.0}
+    assert norm_metrics(norms[1:2]) == {"optimizer/skipped": 1.0} and norm_metrics([]) == {}
 
 
 def test_iterations_without_a_finite_gradient_are_counted_in_a_row() -> None:

@@ -40,10 +40,11 @@ def test_success_is_the_sum_of_an_episodes_rewards_told_of_every_turn() -> None:
     assert EpisodeSuccess(threshold=0.9).score(batch([3, 4])).tolist() == [1, 1]
 
 
-def test_ten_tenths_are_one() -> None:
-    made = batch([0] * 10)
-    made.outputs.step_rewards.fill_(0.1)  # type: ignore[union-attr]
-    assert EpisodeSuccess().score(made).tolist() == [1] * 10
+@pytest.mark.parametrize("count", [10, 12, 31])  # in float32 twelve twelfths are 0.9999999
+def test_parts_of_one_add_up_to_one(count: int) -> None:
+    made = batch([0] * count)
+    made.outputs.step_rewards.fill_(1 / count)  # type: ignore[union-attr]
+    assert EpisodeSuccess().score(made).tolist() == [1] * count
 
 
 def test_a_broken_environment_says_nothing_about_the_agent_unless_told_so() -> None:
