@@ -242,8 +242,12 @@ class Scores:
     @property
     def share(self) -> Tensor:
         """[B] float64: what a valid sample counts in means over episodes, one over the valid turns of its episode."""
+        return self.share_of(self.valid)
+
+    def share_of(self, counted: Tensor) -> Tensor:
+        """[B] float64: the same where the samples `counted` [B] bool are meant, 0 for all others."""
         _, place = self.episode.unique(return_inverse=True)
-        valid = self.valid.double()
+        valid = counted.double()
         turns = valid.new_zeros(int(place.max()) + 1 if len(place) else 0).index_add(0, place, valid)
         return valid / turns[place].clamp(min=1)
 

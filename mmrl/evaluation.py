@@ -17,7 +17,7 @@ from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
-from mmrl.scoring import Judgement, Scorer
+from mmrl.scoring import Judgement, Scorer, mean_and_std
 from mmrl.sharding import idle_rollout
 
 
@@ -111,12 +111,7 @@ def _result(scores: Scores, samples: list[SavedSample]) -> Result:
     score = float((scores.total.nan_to_num().double() * share).sum() / share.sum())
     metrics = {"held_out/score": score, "held_out/failed": float(scores.has_failed.sum())}
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
-        judged = column[~column.isnan()].double()
-        if len(judged):
-            metrics |= {
-                f"held_out/{name}/mean": float(judged.mean()),
-                f"held_out/{name}/std": float(judged.std(correction=0)),
-            }
+        metrics |= mean_and_std(f"held_out/{name}", column, scores.share_of(~column.isnan() & ~scores.is_control))
     return Result(score, metrics, samples)
 
 

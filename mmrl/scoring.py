@@ -224,7 +224,7 @@ def score_metrics(scores: Scores, min_spread: float = 0.0) -> dict[str, float]:
     Where nothing could be judged there is no mean, and its key is left out.
     """
     metrics = {
-        **_mean_and_std("reward", scores.total[scores.valid]),
+        **mean_and_std("reward", scores.total, scores.share),
         "reward/failed": float(scores.has_failed.sum()),
         "groups/degenerate": _share(
             degenerate_groups(scores.total, scores.group, scores.valid, min_spread), scores.group
@@ -232,17 +232,21 @@ def score_metrics(scores: Scores, min_spread: float = 0.0) -> dict[str, float]:
     }
     for name, values in zip(scores.names, scores.values.unbind(1), strict=True):
         judged = ~values.isnan() & ~scores.is_control
-        metrics |= _mean_and_std(f"reward/{name}", values[judged])
+        metrics |= mean_and_std(f"reward/{name}", values, scores.share_of(judged))
         metrics[f"reward/{name}/failed"] = float((values.isnan() & ~scores.is_control).sum())
         constant = degenerate_groups(values, scores.group, judged)
         metrics[f"reward/{name}/constant_groups"] = _share(constant, scores.group)
     return metrics
 
 
-def _mean_and_std(name: str, values: Tensor) -> dict[str, float]:
+def mean_and_std(name: str, values: Tensor, share: Tensor) -> dict[str, float]:
+    """Mean and standard deviation of `values` [B], each counted by its `share` [B]; nothing where all shares are 0."""
+    counted = share > 0
+    values, share = values[counted].double(), share[counted] / share.sum().clamp(min=1e-300)
     if not len(values):
         return {}
-    return {f"{name}/mean": float(values.mean()), f"{name}/std": float(values.std(correction=0))}
+    mean = (values * share).sum()
+    return {f"{name}/mean": float(mean), f"{name}/std": float(((values - mean).square() * share).sum().sqrt())}
 
 
 def _share(member_of: Tensor, group: Tensor) -> float:

@@ -21,7 +21,7 @@ from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator, SavedSample, _result, save_samples, saved_sample
 from mmrl.keys import GroupKey
 from mmrl.plans import EpisodePlan
-from mmrl.scoring import RewardTerm, Scorer
+from mmrl.scoring import RewardTerm, Scorer, score_metrics
 from tests.toy_worlds import Corridor, clicker
 from tests.toys import ToyTokens
 
@@ -255,7 +255,13 @@ def test_the_score_of_episodes_does_not_count_long_ones_more() -> None:
         names,
         names,
     )
-    assert _result(made, []).score == 0.5
+    found = _result(made, [])
+    assert found.score == found.metrics["held_out/r/mean"] == score_metrics(made)["reward/r/mean"] == 0.5
+    assert found.metrics["held_out/r/std"] == 0.5
+    control = replace(
+        made, is_control=torch.tensor([True, True, False, False]), valid=torch.tensor([False] * 2 + [True] * 2)
+    )
+    assert _result(control, []).metrics["held_out/r/mean"] == 0.5, "controls count in no mean"
     broken = replace(made, valid=torch.tensor([True, False, True, True]))
     assert _result(broken, []).score == 0.5
 

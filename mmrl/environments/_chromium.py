@@ -21,6 +21,7 @@ ARGUMENTS = (
     "--font-render-hinting=none",
     "--disable-lcd-text",
     "--disable-gpu",
+    "--disable-partial-raster",  # else rounded corners differ by one, as the changes fell into one frame or two
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no name leads anywhere, whatever asks for it
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
 )

@@ -8,6 +8,7 @@ from mmrl.environments._keys import BACK, pressed
 
 LONGEST_WAIT = 60.0  # seconds of the page's clock
 LONGEST_TEXT = 1000  # characters typed by one action
+WINDOWS = 20  # that may close, one after another, while the clock is to run
 DRAG_STEPS = 8  # places where a page sees the pointer on its way
 _BUTTONS: dict[Kind, tuple[str, int]] = {
     "click": ("left", 1),
@@ -69,8 +70,20 @@ class Hands:
             raise Refusal(f"a page has no action {kind!r}")
 
     async def run_clock(self, seconds: float) -> None:
-        """Lets the page's time pass, at once."""
-        await self.page.clock.run_for(round(1000 * seconds))
+        """Lets the page's time pass, at once.
+
+        The clock is that of all pages of the context. Where a window that the page opened is closed just then, it has
+        run in none of them, and is asked again.
+        """
+        from playwright.async_api import Error
+
+        for attempt in range(WINDOWS):
+            try:
+                await self.page.clock.run_for(round(1000 * seconds))
+                return
+            except Error as error:
+                if "has been closed" not in str(error) or self.page.is_closed() or attempt == WINDOWS - 1:
+                    raise
 
     async def _long_press(self, point: Point, seconds: float) -> None:
         await self.page.mouse.move(*point)

@@ -30,6 +30,8 @@
     scroll-behavior: auto !important; caret-color: transparent !important; }`);
   document.adoptedStyleSheets.push(still);
 
+  window.close = () => {}; // as in a tab that the user opened: a page cannot end its own episode by it
+
   const nextFrame = window.requestAnimationFrame.bind(window); // the true one: the page's clock stands still
   const path = (element) => {
     const steps = [];

@@ -278,6 +278,21 @@ def test_windows_and_ways_out_are_refused_and_told(world: Browser) -> None:
 
 
 @slow
+def test_a_page_whose_windows_close_themselves_goes_on_and_it_cannot_close_itself(world: Browser) -> None:
+    opened(
+        world,
+        "closing",
+        "<button onclick='both()'>x</button>",
+        """function both() { window.close(); open("about:blank"); open("about:blank").close(); count += 1;
+        if (count == 3) setTimeout(() => { document.title = "done" }, 50) } let count = 0;""",
+    )
+    for number in range(3):
+        seen = world.step(Action("click", point=(15, 15)))
+        assert "The page opened another window, which was closed." in seen.text
+        assert seen.is_done == (number == 2)
+
+
+@slow
 def test_a_page_goes_back_to_the_one_before(world: Browser) -> None:
     page(world.pages, "next", "<p>next")
     opened(world, "start", "<a href='next.html'>on</a>")
