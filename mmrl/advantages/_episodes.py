@@ -47,8 +47,10 @@ def normalised(values: Tensor, group: Tensor, valid: Tensor, *, divides: bool, e
     """
     centred = values - group_mean(values, group, valid)
     spread = group_std(values, group, valid, unbiased=True)
-    scaled = centred / (spread + epsilon) if divides else centred
-    return torch.where(valid & (spread > 0), scaled, torch.zeros_like(scaled))
+    # discounted returns that are equal differ in their last bits, and their spread is then no spread
+    is_spread = spread > 1e-12 * group_mean(values.abs(), group, valid)
+    scaled = centred / torch.where(is_spread, spread + epsilon, 1.0) if divides else centred
+    return torch.where(valid & is_spread, scaled, torch.zeros_like(scaled))
 
 
 def joint(*names: Tensor) -> Tensor:

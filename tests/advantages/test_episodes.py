@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.advantages._episodes import joint, returns, turn_rewards, whole_episodes
+from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
 from mmrl.advantages.gigpo import Gigpo
 from mmrl.advantages.turn_returns import TurnReturns
 from mmrl.data import Scores
@@ -149,6 +149,14 @@ def test_who_has_nobody_to_be_compared_with_gets_zero_without_an_epsilon_too() -
     for advantage in (Gigpo(epsilon=0.0), TurnReturns(epsilon=0.0)):
         got = advantage(scores())
         assert got.isfinite().all() and got[6] == 0 and got[:6].any()
+
+
+def test_equal_returns_are_equal_however_they_were_added_up() -> None:
+    """0.95 * 1 is 0.95, whose mean over three is another number in its last bit."""
+    values, group = torch.full((3,), 0.95, dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
+    valid = torch.ones(3, dtype=torch.bool)
+    assert normalised(values, group, valid, divides=True, epsilon=0.0).tolist() == [0, 0, 0]
+    assert normalised(values, group, valid, divides=False, epsilon=0.0).tolist() == [0, 0, 0]
 
 
 def test_joint_groups_agree_in_all_names() -> None:
