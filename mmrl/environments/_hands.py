@@ -19,6 +19,8 @@ _BUTTONS: dict[Kind, tuple[str, int]] = {
 }
 _TURNS: dict[str | None, tuple[int, int]] = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
+Raised = type[Exception] | tuple[type[Exception], ...]
+
 
 class Refusal(Exception):
     """An action that cannot be done here: nothing was changed. Its text is for the agent."""
@@ -27,12 +29,15 @@ class Refusal(Exception):
 class Hands:
     """The mouse and the keyboard of one page; `size` is that of the screenshot, width and height in pixels.
 
+    `error` is what the page's calls raise where a window is closed.
+
     `pointer` is where a `move` left the pointer, None after the next action somewhere else: only there does a drag
     without a start begin, so that what follows does not hang on which pixel of a button was clicked before.
     """
 
-    def __init__(self, page: Any, size: tuple[int, int], scroll_step: float) -> None:
+    def __init__(self, page: Any, size: tuple[int, int], scroll_step: float, error: Raised = ()) -> None:
         self.page, self.size, self.scroll_step = page, size, scroll_step
+        self.error = error
         self.pointer: Point | None = None
 
     async def do(self, action: Action) -> None:
@@ -75,13 +80,11 @@ class Hands:
         The clock is that of all pages of the context. Where a window that the page opened is closed just then, it has
         run in none of them, and is asked again.
         """
-        from playwright.async_api import Error
-
         for attempt in range(WINDOWS):
             try:
                 await self.page.clock.run_for(round(1000 * seconds))
                 return
-            except Error as error:
+            except self.error as error:
                 if "has been closed" not in str(error) or self.page.is_closed() or attempt == WINDOWS - 1:
                     raise
 

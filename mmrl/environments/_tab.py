@@ -39,6 +39,8 @@ class Tab:
 
     async def open(self, browser: Any, name: str, seed: int, seconds: float) -> None:
         """Opens the page `name`.html of the folder; Playwright's own waits end after `seconds`."""
+        from playwright.async_api import Error
+
         self.context = await browser.new_context(
             viewport={"width": self.size[0], "height": self.size[1]},
             device_scale_factor=1,
@@ -58,7 +60,7 @@ class Tab:
         await self.context.clock.install(time=START - 1)
         await self.context.clock.pause_at(START)
         self.page = await self.context.new_page()
-        self.hands = Hands(self.page, self.size, self.scroll_step)
+        self.hands = Hands(self.page, self.size, self.scroll_step, Error)
         self.context.on("page", lambda page: self._soon(self._close_popup(page)))
         await self._watch_ways_out()
         self.page.on("dialog", lambda dialog: self._soon(self._end_dialog(dialog)))

@@ -115,3 +115,39 @@ def test_what_cannot_be_done_is_refused_in_words_before_anything_is_pressed(acti
     with pytest.raises(Refusal):
         asyncio.run(Hands(page, (100, 80), 50).do(action))
     assert [name for name, *_ in page.calls if name != "evaluate"] == []
+
+
+class Closing:
+    """A page whose clock fails `failures` times with `words` before it runs."""
+
+    def __init__(self, failures: int, words: str, is_closed: bool) -> None:
+        self.left, self.words, self.is_closed, self.clock, self.ran = failures, words, lambda: is_closed, self, 0
+
+    async def run_for(self, milliseconds: int) -> None:
+        if self.left:
+            self.left -= 1
+            raise OSError(self.words)
+        self.ran += milliseconds
+
+
+@pytest.mark.parametrize(
+    ("failures", "words", "is_closed", "is_done"),
+    [
+        (2, "Target page has been closed", False, True),
+        (2, "Target page has been closed", True, False),
+        (99, "Target page has been closed", False, False),
+        (1, "Target crashed", False, False),
+    ],
+    ids=["a window", "the page", "without an end", "another error"],
+)
+def test_the_clock_is_asked_again_where_another_window_closed(
+    failures: int, words: str, is_closed: bool, is_done: bool
+) -> None:
+    page = Closing(failures, words, is_closed)
+    work = Hands(page, (100, 80), 50, OSError).run_clock(2)
+    if is_done:
+        asyncio.run(work)
+    else:
+        with pytest.raises(OSError, match=words):
+            asyncio.run(work)
+    assert page.ran == (2000 if is_done else 0)
