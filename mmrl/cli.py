@@ -178,7 +178,7 @@ def main() -> NoReturn:
     """Runs the command; the one place where errors become messages and exit codes."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    # a user's own plug-ins are found beside the config, but never shadow an installed package
+    # a user's own plug-ins are found in the working folder, but never shadow an installed package
     sys.path.append(os.getcwd())
     try:
         app(args=arguments, prog_name="mmrl", standalone_mode=True)

@@ -17,6 +17,8 @@ Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages", "env
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HELD: dict[str, Kind] = {"Environment": "environments", "Reward": "rewards"}  # a field of this protocol is a plug-in
 
+_METHODS: dict[str, tuple[str, ...]] = {"environments": ("reset", "step", "state_key", "close"), "rewards": ("score",)}
+
 
 def names(kind: Kind) -> list[str]:
     """The shipped plug-ins of a kind, by walking its folder."""
@@ -88,6 +90,10 @@ def _held(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
             built[name] = build(kind, value)
         except ConfigError as error:
             raise ConfigError(f"{place}.{name}: {error}") from error
+        if lacking := [part for part in _METHODS[kind] if not callable(getattr(built[name], part, None))]:
+            raise ConfigError(
+                f"{place}.{name}: {value['name']!r} is no {_singular(kind)}: it has no {', '.join(lacking)}"
+            )
     return built
 
 

@@ -1,12 +1,16 @@
 """Environments at work: each copy on a thread of its own, with a time limit for every call."""
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from mmrl.contracts import ConfigError, Environment
+from mmrl.data import Observation
 
 
 class BrokenWorld(Exception):
@@ -24,17 +28,19 @@ class World:
         self.environment: Environment = replace(environment)  # type: ignore[type-var]  # plug-ins are dataclasses
         self.seconds = seconds
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._deadline = math.inf
         threading.Thread(target=self._work, daemon=True, name="environment").start()
 
     def begin(self, call: Callable[[Environment], Any]) -> None:
-        """Starts `call` on the environment."""
+        """Starts `call` on the environment; its time runs from now."""
+        self._deadline = time.monotonic() + self.seconds
         self._calls.put(lambda: call(self.environment))
 
     def finish(self) -> Any:
         """What the call begun last returned. Raises BrokenWorld where it raised or took too long, ConfigError as is."""
         try:
-            answer, error = self._answers.get(timeout=self.seconds)
+            answer, error = self._answers.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except Empty:
             raise BrokenWorld(f"took more than step_seconds {self.seconds:g}") from None
         if isinstance(error, ConfigError):
@@ -52,8 +58,31 @@ class World:
         while (call := self._calls.get()) is not None:
             try:
                 self._answers.put((call(), None))
-            except Exception as error:  # the only place that catches what an environment raises, whatever it is
+            except BaseException as error:  # the only place that catches what an environment raises, sys.exit() too
                 self._answers.put((None, error))
 
     def _close(self) -> None:
         self.environment.close()
+
+
+def checked(answer: tuple[Any, Any]) -> tuple[Observation, str]:
+    """An observation and the name of a state, as an environment gave them. Raises BrokenWorld for anything else."""
+    seen, state = answer
+    if not isinstance(seen, Observation):
+        raise BrokenWorld(f"gave no Observation but {type(seen).__name__}")
+    kinds = {"text": str, "goal": str | None, "is_done": bool, "reward": Real}
+    wrong = [name for name, kind in kinds.items() if not isinstance(getattr(seen, name), kind)]
+    if wrong or not abs(seen.reward) < 1e30 or not isinstance(state, str):
+        what = (
+            f"a {wrong[0]} {getattr(seen, wrong[0])!r:.80}"
+            if wrong
+            else f"reward {seen.reward}, state key {state!r:.80}"
+        )
+        raise BrokenWorld(f"gave {what}; text and state key are texts, is_done a bool, reward a finite number")
+    if not hasattr(seen.screenshot, "size") or not hasattr(seen.screenshot, "load"):
+        raise BrokenWorld(f"gave a screenshot that is no Picture but {type(seen.screenshot).__name__}")
+    try:
+        hash(seen.screenshot)
+    except TypeError:
+        raise BrokenWorld("gave a screenshot that cannot be hashed; StoredPicture holds PNG bytes") from None
+    return seen, state

@@ -15,7 +15,7 @@ from mmrl.keys import GroupKey, seed_from
 from mmrl.modalities._token_trace import TokenTrace
 from mmrl.modalities._tokens import decides
 from mmrl.modalities._turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
-from mmrl.modalities._worlds import BrokenWorld, World
+from mmrl.modalities._worlds import BrokenWorld, World, checked
 from mmrl.modalities.gui import Gui
 from mmrl.plans import AnswerPlan, EpisodePlan
 
@@ -95,14 +95,14 @@ class Agent(Gui):
             episode.world.begin(_beginning(episode))
         for episode in episodes:
             try:
-                self._hear(episode, *episode.world.finish())
+                self._hear(episode, *checked(episode.world.finish()))
                 continue
             except BrokenWorld:
                 episode.world.leave()
             episode.world = World(self.environment, self.step_seconds)
             episode.world.begin(_beginning(episode))
             try:
-                self._hear(episode, *episode.world.finish())
+                self._hear(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:
                 episode.world.leave()
                 why = str(error)
@@ -169,11 +169,11 @@ class Agent(Gui):
             episode.num_invalid = 0
             episode.did.append(self._harmless(self._dialect.write(action, canvas)))
             try:
-                self._hear(episode, *episode.world.finish())
+                self._hear(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:
                 episode.world.leave()
                 episode.outcome = "failed"
-                log.warning("an episode failed: the environment %s", error)
+                log.warning("an episode failed; its environment: %s", error)
                 return 0.0
         now = episode.seen[-1]
         if now.is_done or (action is not None and action.kind == "finish"):

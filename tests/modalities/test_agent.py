@@ -1,5 +1,7 @@
 """Agents: what a turn sees, how episodes end, what a group shares, and that decisions are those of the turns."""
 
+import math
+import time
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -13,6 +15,7 @@ from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Observation, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.modalities._turns import MAX_TEXT, harmless, turn_prompt
+from mmrl.modalities._worlds import BrokenWorld, World
 from mmrl.plans import EpisodePlan
 from mmrl.plugins import build
 from mmrl.views import DecisionView
@@ -128,6 +131,42 @@ def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str) -> None
     assert [outcome for outcome in outcomes if outcome] == ["failed"] * 3 + ["turn_limit"] * 3
     assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
     assert len(policy._idle) == 3, "a broken world is not used again"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, ("a", 0.0), {"reward": math.nan}, {"is_done": "no"}, {"text": None}, {"screenshot": [1]}, {"reward": "1"}],
+    ids=str,
+)
+def test_what_is_no_observation_ends_its_episode_as_failed(wrong: Any) -> None:
+    class Wrong(Corridor):
+        def step(self, action: Any) -> Any:
+            return replace(super().step(action), **wrong) if isinstance(wrong, dict) else wrong
+
+    rollout = play(clicker(environment=Wrong(places=99), invalid_limit=99), TASKS[:1])
+    assert rollout.outputs.outcomes is not None and "failed" in rollout.outputs.outcomes
+    assert {outcome for outcome in rollout.outputs.outcomes if outcome} <= {"failed", "turn_limit"}
+
+
+@pytest.mark.timeout(60)
+def test_the_time_of_worlds_runs_side_by_side_and_an_exit_is_no_hang() -> None:
+    class Leaving(Corridor):
+        def step(self, action: Any) -> Observation:
+            raise SystemExit(3)
+
+    def hang(environment: Any) -> None:
+        time.sleep(30)
+
+    worlds = [World(Corridor(), 0.5) for _ in range(40)]
+    for world in worlds:
+        world.begin(hang)
+    for world in worlds:  # one after the other they would take 20 seconds
+        with pytest.raises(BrokenWorld, match=r"more than step_seconds 0\.5"):
+            world.finish()
+    leaving = World(Leaving(), 5.0)
+    leaving.begin(lambda environment: environment.step(Action("wait")))
+    with pytest.raises(BrokenWorld, match="SystemExit: 3"):
+        leaving.finish()
 
 
 def test_an_episode_that_cannot_begin_is_left_out_and_counted() -> None:
@@ -247,6 +286,10 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"dialect": "ui_r1"}, "does what it says, and dialect 'ui_r1' names kinds without the rest"),
         ({"environment": {"name": "corridor"}}, "unknown environment 'corridor'"),
         ({"environment": {"name": "tests.toy_worlds:Corridor", "place": 3}}, "has no field 'place'.*places"),
+        (
+            {"environment": {"name": "tests.toys:ToyTokens"}},
+            "is no environment: it has no reset, step, state_key, close",
+        ),
         ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
     ],
     ids=str,
