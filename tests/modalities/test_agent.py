@@ -286,10 +286,7 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"dialect": "ui_r1"}, "does what it says, and dialect 'ui_r1' names kinds without the rest"),
         ({"environment": {"name": "corridor"}}, "unknown environment 'corridor'"),
         ({"environment": {"name": "tests.toy_worlds:Corridor", "place": 3}}, "has no field 'place'.*places"),
-        (
-            {"environment": {"name": "tests.toys:ToyTokens"}},
-            "is no environment: it has no reset, step, state_key, close",
-        ),
+        ({"environment": {"name": "tests.tiny_texts:Letters"}}, "is no environment: it has no reset, step, state_key"),
         ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
     ],
     ids=str,
