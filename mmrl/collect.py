@@ -175,7 +175,8 @@ def _pad_and_cat(paths: Sequence[Tensor | None]) -> Tensor | None:
 def _means(watched: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     """Mean over all samples of each thing that is watched."""
     names = dict.fromkeys(name for part in watched for name in part)
-    return {name: float(torch.cat([part[name] for part in watched]).mean()) for name in names}
+    together = {name: torch.cat([part[name] for part in watched]) for name in names}
+    return {name: float(values.mean()) for name, values in together.items() if len(values)}
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:

@@ -163,14 +163,15 @@ class Rollout:
         return len(self.group)
 
     def watched(self) -> dict[str, Tensor]:
-        """What a run logs the mean of, beside what rewards say: a number per sample or per episode."""
-        watched = self.outputs.watched()
+        """What a run logs the mean of, beside what rewards say: a number per sample or per episode, controls left out."""
+        counted = ~self.is_control
+        watched = {name: values[counted.to(values.device)] for name, values in self.outputs.watched().items()}
         if self.outputs.outcomes is not None:
-            ends = torch.tensor([outcome is not None for outcome in self.outputs.outcomes])
+            outcomes = self.outputs.outcomes
+            ends = [row for row in counted.nonzero()[:, 0].tolist() if outcomes[row] is not None]
             watched["episodes/turns"] = (self.turn[ends] + 1).double()
             for name in get_args(Outcome):
-                ended = [outcome == name for outcome in self.outputs.outcomes if outcome is not None]
-                watched[f"episodes/{name}"] = torch.tensor(ended).double()
+                watched[f"episodes/{name}"] = torch.tensor([outcomes[row] == name for row in ends]).double()
         return watched
 
     @classmethod

@@ -50,8 +50,8 @@ def true_marks(target: Mapping[str, Any]) -> Marks:
     listed = target.get("boxes")
     boxes = [target.get("box"), *(listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ())]
     return Marks(
-        tuple((x1, y1, x2, y2) for x1, y1, x2, y2 in filter(None, (_numbers(box, 4) for box in boxes))),
-        tuple((x, y) for x, y in filter(None, [_numbers(target.get("point"), 2)])),
+        tuple((x1, y1, x2, y2) for x1, y1, x2, y2 in filter(None, (numbers(box, 4) for box in boxes))),
+        tuple((x, y) for x, y in filter(None, [numbers(target.get("point"), 2)])),
     )
 
 
@@ -222,7 +222,7 @@ def _with_legend(drawn: Image.Image, *entries: tuple[Marks, Style, str]) -> Imag
     return whole
 
 
-def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
+def numbers(value: Any, count: int) -> tuple[float, ...] | None:
     """`count` finite numbers; None for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         return None

@@ -1,4 +1,4 @@
-"""Pictures side by side with a line below each: the turns of an episode, the key frames of a clip."""
+"""Pictures side by side with a line below each: the turns of an episode."""
 
 from collections.abc import Sequence
 

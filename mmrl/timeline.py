@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from mmrl.answers import ParseError, Span, extract, read_span
-from mmrl.drawing import ABSURD, INK, PAPER, PREDICTED, TRUE, Style
+from mmrl.drawing import INK, PAPER, PREDICTED, TRUE, Style, numbers
 from mmrl.media import Clip
 from mmrl.video import key_frames
 
@@ -19,7 +19,8 @@ def true_spans(target: Mapping[str, Any]) -> tuple[Span, ...]:
     """The `span` and the `spans` of a prompt's target, in seconds, where they have that shape."""
     listed = target.get("spans")
     values = [target.get("span"), *(listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ())]
-    return tuple(span for span in map(_span, values) if span is not None)
+    found = (numbers(value, 2) for value in values)
+    return tuple((span[0], span[1]) for span in found if span is not None)
 
 
 def answer_spans(text: str | None) -> tuple[Span, ...]:
@@ -83,11 +84,3 @@ def _draw_span(pen: ImageDraw.ImageDraw, place: tuple[float, float], top: float,
     """A full bar, or a hollow one for the style that is dashed elsewhere."""
     area = (place[0], top + 3, place[1], top + LINE - 6)
     pen.rectangle(area, outline=style.colour, width=3, fill=None if style.is_dashed else style.colour)
-
-
-def _span(value: Any) -> Span | None:
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        return None
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < ABSURD for one in value):
-        return None
-    return float(value[0]), float(value[1])

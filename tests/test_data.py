@@ -156,3 +156,28 @@ def test_what_is_watched_of_answers_is_what_there_is() -> None:
     watched = {name: values.tolist() for name, values in outputs.watched().items()}
     assert watched == {"answers/tokens": [3, 5], "answers/finished": [1, 0], "answers/understood": [1, 0]}
     assert Outputs(texts=("a",)).watched() == {}
+
+
+def test_controls_are_not_watched() -> None:
+    """Three episodes of 2, 1 and 3 turns; the second and the third are controls."""
+    rollout = replace(
+        _rollout("a", 4, DecisionBlock.none(6), [4] * 6),
+        outputs=Outputs(
+            num_tokens=torch.tensor([3, 5, 90, 70, 80, 60]),
+            is_finished=torch.tensor([True, False, True, True, True, True]),
+            outcomes=(None, "done", "failed", None, None, "turn_limit"),
+        ),
+        episode=torch.tensor([0, 0, 1, 2, 2, 2]),
+        turn=torch.tensor([0, 1, 0, 0, 1, 2]),
+        is_control=torch.tensor([False, False, True, True, True, True]),
+    )
+    watched = {name: values.tolist() for name, values in rollout.watched().items()}
+    assert watched == {
+        "answers/tokens": [3, 5],
+        "answers/finished": [1, 0],
+        "episodes/turns": [2],
+        "episodes/done": [1],
+        "episodes/turn_limit": [0],
+        "episodes/invalid_limit": [0],
+        "episodes/failed": [0],
+    }
