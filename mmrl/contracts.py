@@ -175,11 +175,20 @@ class Reward(Protocol):
     range: ClassVar[tuple[float, float]]  # ends of the score, may be infinite
     granularity: ClassVar[Granularity]
     differentiable: ClassVar[bool]
-    needs: ClassVar[frozenset[str]]  # of `reward_batches.MEDIA`, and "target.<field>"
+    needs: ClassVar[frozenset[str]]  # of `reward_batches.NEEDS`, and "target.<field>"
     batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number."""
+        ...
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """Rewards that cannot judge by every target have this too; it is asked once for each prompt, when data is loaded."""
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError, with what is wrong, where no answer to this prompt could be judged."""
         ...
 
 
@@ -190,7 +199,11 @@ class Prepared(Protocol):
 
 
 class Stateful(Protocol):
-    """Plug-ins whose state must survive a resume; `update` is the only place where it changes."""
+    """Plug-ins whose state must survive a resume; `update` is the only place where it changes.
+
+    It is called once an iteration, on all processes alike, with the scores of all samples of that iteration; those of a
+    reward hold its own column only.
+    """
 
     def update(self, scores: Scores) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...

@@ -12,6 +12,7 @@ from mmrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
 
 MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size at which Pillow itself warns
 # Pillow knows more, among them some that start other programs (EPS)
@@ -141,6 +142,14 @@ class StoredPicture:
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
         return StoredPicture, (self.name, self.path, content)
+
+
+def as_tensor(image: "Image") -> "Tensor":
+    """[3, H, W] float32 in [0, 1], RGB, as rewards see images."""
+    import numpy
+    import torch
+
+    return torch.from_numpy(numpy.array(image.convert("RGB"))).permute(2, 0, 1).float() / 255
 
 
 def _eight_bit(image: "Image") -> "Image":

@@ -25,6 +25,9 @@ MEDIA = (
     "outcomes",
 )
 CONTROLS = "controls"  # what a reward needs that compares with samples which are not learned from
+IMAGE = "prompt.image"  # what a reward needs that looks at the first image of the question
+LOADED = ("model", "service")  # weights that `prepare` loads, files included; a server that is asked
+NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED)
 
 
 def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
@@ -71,10 +74,12 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         kind, _, entry = need.partition(".")
         if kind == "target" and entry:
             check_targets(name, reward, batch.prompts)
-        elif need == CONTROLS:
-            continue  # asked of the sampler, before any sample is drawn; a group about images has none
+        elif need == IMAGE:
+            check_images(name, reward, batch.prompts)
+        elif need == CONTROLS or need in LOADED:
+            continue  # controls are asked of the sampler, before any sample is drawn; a group about images has none
         elif need not in MEDIA:
-            raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(MEDIA)} and target.<field>")
+            raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(NEEDS)} and target.<field>")
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
@@ -106,6 +111,13 @@ def check_targets(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
             raise ConfigError(
                 f"reward {name!r} needs {lacking[0]!r} in the target of every prompt, got none for {prompt.text!r}"
             )
+
+
+def check_images(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
+    """Raises ConfigError for a prompt without an image where the reward `name` needs one."""
+    for prompt in prompts if IMAGE in reward.needs else ():
+        if not prompt.media:
+            raise ConfigError(f"reward {name!r} needs an image in every prompt, got none for {prompt.text!r}")
 
 
 def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.labs.clips import networks, world
+from mmrl.labs.screens.questions import bells
 
 PER_CLIP = 6  # questions about each clip of a step
 BLUR = 0.5  # half seconds: a time's label is a bell around it, so that 2.5 is nearly right where 3.0 is
@@ -90,8 +91,4 @@ def prompt_positions(length: int, seconds: int) -> Tensor:
 
 def soft_labels(num_tokens: int, processor: Any) -> Tensor:
     """Label distributions [V, V] of the tokens: the token itself, but a bell of sd BLUR over a time's neighbours."""
-    labels = torch.eye(num_tokens)
-    ids = torch.tensor(processor.tokenizer.convert_tokens_to_ids(networks.time_words()))
-    ticks = torch.arange(len(ids), dtype=torch.float32)
-    labels[ids[:, None], ids] = torch.softmax(-(ticks[:, None] - ticks).square() / (2 * BLUR**2), dim=1)
-    return labels
+    return bells(num_tokens, processor.tokenizer.convert_tokens_to_ids(networks.time_words()), BLUR)

@@ -1,5 +1,7 @@
 """The lab's model, a Qwen2.5-VL in miniature with random weights, its tokenizer and its processor."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from transformers import (
 
 from mmrl.labs.screens.drawing import COLOURS, KINDS, SIZE
 
-WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_HEADS = 128, 96, 4, 4
+WIDTH, VISION_WIDTH, NUM_LAYERS, NUM_HEADS = 128, 96, 4, 4  # of every lab's miniature
+FREQUENCIES = WIDTH // NUM_HEADS // 2  # of the rotary positions, shared among time, height and width
 NUM_IMAGE_TOKENS = 16
 SPECIAL = (
     "<|endoftext|>",
@@ -36,6 +39,32 @@ CHAT_TEMPLATE = (
     "{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the miniatures of the labs differ in."""
+
+    vision_depth: int  # layers, each of which attends to everything
+    vision_inner: int  # width of the feed-forward networks of the tower
+    text_inner: int  # and of the language model
+    window: int  # pixels, of the tower's windows
+    tokens_per_second: int  # positions in time that a second of video has
+    axis: int  # rotary frequencies of the height, and of the width; time has the rest
+    period: int  # steps from number to number in which the slowest Fourier feature of an embedding goes half a turn
+    alike: float  # how many steps apart two embeddings are alike
+
+
+SIZES = Sizes(
+    vision_depth=NUM_LAYERS,
+    vision_inner=240,
+    text_inner=320,
+    window=SIZE,
+    tokens_per_second=4,
+    axis=FREQUENCIES // 3,
+    period=2 * SIZE,
+    alike=4.0,
 )
 
 
@@ -91,18 +120,29 @@ def number_words() -> list[str]:
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
     """1.49 million random weights, half of them in the vision tower; embeddings of numbers in order."""
+    return new_miniature(processor, SIZES, number_words())
+
+
+def new_miniature(
+    processor: Qwen2_5_VLProcessor, sizes: Sizes, ordered: Sequence[str]
+) -> Qwen2_5_VLForConditionalGeneration:
+    """A Qwen2.5-VL with random weights from torch's global generator, for the tokens of the processor.
+
+    The words `ordered`, numbers or times that are one token each, get embeddings in order.
+    """
     ids = {token: processor.tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     config = Qwen2_5_VLConfig(
-        text_config=_text_settings(-(-len(processor.tokenizer) // 8) * 8, ids),
+        text_config=_text_settings(-(-len(processor.tokenizer) // 8) * 8, ids, sizes),
         vision_config={
-            "depth": NUM_LAYERS,
+            "depth": sizes.vision_depth,
             "hidden_size": VISION_WIDTH,
-            "intermediate_size": 240,
+            "intermediate_size": sizes.vision_inner,
             "num_heads": NUM_HEADS,
             "out_hidden_size": WIDTH,
             "initializer_range": 0.06,
-            "window_size": SIZE,
-            "fullatt_block_indexes": list(range(NUM_LAYERS)),
+            "window_size": sizes.window,
+            "fullatt_block_indexes": list(range(sizes.vision_depth)),
+            "tokens_per_second": sizes.tokens_per_second,
         },
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
@@ -112,20 +152,18 @@ def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGenerat
     )
     model = Qwen2_5_VLForConditionalGeneration(config)
     embeddings: Any = model.get_input_embeddings().weight
-    _order_numbers(embeddings, processor.tokenizer.convert_tokens_to_ids(number_words()))
+    _order(embeddings, processor.tokenizer.convert_tokens_to_ids(list(ordered)), sizes)
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     model.eval()
     return model
 
 
-def _text_settings(num_tokens: int, ids: dict[str, int]) -> dict[str, Any]:
-    frequencies = WIDTH // NUM_HEADS // 2
-    axis = frequencies // 3  # frequencies of the height, and of the width; time has the rest
+def _text_settings(num_tokens: int, ids: dict[str, int], sizes: Sizes) -> dict[str, Any]:
     return {
         "vocab_size": num_tokens,
         "hidden_size": WIDTH,
-        "intermediate_size": 320,
+        "intermediate_size": sizes.text_inner,
         "num_hidden_layers": NUM_LAYERS,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": 2,
@@ -134,7 +172,7 @@ def _text_settings(num_tokens: int, ids: dict[str, int]) -> dict[str, Any]:
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
-            "mrope_section": [frequencies - 2 * axis, axis, axis],
+            "mrope_section": [FREQUENCIES - 2 * sizes.axis, sizes.axis, sizes.axis],
         },
         "bos_token_id": None,
         "eos_token_id": ids["<|im_end|>"],
@@ -143,15 +181,15 @@ def _text_settings(num_tokens: int, ids: dict[str, int]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _order_numbers(embeddings: Tensor, ids: list[int], width: float = 4.0) -> None:
+def _order(embeddings: Tensor, ids: list[int], sizes: Sizes) -> None:
     """Gives numbers Fourier features, so that 34 begins close to 35, as it does in a pretrained model.
 
     Args:
         embeddings: [V, 128], changed in place.
-        ids: tokens of the numbers 0, 1, 2 ...
-        width: how far in numbers two embeddings are alike.
+        ids: tokens of the numbers, or times, from the least to the greatest in equal steps.
+        sizes: for the longest of the features, and for how far two embeddings are alike, both in steps.
     """
-    frequency = torch.pi * torch.arange(1, WIDTH // 2 + 1) / (2 * SIZE)
+    frequency = torch.pi * torch.arange(1, WIDTH // 2 + 1) / sizes.period
     angle = torch.arange(len(ids), dtype=torch.float32)[:, None] * frequency
-    features = torch.cat([angle.cos(), angle.sin()], 1) * torch.exp(-(frequency * width).square() / 4).repeat(2)
+    features = torch.cat([angle.cos(), angle.sin()], 1) * torch.exp(-(frequency * sizes.alike).square() / 4).repeat(2)
     embeddings[ids] = features * (embeddings[ids].norm(dim=1).mean() / features.norm(dim=1).mean())

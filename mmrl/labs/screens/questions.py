@@ -93,8 +93,13 @@ def shared_head(processor: Any) -> Tensor:
 
 def soft_labels(num_tokens: int, processor: Any) -> Tensor:
     """Label distributions [V, V] of the tokens: the token itself, but a bell of sd BLUR over a number's neighbours."""
+    return bells(num_tokens, processor.tokenizer.convert_tokens_to_ids(networks.number_words()), BLUR)
+
+
+def bells(num_tokens: int, ordered: Sequence[int], blur: float) -> Tensor:
+    """Label distributions [V, V]: the token itself, but for `ordered` tokens a bell of sd `blur` over the neighbours."""
     labels = torch.eye(num_tokens)
-    ids = torch.tensor(processor.tokenizer.convert_tokens_to_ids(networks.number_words()))
-    numbers = torch.arange(len(ids), dtype=torch.float32)
-    labels[ids[:, None], ids] = torch.softmax(-(numbers[:, None] - numbers).square() / (2 * BLUR**2), dim=1)
+    ids = torch.tensor(ordered)
+    places = torch.arange(len(ids), dtype=torch.float32)
+    labels[ids[:, None], ids] = torch.softmax(-(places[:, None] - places).square() / (2 * blur**2), dim=1)
     return labels

@@ -35,24 +35,29 @@ class TowerHeads(nn.Module):
 
 
 def tower_targets(screens: Sequence[Screen]) -> tuple[Tensor, Tensor, Tensor]:
-    """presence [S, 16, 34] of 0 and 1; boxes [S, 16, 4] in sides of the screen; is_centre [S, 16] of 0 and 1.
-
-    An element is present in a cell of which it covers at least 4x4 pixels.
-    """
+    """presence [S, 16, 34] of 0 and 1; boxes [S, 16, 4] in sides of the screen; is_centre [S, 16] of 0 and 1."""
     presence = torch.zeros(len(screens), NUM_ACROSS**2, NUM_NAMES)
     boxes, is_centre = torch.zeros(len(screens), NUM_ACROSS**2, 4), torch.zeros(len(screens), NUM_ACROSS**2)
     for number, screen in enumerate(screens):
         for element in screen.elements:
             colour, kind = list(COLOURS).index(element.colour), KINDS.index(element.kind)
             pair = len(COLOURS) + len(KINDS) + colour * len(KINDS) + kind
-            x1, y1, x2, y2 = element.box
-            for cell in range(NUM_ACROSS**2):
-                top, left = cell // NUM_ACROSS * CELL, cell % NUM_ACROSS * CELL
-                if min(x2, left + CELL) - max(x1, left) >= 4 and min(y2, top + CELL) - max(y1, top) >= 4:
-                    presence[number, cell, [colour, len(COLOURS) + kind, pair]] = 1
+            for cell in covered_cells(element):
+                presence[number, cell, [colour, len(COLOURS) + kind, pair]] = 1
             boxes[number, centre_cell(element)] = torch.tensor(element.box) / SIZE
             is_centre[number, centre_cell(element)] = 1
     return presence, boxes, is_centre
+
+
+def covered_cells(element: Element) -> list[int]:
+    """The numbers of the image tokens in whose cells the element is: it covers at least 4x4 pixels of them."""
+    x1, y1, x2, y2 = element.box
+    corners = [(cell % NUM_ACROSS * CELL, cell // NUM_ACROSS * CELL) for cell in range(NUM_ACROSS**2)]
+    return [
+        cell
+        for cell, (left, top) in enumerate(corners)
+        if min(x2, left + CELL) - max(x1, left) >= 4 and min(y2, top + CELL) - max(y1, top) >= 4
+    ]
 
 
 def centre_cell(element: Element) -> int:

@@ -3,6 +3,7 @@
 import difflib
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,7 +22,8 @@ SIDES = {  # pixels: width from, to; height from, to. Checkboxes and dials are a
     "checkbox": (16, 20, 0, 0),
     "dial": (18, 23, 0, 0),
 }
-GAP = 3  # pixels between two elements, at least
+MARGIN = 2  # pixels between an element and the edges of its desktop, at least
+GAP = 3  # and between two elements
 CLICK = re.compile(r"<answer>\(([0-9]{1,3}), ([0-9]{1,3})\)</answer>")
 BOX = re.compile(r"<answer>\[([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,3})\]</answer>")
 
@@ -106,7 +108,7 @@ def screen(seed: int) -> Screen:
     rng = random.Random(seed)
     pairs = _pairs(rng)[: rng.randint(3, 5)]
     rng.shuffle(pairs)
-    return Screen(_place(rng, pairs), rng.choice(THEMES))
+    return Screen(place(rng, pairs, margin=MARGIN, gap=GAP), rng.choice(THEMES))
 
 
 def _pairs(rng: random.Random) -> list[tuple[str, str]]:
@@ -119,14 +121,23 @@ def _pairs(rng: random.Random) -> list[tuple[str, str]]:
     return chosen + rng.sample([pair for pair in everything if pair not in chosen], k=3)
 
 
-def _place(rng: random.Random, pairs: list[tuple[str, str]]) -> tuple[Element, ...]:
-    """Elements of random size in random places, all over again where one finds no room."""
+def place(
+    rng: random.Random, pairs: Sequence[tuple[str, str]], *, margin: int, gap: int, taken: Sequence[Element] = ()
+) -> tuple[Element, ...]:
+    """Elements of random size in random places, all over again where one finds no room.
+
+    Args:
+        pairs: colour and kind of each.
+        margin: pixels between an element and the edges of the desktop, at least.
+        gap: pixels between two elements, and to those that are `taken`, at least.
+        taken: what is there already; not returned.
+    """
     elements: list[Element] = []
     while len(elements) < len(pairs):
         colour, kind = pairs[len(elements)]
         for _ in range(60):
-            box = _random_box(rng, kind)
-            if not any(_overlap(box, other.box) for other in elements):
+            box = _random_box(rng, kind, margin)
+            if not any(_is_near(box, other.box, gap) for other in (*taken, *elements)):
                 elements.append(Element(colour, kind, box))
                 break
         else:
@@ -134,17 +145,17 @@ def _place(rng: random.Random, pairs: list[tuple[str, str]]) -> tuple[Element, .
     return tuple(elements)
 
 
-def _random_box(rng: random.Random, kind: str) -> Box:
+def _random_box(rng: random.Random, kind: str, margin: int) -> Box:
     min_width, max_width, min_height, max_height = SIDES[kind]
     width = rng.randint(min_width, max_width)
     height = rng.randint(min_height, max_height) if max_height else width
-    x, y = rng.randint(2, SIZE - 2 - width), rng.randint(BAR + 2, SIZE - 2 - height)
+    x, y = rng.randint(margin, SIZE - margin - width), rng.randint(BAR + margin, SIZE - margin - height)
     return x, y, x + width, y + height
 
 
-def _overlap(a: Box, b: Box) -> bool:
+def _is_near(a: Box, b: Box, gap: int) -> bool:
     """Whether two boxes are closer than the gap."""
-    return a[0] < b[2] + GAP and b[0] < a[2] + GAP and a[1] < b[3] + GAP and b[1] < a[3] + GAP
+    return a[0] < b[2] + gap and b[0] < a[2] + gap and a[1] < b[3] + gap and b[1] < a[3] + gap
 
 
 def click_answer(x: float, y: float) -> str:

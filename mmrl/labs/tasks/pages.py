@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
-from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, WHITE, Box
-from mmrl.labs.screens.world import SIDES, Element, Screen
+from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, WHITE
+from mmrl.labs.screens.world import Element, Screen, place
 
 Pair = tuple[str, str]  # colour and kind: together a name that no other element of a page has
 
 BACK = Element("black", "back", (3, 91, 30, 109))  # the only one of its look, always in this place
 PAIRS: tuple[Pair, ...] = tuple((colour, kind) for colour in COLOURS for kind in KINDS)
 MARK = (0, 225, 225)  # the frame around what is set: a colour that no element has
-GAP = 5  # pixels between two elements, at least: room for their frames
+MARGIN, GAP = 4, 5  # pixels to the edges and between two elements, at least: room for their frames
 BLACK = (10, 10, 10)
 
 
@@ -83,32 +83,4 @@ def new_screen(rng: random.Random, wanted: Sequence[Pair], count: int, avoided: 
     rest = [pair for pair in PAIRS if pair not in (*pairs, *avoided)]
     pairs += rng.sample(rest, k=max(0, count - len(pairs)))
     rng.shuffle(pairs)
-    return Screen(_place(rng, pairs), rng.choice(THEMES))
-
-
-def _place(rng: random.Random, pairs: Sequence[Pair]) -> tuple[Element, ...]:
-    """Elements of random size in random places, all over again where one finds no room."""
-    elements: list[Element] = []
-    while len(elements) < len(pairs):
-        colour, kind = pairs[len(elements)]
-        for _ in range(60):
-            box = _random_box(rng, kind)
-            if not any(_is_near(box, other.box) for other in (BACK, *elements)):
-                elements.append(Element(colour, kind, box))
-                break
-        else:
-            elements = []
-    return tuple(elements)
-
-
-def _random_box(rng: random.Random, kind: str) -> Box:
-    min_width, max_width, min_height, max_height = SIDES[kind]
-    width = rng.randint(min_width, max_width)
-    height = rng.randint(min_height, max_height) if max_height else width
-    x, y = rng.randint(4, SIZE - 4 - width), rng.randint(BAR + 4, SIZE - 4 - height)
-    return x, y, x + width, y + height
-
-
-def _is_near(a: Box, b: Box) -> bool:
-    """Whether two boxes are closer than the gap."""
-    return a[0] < b[2] + GAP and b[0] < a[2] + GAP and a[1] < b[3] + GAP and b[1] < a[3] + GAP
+    return Screen(place(rng, pairs, margin=MARGIN, gap=GAP, taken=(BACK,)), rng.choice(THEMES))

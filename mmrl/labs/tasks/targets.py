@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmrl.labs.screens.targets import CELL, NUM_ACROSS, PointerHeads, TowerHeads
+from mmrl.labs.screens.targets import NUM_ACROSS, PointerHeads, TowerHeads, covered_cells
 from mmrl.labs.screens.world import Element
 from mmrl.labs.tasks.pages import BACK, PAIRS, Look
 
@@ -33,10 +33,10 @@ def state_targets(looks: Sequence[Look]) -> Tensor:
     targets = torch.zeros(len(looks), NUM_ACROSS**2, 1 + len(PAIRS))
     for number, look in enumerate(looks):
         if look.has_back:
-            targets[number, _cells(BACK), 0] = 1
+            targets[number, covered_cells(BACK), 0] = 1
         for marked in look.marked:
             element = look.screen.elements[marked]
-            targets[number, _cells(element), 1 + PAIRS.index((element.colour, element.kind))] = 1
+            targets[number, covered_cells(element), 1 + PAIRS.index((element.colour, element.kind))] = 1
     return targets
 
 
@@ -61,13 +61,3 @@ class NameHeads(nn.Module):
         seen = F.binary_cross_entropy_with_logits(self.is_open(hidden)[:, 0], is_open.float())
         found = [element for element in elements if element is not None]
         return 2 * seen + (self.where.loss(hidden[is_open], image_tokens[is_open], found) if found else 0)
-
-
-def _cells(element: Element) -> list[int]:
-    x1, y1, x2, y2 = element.box
-    corners = [(cell % NUM_ACROSS * CELL, cell // NUM_ACROSS * CELL) for cell in range(NUM_ACROSS**2)]
-    return [
-        cell
-        for cell, (left, top) in enumerate(corners)
-        if min(x2, left + CELL) - max(x1, left) >= 4 and min(y2, top + CELL) - max(y1, top) >= 4
-    ]

@@ -1,0 +1,98 @@
+"""What rewards share that hold another one: its weights, its checks, its state."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mmrl.contracts import Checking, Placement, Reward
+from mmrl.data import Prompt, Scores
+
+
+class Holder:
+    """Passes on to the rewards in the fields of a dataclass what is asked of rewards beside their score.
+
+    A field is a reward, a tuple of rewards, a dictionary of them, or None. What the holder needs, and its range,
+    are its own: it sets them on itself in `__post_init__` (`says`).
+    """
+
+    def says(self, **attributes: Any) -> None:
+        """Sets what this one says of itself, such as `needs`, in place of what its class says."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def held(self) -> dict[str, Reward]:
+        """The rewards that it holds, by the names of their fields and of their places in these."""
+        found: dict[str, Reward] = {}
+        for item in fields(self):  # type: ignore[arg-type]  # the classes that inherit are dataclasses
+            found |= dict(_rewards_in(item.name, getattr(self, item.name)))
+        return found
+
+    def needs_of_held(self) -> frozenset[str]:
+        """What at least one of them needs."""
+        return frozenset().union(*(reward.needs for reward in self.held().values()))
+
+    def prepare(self, placement: Placement) -> None:
+        """Loads the weights of the rewards that have some."""
+        for reward in self.held().values():
+            if hasattr(reward, "prepare"):
+                reward.prepare(placement)
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same with the tiny twins of those that have some."""
+        names = iter(self.held())
+
+        def twin(reward: Reward) -> Reward:
+            name = next(names)
+            return reward.tiny(seed, folder / name) if hasattr(reward, "tiny") else reward
+
+        found = {item.name: _mapped(twin, getattr(self, item.name)) for item in fields(self) if item.init}  # type: ignore[arg-type]
+        return replace(self, **found)  # type: ignore[type-var]
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where one of them could not judge any answer to this prompt."""
+        for reward in self.held().values():
+            check_prompt(reward, prompt)
+
+    def update(self, scores: Scores) -> None:
+        """What is held sees no scores of its own; a holder with a state of its own says what it learns."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of those that have one."""
+        return {name: reward.state_dict() for name, reward in self.held().items() if hasattr(reward, "state_dict")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, reward in self.held().items():
+            if hasattr(reward, "state_dict"):
+                reward.load_state_dict(state[name])  # type: ignore[attr-defined]
+
+
+def check_prompt(reward: Reward, prompt: Prompt) -> None:
+    """Raises ValueError where the reward says that it cannot judge answers to this prompt, or a target field lacks."""
+    for need in sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target.")):
+        if need not in prompt.target:
+            raise ValueError(f"needs {need!r} in the target, got {', '.join(prompt.target) or 'nothing'}")
+    if isinstance(reward, Checking):
+        reward.check(prompt)
+
+
+def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:
+    if isinstance(value, Reward):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _rewards_in(f"{name}.{key}", one)
+    elif isinstance(value, tuple):
+        for number, one in enumerate(value):
+            yield from _rewards_in(f"{name}.{number}", one)
+
+
+def _mapped(change: Callable[[Reward], Reward], value: Any) -> Any:
+    """The value with every reward in it changed, in the order of `_rewards_in`."""
+    if isinstance(value, Reward):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(change, one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_mapped(change, one) for one in value)
+    return value
