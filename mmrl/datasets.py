@@ -21,6 +21,7 @@ from mmrl.data import Prompt
 from mmrl.errors import ConfigError
 from mmrl.keys import generator
 from mmrl.plugins import did_you_mean, nearest
+from mmrl.video import FrameSampling
 
 LISTED = 10  # skipped rows that are named one by one
 TINY_ROWS = 8
@@ -36,7 +37,8 @@ def layout_names() -> list[str]:
 
 
 def load_dataset_prompts(settings: DatasetSettings, needed: Mapping[str, str] | None = None) -> tuple[Prompt, ...]:
-    """The prompts of a data set; images are opened only so far that their size is known, with `decode` whole.
+    """The prompts of a data set; of images and videos the headers are read, with `decode` images whole and videos'
+    first and last frame.
 
     `needed`: what the target of every row must have, and the reward that needs it; a row without is a bad one.
 
@@ -182,11 +184,13 @@ class _Reader:
 
 
 def _decode(prompt: Prompt) -> None:
-    for picture in prompt.media:
-        try:
+    try:
+        for picture in prompt.media:
             picture.load()
-        except ConfigError as error:
-            raise BadRow(str(error)) from error
+        for clip in prompt.clips:
+            clip.load(FrameSampling(num_frames=2))  # which counts all frames, and decodes the first and the last
+    except ConfigError as error:
+        raise BadRow(str(error)) from error
 
 
 def _chosen(settings: DatasetSettings) -> Iterator[RawRow]:

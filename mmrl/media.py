@@ -22,7 +22,7 @@ BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
 
 
-class _Bytes(RawIOBase):
+class BytesFile(RawIOBase):
     """Bytes as a file, without the copy that BytesIO makes: for a size, only the header is touched."""
 
     def __init__(self, content: bytes | memoryview) -> None:
@@ -117,7 +117,7 @@ class StoredPicture:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            file = self.path if self.path is not None else BufferedReader(_Bytes(self.content or b""))
+            file = self.path if self.path is not None else BufferedReader(BytesFile(self.content or b""))
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mmrl._video.headers import Header, counted_seconds, read_header
 from mmrl._video.readers import Reader, opened, usable
 from mmrl._video.sizes import FRAME_FACTOR, FrameSize, nearest_even
 from mmrl.errors import ConfigError
@@ -22,6 +23,7 @@ __all__ = [
     "FrameSampling",
     "FrameSize",
     "Frames",
+    "Header",
     "Reader",
     "ShuffledClip",
     "StoredClip",
@@ -123,6 +125,7 @@ class StoredClip:
     content: bytes | memoryview | None = field(default=None, hash=False)
     start: float | None = None
     end: float | None = None
+    told: Header | None = field(default=None, compare=False, repr=False)  # its header, where that was read before
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
@@ -130,6 +133,24 @@ class StoredClip:
         start, end = self.start or 0.0, math.inf if self.end is None else self.end
         if not 0 <= start < end:
             raise ValueError(f"video {self.name!r}: start must be 0 or more and before end, got {start} and {end}")
+
+    def header(self) -> Header:
+        """What the file says of itself; raises ConfigError for most files that `load` cannot read, in a millisecond."""
+        if self.told is not None:
+            return self.told
+        return read_header(self.name, self.path if self.path is not None else self.content or b"")
+
+    def duration(self) -> float | None:
+        """Seconds between `start` and `end`, as far as the file reaches; None where PyAV is not there to say it.
+
+        By its header; where that says nothing, its frames are counted. Raises ConfigError as `load` does.
+        """
+        seconds = self.header().seconds
+        if seconds is None:
+            seconds = counted_seconds(self.name, self.path if self.path is not None else bytes(self.content or b""))
+        if seconds is None:
+            return None
+        return max(0.0, min(seconds, math.inf if self.end is None else self.end) - (self.start or 0.0))
 
     def load(self, sampling: FrameSampling) -> Frames:
         """The frames that the sampling takes."""
@@ -170,7 +191,7 @@ class StoredClip:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
-        return StoredClip, (self.name, self.path, content, self.start, self.end)
+        return StoredClip, (self.name, self.path, content, self.start, self.end, self.told)
 
 
 @dataclass(frozen=True)

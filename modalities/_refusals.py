@@ -1,14 +1,16 @@
-"""Prompts that a model cannot read, found by their texts and the headers of their images, before a run begins."""
+"""Prompts that a model cannot read, found by their texts and the headers of their media, before a run begins."""
 
 from typing import Any
 
+from mmrl.contracts import ConfigError
 from mmrl.data import Prompt
 from mmrl.modalities._encoder import PromptEncoder
 from mmrl.modalities._inputs import called, parts_of, refuse_media_tokens
+from mmrl.video import StoredClip
 
 
 def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
-    """Why a prompt cannot be encoded; None where text and headers do not tell: its pixels may be broken yet.
+    """Why a prompt cannot be encoded; None where texts and headers do not tell: its pixels may be broken yet.
 
     Tokens are counted without those of the chat template, and only where they are limited.
     """
@@ -20,6 +22,11 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
             said.encode()
         messages = [{"content": [{"type": "text", "text": piece} for piece in (own, *pieces)]}]
         refuse_media_tokens(prompt, messages, encoder.media_tokens)
+        if prompt.clips and encoder.read_clip is None:
+            raise ConfigError("has a video, which this modality does not read; 'video' does")
+        for clip in prompt.clips:
+            if isinstance(clip, StoredClip):
+                clip.header()
         images = encoder.processor.image_processor
         count = sum(_tokens(images, *picture.size) for picture in prompt.media)
     except ValueError as error:  # a ConfigError, half a surrogate, an image of 1 x 300 pixels

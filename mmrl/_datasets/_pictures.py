@@ -11,6 +11,7 @@ from typing import Any
 
 from mmrl.errors import ConfigError
 from mmrl.media import StoredPicture
+from mmrl.video import Header
 
 # how PNG, JPEG, GIF, WebP, BMP and TIFF begin in base64
 BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
@@ -31,6 +32,7 @@ class PictureFolder:
 
     root: Path | None
     outside: bool = False
+    headers: dict[Path, Header] = field(default_factory=dict, compare=False, repr=False)  # of videos, read before
     _seen: dict[str, StoredPicture] = field(default_factory=dict, compare=False, repr=False)
 
     def picture(self, value: Any, name: str) -> StoredPicture:

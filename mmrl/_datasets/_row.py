@@ -40,8 +40,10 @@ class Row:
     columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
 
     names: list[str] = field(init=False)  # all its fields, as the file calls them
+    nulls: frozenset[str] = field(init=False)  # fields that are there and hold nothing
 
     def __post_init__(self) -> None:
+        self.nulls = frozenset(name for name, value in self.values.items() if value is None)
         self.values = without_none(self.values)
         self.names = sorted(self.columns.get(name, name) for name in self.values)
 
@@ -92,7 +94,9 @@ class Row:
             value = _values.parsed(self.take(name))
             if isinstance(value, list):
                 return tuple(clip_of(self.folder, one, f"{name} {n}", start, end) for n, one in enumerate(value, 1))
-            if value is not None and value != "":
+            if value == "":
+                raise BadRow(f"the field {name!r} is empty; leave it out where there is no video")
+            if value is not None:
                 return (clip_of(self.folder, value, name, start, end),)
         return ()
 

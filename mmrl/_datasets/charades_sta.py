@@ -17,7 +17,8 @@ LINE = re.compile(r"([\w-]+) ([0-9]+(?:\.[0-9]*)?) ([0-9]+(?:\.[0-9]*)?)##(.*\S.
 class CharadesSta:
     """The video is VIDEO.mp4 under `images`; `target.span` is in seconds.
 
-    The lengths of the videos stand in a file of their own, so there is no `target.duration`.
+    The lengths of the videos stand in a file of their own, so there is no `target.duration`; spans are checked against
+    the headers of the videos.
     """
 
     file: ClassVar[FileType] = "txt"
@@ -30,7 +31,7 @@ class CharadesSta:
             raise BadRow("a line is `VIDEO start end##sentence`")
         row.values["video"] = f"{found[1]}.mp4"
         clip = row.needed_clip(["video"])
-        target = {"span": span([float(found[2]), float(found[3])], "the line")}
+        target = {"span": span([float(found[2]), float(found[3])], "the line", clips=[clip])}
         return row.prompt(found[4].strip().removesuffix("."), (), target, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:

@@ -25,6 +25,10 @@ class Columns:
         name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
         asked = question(row.need(name), name)
         media, clips = media_of(row, asked), row.clips(["videos", "video"])
+        if not media and not clips and (null := row.nulls & {"videos", "video"}):
+            # a table gives rows about images this column too; a question about nothing was meant to have its video
+            called = row.columns.get(min(null), min(null))
+            raise BadRow(f"the field {called!r} is null, and the row has no image either")
         duration = _clips.seconds(row.take("duration"), "duration") if "duration" in row.values else None
         system = row.take("system")
         if not isinstance(system, str | None):
@@ -34,7 +38,7 @@ class Columns:
             "box": row.box("box", media) if "box" in row.values else None,
             "point": row.point("point", media) if "point" in row.values else None,
             "input_text": row.text("input_text") if "input_text" in row.values else None,
-            "span": _clips.span(row.take("span"), "span", duration) if "span" in row.values else None,
+            "span": _clips.span(row.take("span"), "span", duration, clips) if "span" in row.values else None,
             "duration": duration,
         }
         if "action" in row.values:

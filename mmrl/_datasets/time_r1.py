@@ -27,7 +27,7 @@ class TimeR1:
         )
         clip = row.needed_clip(["video"], start, end)
         duration = None if (value := row.take("duration")) is None else seconds(value, "duration")
-        target = {"span": span(row.need("timestamp"), "timestamp", duration), "duration": duration}
+        target = {"span": span(row.need("timestamp"), "timestamp", duration, [clip]), "duration": duration}
         sentence = row.text("sentence").strip().lower().removesuffix(".")
         return row.prompt(sentence, (), target, clips=(clip,))
 

@@ -16,13 +16,7 @@ class PyavFile:
     """Frames by number, in the order in which they are shown."""
 
     def __init__(self, source: Path | bytes) -> None:
-        import av
-
-        self._container: Any = av.open(BytesIO(source) if isinstance(source, bytes) else str(source.absolute()))
-        streams = [s for s in self._container.streams.video if "attached_pic" not in str(s.disposition)]
-        if not streams:
-            raise ValueError("it has no video, perhaps sound alone")
-        self._stream: Any = streams[0]
+        self._container, self._stream = opened_stream(BytesIO(source) if isinstance(source, bytes) else source)
         self._stream.thread_type = "AUTO"
         self._unit = self._stream.time_base  # seconds, of the times below
         self._times, self._keys = self._listed()
@@ -78,6 +72,17 @@ class PyavFile:
         if first is not None:
             yield first
             yield from decoding
+
+
+def opened_stream(file: Path | Any) -> tuple[Any, Any]:
+    """The container and its first video stream, of a path or an open file. Raises ValueError where there is none."""
+    import av
+
+    container: Any = av.open(str(file.absolute()) if isinstance(file, Path) else file)
+    streams = [stream for stream in container.streams.video if "attached_pic" not in str(stream.disposition)]
+    if not streams:
+        raise ValueError("it has no video, perhaps sound alone")
+    return container, streams[0]
 
 
 def _pixels(frame: Any, size: tuple[int, int]) -> Tensor:

@@ -50,20 +50,27 @@ def opened(name: str, source: Path | bytes, reader: Reader) -> Iterator[VideoFil
 
     Raises ConfigError for what is no video, is cut off or empty, or would take too long to decode.
     """
-    _check_signature(name, source)
+    check_signature(name, source)
     chosen = usable(reader)
-    module, errors = _LIBRARIES[chosen]
-    library = import_module(module)
-    caught = tuple(getattr(library, error) for error in errors)
-    try:
+    with failures(name, chosen):
         file = _OPEN[chosen](source)
         _check(name, file)
         yield file
+
+
+@contextmanager
+def failures(name: str, reader: Reader) -> Iterator[None]:
+    """What the library of a reader raises inside becomes a ConfigError that names the video and the reader."""
+    module, errors = _LIBRARIES[reader]
+    library = import_module(module)
+    caught = tuple(getattr(library, error) for error in errors)
+    try:
+        yield
     except ConfigError:
         raise
     except (OSError, ValueError, RuntimeError, IndexError, EOFError, *caught) as error:
         words = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(f"cannot read the video {name} ({chosen}): {words[0][:300]}") from error
+        raise ConfigError(f"cannot read the video {name} ({reader}): {words[0][:300]}") from error
 
 
 def usable(reader: Reader) -> Reader:
@@ -82,6 +89,11 @@ def usable(reader: Reader) -> Reader:
     )
 
 
+def is_usable(reader: Reader) -> bool:
+    """Whether the libraries of one reader can be loaded."""
+    return _problem(reader) is None
+
+
 def _problem(reader: Reader) -> str | None:
     """Why a reader cannot be used here."""
     try:
@@ -94,9 +106,10 @@ def _problem(reader: Reader) -> str | None:
     return None
 
 
-def _check_signature(name: str, source: Path | bytes) -> None:
-    if isinstance(source, bytes):
-        start = source[:16]
+def check_signature(name: str, source: Path | bytes | memoryview) -> None:
+    """Raises ConfigError for what does not begin as a video of a known format, and for a file that is missing."""
+    if not isinstance(source, Path):
+        start = bytes(source[:16])
     else:
         try:
             with source.open("rb") as file:
@@ -117,13 +130,19 @@ def _check(name: str, file: VideoFile) -> None:
         raise ConfigError(f"the video {name} is cut off: it has {file.num_frames} of {file.num_announced} frames")
     if not 0 < file.fps < float("inf"):
         raise ConfigError(f"the video {name} says no rate of frames")
-    if width * height > MAX_PIXELS:
-        raise ConfigError(f"the video {name} has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed")
+    check_size(name, file.size)
     if width * height * file.num_frames > MAX_FILE_PIXELS:
         raise ConfigError(
             f"the video {name} has {file.num_frames} frames of {width} x {height} pixels; "
             f"at most {MAX_FILE_PIXELS:,} pixels are allowed in a file: cut it into parts"
         )
+
+
+def check_size(name: str, size: tuple[int, int]) -> None:
+    """Raises ConfigError for frames of this width and height that are too large."""
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise ConfigError(f"the video {name} has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed")
 
 
 @dataclass
