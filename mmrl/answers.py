@@ -11,12 +11,14 @@ import json
 import re
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from mmrl.coordinates import Box, Point
 
 MAX_CHARACTERS = 1_000_000
 MAX_JSON_CHARACTERS = 100_000  # its numbers and brackets are looked at one by one
 MAX_DEPTH = 20  # of nested JSON
+MAX_SPANS = 100  # of time in one text
 
 _NUMBER = r"[+-]?(?:[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+|\.[0-9]{1,20}+)"
 _SPACE = r"[ \t\r\n]*+"
@@ -32,6 +34,9 @@ _TIME = re.compile(r"[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+(?![0-9:]|\.[0-9]|[eE][+-]?
 _UNIT = rf"(?:{_SPACE}(?:seconds?+|secs?+|s)\b)?+"
 _UNTIL = rf"{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014,]){_SPACE}"
 _TIMES = re.compile(rf"(?<![\w.+-])(?<![0-9]:){_TIME.pattern}(?:{_UNTIL}{_TIME.pattern})++")
+_ONE_SPAN = re.compile(
+    rf"(?<![\w.+-])(?<![0-9]:){_TIME.pattern}{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014]){_SPACE}{_TIME.pattern}"
+)
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _JSON_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)  # an unclosed string ends the text
 _LITERAL_PIECE = re.compile(r"\"(?:[^\"\\]++|\\.)*+\"?+|'(?:[^'\\]++|\\.)*+'?+|\b(?:True|False|None)\b", re.DOTALL)
@@ -164,6 +169,30 @@ def read_span(text: str) -> Span:
     return float(start), float(end)
 
 
+def read_spans(text: str) -> tuple[Span, ...]:
+    """All spans of time in a text, in seconds and in their order, as written: in the wrong order too.
+
+    Either JSON and nothing else, `[[3.5, 7.2], [9, 12]]`, one span without the outer brackets, or `[]` for none
+    (VideoChat-R1 2025, arXiv 2504.06958); or in words, `3.5 to 7.2 and 9 s - 12 s`, times as in `read_span`.
+
+    Raises:
+        ParseError: words without a span, JSON of another kind, or more than MAX_SPANS spans.
+    """
+    _bound(text)
+    if text.strip(" \t\r\n").startswith("["):
+        found = read_json(text)
+        pairs = [found] if isinstance(found, list) and found and not isinstance(found[0], list) else found
+        spans = tuple(_span(pair) for pair in pairs) if isinstance(pairs, list) else ()
+    else:
+        words = islice(_ONE_SPAN.finditer(text), MAX_SPANS + 1)
+        spans = tuple((float(one), float(two)) for one, two in (_TIME.findall(found[0]) for found in words))
+        if not spans:
+            raise ParseError(f"there is no span of seconds, like `3.5 to 7.2`, in {shown(text)}")
+    if len(spans) > MAX_SPANS:
+        raise ParseError(f"a text may have {MAX_SPANS} spans of time, got more")
+    return spans
+
+
 def read_json(text: str) -> object:
     """The value of a JSON text, at most MAX_JSON_CHARACTERS long and MAX_DEPTH deep; its numbers as in this module.
 
@@ -237,6 +266,13 @@ def _as_json(piece: re.Match[str]) -> str:
     is_closed = len(piece[0]) > 1 and piece[0][-1] == "'"
     inner = _IN_QUOTES.sub(lambda found: {"\\'": "'", '"': '\\"'}.get(found[0], found[0]), piece[0][1:-1])
     return f'"{inner}"' if is_closed else piece[0]
+
+
+def _span(pair: object) -> Span:
+    is_two = isinstance(pair, list) and len(pair) == 2 and all(type(time) in (int, float) for time in pair)
+    if not is_two or not isinstance(pair, list):
+        raise ParseError(f"a span is [start, end] in seconds, got {shown(str(pair))}")
+    return float(pair[0]), float(pair[1])
 
 
 def _number(text: str) -> float:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mmrl.answers import (
     MAX_CHARACTERS,
     MAX_JSON_CHARACTERS,
+    MAX_SPANS,
     ParseError,
     check_tags,
     extract,
@@ -23,6 +24,7 @@ from mmrl.answers import (
     read_place,
     read_point,
     read_span,
+    read_spans,
     tagged,
 )
 
@@ -37,6 +39,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "literal": read_literal,
     "boxed": read_boxed,
     "span": read_span,
+    "spans": read_spans,
 }
 # Pieces of what models write; joined at random they come near to every pattern.
 PIECES = [
@@ -333,3 +336,41 @@ def test_a_longer_text_is_refused_unread() -> None:
     for reader in READERS.values():
         with pytest.raises(ParseError, match=r"may have 10*0 characters, got 1000001"):
             reader("1" * (MAX_CHARACTERS + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("[[3.5, 7.2], [9, 12]]", ((3.5, 7.2), (9, 12))),
+        (" [3, 1]\n", ((3, 1),)),
+        ("[]", ()),
+        ("1 to 2 and 3 to 4", ((1, 2), (3, 4))),
+        ("first 1.5 s to 3 seconds, then 4s-5s.", ((1.5, 3), (4, 5))),
+        ("2 \u2013 3; 7 and 4", ((2, 3), (7, 4))),
+    ],
+    ids=range(6),
+)
+def test_all_spans_of_a_text_in_their_order(text: str, spans: tuple[tuple[float, float], ...]) -> None:
+    assert read_spans(text) == spans
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("soon", "no span of seconds"),
+        ("", "no span of seconds"),
+        ("1:20 to 1:30", "no span of seconds"),
+        ("1, 2", "no span of seconds"),
+        ("[[1, 2], 3]", r"a span is \[start, end\] in seconds, got '3'"),
+        ("[[1, 2, 3]]", "a span is"),
+        ("[1, true]", "a span is"),
+        ("[1, 2] and more", "not JSON"),
+        ("[1, 1e999]", "not a number"),
+        ("1 to 2 " * (MAX_SPANS + 1), f"may have {MAX_SPANS} spans"),
+        ("[" + ", ".join(["[1, 2]"] * (MAX_SPANS + 1)) + "]", f"may have {MAX_SPANS} spans"),
+    ],
+    ids=range(11),
+)
+def test_what_is_no_list_of_spans(text: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        read_spans(text)
