@@ -163,7 +163,7 @@ class Rollout:
         return len(self.group)
 
     def watched(self) -> dict[str, Tensor]:
-        """What a run logs the mean of, beside what rewards say: a number per sample or per episode, controls left out."""
+        """What a run logs the mean of, beside what rewards say: a number per sample or episode, controls left out."""
         counted = ~self.is_control
         watched = {name: values[counted.to(values.device)] for name, values in self.outputs.watched().items()}
         if self.outputs.outcomes is not None:

@@ -57,6 +57,12 @@ def test_a_step_reward_is_the_environments() -> None:
     assert StepReward().score(batch([1, 5])).tolist() == [0.5, 1.0]
 
 
+def test_a_turn_in_which_the_environment_broke_has_no_step_reward_unless_told_so() -> None:
+    with pytest.raises(ValueError, match="the environment broke in this turn"):
+        StepReward().score(batch([5, 6, 7]))
+    assert StepReward(failed="zero").score(batch([5, 6, 7])).tolist() == [1, 1, 0]
+
+
 def test_a_broken_episode_leaves_its_group_and_is_counted() -> None:
     policy = clicker(environment=Corridor(places=99), invalid_limit=99)
     tasks: Any = (Prompt("go", target={"trouble": "crash"}), TASKS[0])
