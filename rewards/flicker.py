@@ -16,7 +16,8 @@ class Flicker:
     "Temporal flickering" of VBench (Huang et al. 2023, arXiv 2311.17982): (255 - MAE) / 255 on grey levels 0 to 255.
     1 for a still video, 0 for one that turns from black to white with every frame. Motion costs too: VBench asks it
     only of videos that are meant to stand still, and as the one reward of a run it ends in stills. VBench reads files
-    of 8 bits; here nothing is rounded, so that there is a gradient, and the two differ by at most 1/255. Values beyond [0, 1], which no file can hold, are cut off. A video of one frame cannot be judged: ValueError.
+    of 8 bits; here nothing is rounded, so that there is a gradient, and the two differ by at most 1/255.
+    Values beyond [0, 1], which no file can hold, are cut off. A video of one frame cannot be judged: ValueError.
     """
 
     source: ClassVar[str] = "Huang et al. 2023 (VBench), arXiv 2311.17982"
