@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from mmrl.config import GroupSettings
-from mmrl.contracts import ConfigError, Modality, Sampler
+from mmrl.contracts import Advantage, ConfigError, Modality, Sampler
 from mmrl.data import Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.keys import GroupKey
 from mmrl.prompts import PromptStream
 from mmrl.readable import reader_of
-from mmrl.scoring import Judgement, Scorer, ScoringQueue, degenerate_groups
+from mmrl.score_metrics import degenerate_groups
+from mmrl.scoring import Judgement, Scorer, ScoringQueue
 from mmrl.sharding import idle_rollout
 
 Draw = tuple[GroupKey, Prompt]
@@ -49,12 +50,14 @@ class Collector:
     wanted: int  # groups per iteration
     chunk: int  # groups sampled at once on one process
     overlap: bool
+    advantage: Advantage  # says which groups teach nothing
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """The groups of `iteration`, sampled under `weights`; every process must call it."""
         rounds: list[tuple[Rollout | None, Scores, Tensor, Tensor | None]] = []
         kept: list[int] = []
         num_unread = 0
+        seconds = [0.0] * len(self.scorer.names)
         num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
         for number in range(num_rounds):
             draws = [
@@ -66,14 +69,16 @@ class Collector:
             unread = dict(self.engine.gather(list(unread.items())))
             self._check_unread(unread)
             num_unread += len(unread)
-            scores, mine, paths = self._gather(rollout, judgement)
+            scores, mine, paths, asked = self._gather(rollout, judgement)
+            seconds = [before + more for before, more in zip(seconds, asked, strict=True)]
             rounds.append((rollout, scores, mine, paths))
-            kept += self._worth_keeping(scores, [draw for draw in draws if draw[0].draw not in unread])
+            kept += self._worth_keeping(scores, paths, [draw for draw in draws if draw[0].draw not in unread])
             if len(kept) == self.wanted:
                 break
         own = [(rollout.watched(), rollout.counts) for rollout, *_ in rounds if rollout is not None]
         everywhere = self.engine.gather(own)
         metrics = _means([watched for watched, _ in everywhere]) | _sums([counts for _, counts in everywhere])
+        metrics |= {f"time/reward/{name}": spent for name, spent in zip(self.scorer.names, seconds, strict=True)}
         if reader_of(self.policy) is not None:
             metrics["groups/unread"] = float(num_unread)
         return _join(rounds, sorted(kept), metrics)
@@ -138,8 +143,11 @@ class Collector:
                 f"{allowed:.0%}; first failure: {first}"
             )
 
-    def _gather(self, rollout: Rollout | None, judgement: Judgement | None) -> tuple[Scores, Tensor, Tensor | None]:
-        """Scores and paths of all processes in draw order, and where this process's samples stand in them."""
+    def _gather(
+        self, rollout: Rollout | None, judgement: Judgement | None
+    ) -> tuple[Scores, Tensor, Tensor | None, list[float]]:
+        """Scores of all processes in draw order, where this process's samples stand in them, the paths of all, and the
+        seconds that each reward took, the mean over processes."""
         own = [] if rollout is None or judgement is None else [(judgement, _paths(rollout))]
         count = 0 if rollout is None else rollout.num_samples
         gathered = self.engine.gather(own)
@@ -150,13 +158,15 @@ class Collector:
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         paths = _pad_and_cat([paths for _, paths in gathered])
-        return everyone.scores.select(order), place[first : first + count], paths[order] if paths is not None else None
+        seconds = [spent / self.engine.num_processes for spent in everyone.seconds]
+        paths = paths[order] if paths is not None else None
+        return everyone.scores.select(order), place[first : first + count], paths, seconds
 
-    def _worth_keeping(self, scores: Scores, draws: Sequence[Draw]) -> list[int]:
+    def _worth_keeping(self, scores: Scores, paths: Tensor | None, draws: Sequence[Draw]) -> list[int]:
         everyone = [key.draw for key, _ in draws]
         if self.groups.degenerate == "keep":
             return everyone
-        dull = degenerate_groups(scores.total, scores.group, scores.valid, self.groups.min_spread)
+        dull = degenerate_groups(scores, self.advantage, paths, self.groups.min_spread)
         return [draw for draw in everyone if not dull[scores.group == draw].all()]
 
 

@@ -182,6 +182,7 @@ class RunConfig(Settings):
     modality: Plugin
     sampler: Plugin
     rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]
+    mix: Plugin | None = None  # how they become one number; None: their weighted sum
     advantage: Plugin
     loss: Plugin
     groups: GroupSettings = GroupSettings()

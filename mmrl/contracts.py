@@ -185,10 +185,30 @@ class Reward(Protocol):
 
 @runtime_checkable
 class Checking(Protocol):
-    """Rewards that cannot judge by every target have this too; it is asked once for each prompt, when data is loaded."""
+    """Rewards that cannot judge by every target have this too; asked once for each prompt, when data is loaded."""
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError, with what is wrong, where no answer to this prompt could be judged."""
+        ...
+
+
+class Mix(Protocol):
+    """Makes one number of the rewards of each sample."""
+
+    is_relative: ClassVar[bool]  # compares a sample with its group: the number says nothing outside of it
+    is_of_advantages: ClassVar[bool]  # each reward has its own advantages, which are summed with the weights
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Rewards that it looks at by name, whatever their weight."""
+        ...
+
+    def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        """Raises ValueError where it cannot mix the rewards that count or are read, of these ranges and weights."""
+        ...
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B]; anything for invalid samples, whose rewards may be NaN."""
         ...
 
 

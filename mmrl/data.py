@@ -236,6 +236,7 @@ class Scores:
     anchor: Tensor = field(default_factory=_nothing)  # [B] int64; -1: none
     is_control: Tensor = field(default_factory=_nothing)  # [B] bool
     granularities: tuple[Granularity, ...] = ()  # R: what each reward judges as one; empty: samples
+    mix: Any = None  # the `contracts.Mix` that makes one number of them; None: their weighted sum
 
     def __post_init__(self) -> None:
         _fill_index(self)
@@ -259,9 +260,26 @@ class Scores:
 
     @property
     def total(self) -> Tensor:
+        """[B] what is learned from: the rewards mixed, without a mix their weighted sum."""
+        return self.weighted_sum if self.mix is None else self.mix(self)
+
+    @property
+    def weighted_sum(self) -> Tensor:
         """[B] weighted sum of the rewards; a reward of weight 0 is only watched."""
         weights = self.values.new_tensor(self.weights)
         return torch.where(weights != 0, self.values * weights, torch.zeros_like(self.values)).sum(1)
+
+    def of(self, name: str) -> "Scores":
+        """The same samples as if the reward `name` were the only one, with weight 1."""
+        column = self.names.index(name)
+        return replace(
+            self,
+            values=self.values[:, column : column + 1],
+            names=(name,),
+            weights=(1.0,),
+            granularities=self.granularities[column : column + 1],
+            mix=None,
+        )
 
     def select(self, rows: Tensor) -> "Scores":
         """The scores of the samples `rows` [n] (indices or a bool mask)."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from mmrl._datasets._pictures import BadRow, PictureFolder
 from mmrl._datasets._row import Row, check_marks, without_none
 from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
+from mmrl.demands import Demands
 from mmrl.errors import ConfigError
 from mmrl.keys import generator
 from mmrl.plugins import did_you_mean, nearest
@@ -36,18 +37,18 @@ def layout_names() -> list[str]:
     return _layout.names()
 
 
-def load_dataset_prompts(settings: DatasetSettings, needed: Mapping[str, str] | None = None) -> tuple[Prompt, ...]:
+def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
     """The prompts of a data set; of images and videos the headers are read, with `decode` images whole and videos'
     first and last frame.
 
-    `needed`: what the target of every row must have, and the reward that needs it; a row without is a bad one.
+    `needed`: what rewards ask of the target of every row; a row that is not so is a bad one.
 
     Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
     and line. With `bad_rows: skip` they are named in the log, and counted at the end.
     """
     layout = _layout.find(settings.layout)
     _check_columns(settings, layout)
-    reader = _Reader(settings, layout, needed or {})
+    reader = _Reader(settings, layout, needed or Demands())
     prompts = [prompt for raw in _chosen(settings) if (prompt := reader.read(raw)) is not None]
     reader.report(len(prompts))
     if not prompts:
@@ -115,7 +116,7 @@ class _Reader:
 
     settings: DatasetSettings
     layout: Layout
-    needed: Mapping[str, str]  # fields of the target, and the rewards that need them
+    needed: Demands
     skipped: list[str] = field(default_factory=list)
     folders: dict[Path | None, PictureFolder] = field(default_factory=dict)
 
@@ -141,14 +142,17 @@ class _Reader:
 
     def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
         """Raises BadRow where the target lacks what a reward needs, and names what the row has instead."""
-        lacking = next((entry for entry in self.needed if entry not in prompt.target), None)
-        if lacking is None:
+        missing = self.needed.lacking(prompt)
+        if missing is None:
+            if fault := self.needed.fault(prompt):
+                raise BadRow(fault)
             return
+        lacking, reward = missing
         hint = ""
         if lacking in self.layout.fields and (like := nearest(lacking, raw.values)) and like != lacking:
             hint = f"; map one with columns: {{{lacking}: {like}}}"
         raise BadRow(
-            f"reward {self.needed[lacking]!r} needs {lacking!r} in the target, which layout {self.settings.layout!r} "
+            f"reward {reward!r} needs {lacking!r} in the target, which layout {self.settings.layout!r} "
             f"does not find here; the row's fields are {', '.join(sorted(raw.values))}{hint}"
         )
 

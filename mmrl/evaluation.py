@@ -17,7 +17,8 @@ from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
-from mmrl.scoring import Judgement, Scorer, mean_and_std
+from mmrl.score_metrics import mean_and_std
+from mmrl.scoring import Judgement, Scorer
 from mmrl.sharding import idle_rollout
 
 
@@ -61,6 +62,7 @@ class Evaluator:
     samples_per_prompt: int
     seed: int
     chunk: int  # prompts sampled at once
+    iteration: int = 0  # whose schedules of rewards hold, the same for all evaluations of a run
     saved_samples: int = 0
 
     def __call__(self, is_stopping: Callable[[], bool] = lambda: False) -> Result:
@@ -84,7 +86,7 @@ class Evaluator:
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
                 rollout = self.policy.rollout(prompts, plans, keys)
-                judgements.append(self.scorer.judge(rollout, 0))
+                judgements.append(self.scorer.judge(rollout, self.iteration))
                 samples += self._chosen(rollout, judgements[-1].scores)
         everyone = Judgement.join(self.engine.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures)

@@ -10,7 +10,7 @@ from mmrl.data import Prompt, WeightsName
 from mmrl.keys import GroupKey
 from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream
-from mmrl.reward_batches import CONTROLS, check_makes, check_targets
+from mmrl.reward_batches import CONTROLS, check_makes, check_prompts
 from mmrl.scoring import Scorer
 from mmrl.sharding import refuse_unshardable
 
@@ -103,11 +103,12 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
         )
     _check_controls(parts.scorer, plan, "sampler")
+    _check_mix(config, parts)
     _check_model_folder(config.modality, parts.policy)
     for term in parts.scorer.terms:
         check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
         for prompts in parts.prompts.sets:
-            check_targets(term.name, term.reward, prompts)
+            check_prompts(term.name, term.reward, prompts)
     if parts.evaluation is not None:
         evaluation, settings = parts.evaluation, parts.evaluation.settings
         drawn = {"sampler": (settings.sampler, evaluation.sampler)}
@@ -118,8 +119,23 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             _check_controls(evaluation.scorer, plan, f"evaluation.{name}")
         for term in evaluation.scorer.terms:
             check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
-            check_targets(term.name, term.reward, evaluation.prompts)
+            check_prompts(term.name, term.reward, evaluation.prompts)
         _check_evaluated_weights(config, parts.loss)
+
+
+def _check_mix(config: RunConfig, parts: Parts) -> None:
+    name = "weighted_sum" if config.mix is None else config.mix["name"]
+    if name == "weighted_sum":
+        return
+    if parts.loss.kind == "outputs":
+        raise ConfigError(
+            f"loss {config.loss['name']!r} learns from the gradient of a weighted sum; leave out mix {name!r}"
+        )
+    if getattr(parts.advantage, "sums_rewards", False):
+        raise ConfigError(
+            f"advantage {config.advantage['name']!r} adds up the rewards of turns, which mix {name!r} does not give; "
+            "leave out the mix, or use advantage 'grpo'"
+        )
 
 
 def _check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:

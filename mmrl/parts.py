@@ -1,14 +1,15 @@
 """RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mmrl import checkpoint, plugins
 from mmrl.collect import Collector
-from mmrl.config import Plugin, RunConfig
+from mmrl.config import EvaluationSettings, Plugin, RunConfig, ScoringSettings
 from mmrl.contracts import ConfigError, Loss, Reward
 from mmrl.data import WeightsName
 from mmrl.engine import Engine
@@ -18,10 +19,10 @@ from mmrl.optimizer import optimizer_of
 from mmrl.pairs import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.prompts import PromptStream, load_prompts, mixture
 from mmrl.readable import readable, reader_of
-from mmrl.reward_batches import needed_targets
+from mmrl.schedules import Schedule
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.tracking import Tracking
-from mmrl.trainer import Trainer
+from mmrl.trainer import OF_REWARD, Trainer
 
 
 def build(config: RunConfig) -> Parts:
@@ -29,7 +30,7 @@ def build(config: RunConfig) -> Parts:
 
     Raises ConfigError for an unknown plug-in or field, prompts that are missing, and pairings that cannot work.
     """
-    loss, scorer = plugins.build("losses", config.loss), build_scorer(config.rewards, config.scoring.max_failed_share)
+    loss, scorer = plugins.build("losses", config.loss), build_scorer(config.rewards, config.scoring, config.mix)
     parts = Parts(
         policy=plugins.build("modalities", resolve_lab(config.modality)),
         sampler=plugins.build("samplers", config.sampler),
@@ -43,20 +44,28 @@ def build(config: RunConfig) -> Parts:
     return parts
 
 
-def build_scorer(rewards: Sequence[Plugin], max_failed_share: float) -> Scorer:
+def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugin | None = None) -> Scorer:
     """Rewards by name; `weight` and `label` belong to the mix, all other fields to the reward."""
     terms = []
     for settings in rewards:
         own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
-        try:
-            weight = float(settings.get("weight", 1.0))
-        except (TypeError, ValueError):
-            raise ConfigError(f"rewards.weight must be a number, got {settings.get('weight')!r}") from None
+        weight = _weight(settings.get("weight", 1.0))
         reward = plugins.build("rewards", own, beside=("weight", "label"))
         if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))
-    return Scorer(tuple(terms), max_failed_share)
+    return Scorer(tuple(terms), scoring.max_failed_share, None if mix is None else plugins.build("mixes", mix))
+
+
+def _weight(given: Any) -> float | Schedule:
+    """A number, or a section such as {start: 0, end: 1, last: 100}."""
+    if isinstance(given, Mapping):
+        schedule: Schedule = plugins.checked(Schedule, given, "rewards.weight")
+        return schedule
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from None
 
 
 def resolve_lab(settings: Plugin) -> Plugin:
@@ -107,9 +116,10 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         wanted=config.prompts_per_iteration,
         chunk=chunk,
         overlap=config.scoring.overlap,
+        advantage=parts.advantage,
     )
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
-    plug_ins |= {f"reward/{term.name}": term.reward for term in parts.scorer.terms}
+    plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
     evaluator = _evaluator(config, parts, engine, chunk * config.group_size)
     also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(
@@ -146,12 +156,13 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
         samples_per_prompt=settings.samples_per_prompt,
         seed=settings.seed,
         chunk=max(1, num_samples // settings.samples_per_prompt),
+        iteration=config.iterations,
         saved_samples=settings.saved_samples,
     )
 
 
 def _stream(config: RunConfig, scorer: Scorer) -> PromptStream:
-    sources, needed = mixture(config.prompts.train), needed_targets((term.name, term.reward) for term in scorer.terms)
+    sources, needed = mixture(config.prompts.train), scorer.demands
     sets = [load_prompts(source, needed) for source, _ in sources]
     return PromptStream(sets, [weight for _, weight in sources], config.seed)
 
@@ -162,8 +173,8 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
         return None
     if config.prompts.held_out is None:
         raise ConfigError("evaluation needs prompts.held_out")
-    scorer = build_scorer(settings.rewards or config.rewards, config.scoring.max_failed_share)
-    needed = needed_targets((term.name, term.reward) for term in scorer.terms)
+    scorer = build_scorer(settings.rewards or config.rewards, config.scoring, _absolute(config, settings))
+    needed = scorer.demands
     return EvaluationParts(
         settings,
         plugins.build("samplers", settings.sampler),
@@ -171,6 +182,12 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
         scorer,
         load_prompts(config.prompts.held_out, needed)[: settings.num_prompts],
     )
+
+
+def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
+    """The mix of held-out scores: the run's, if it is about the run's rewards and says something of a sample alone."""
+    is_own = settings.rewards is None and config.mix is not None
+    return config.mix if is_own and not plugins.build("mixes", config.mix or {}).is_relative else None
 
 
 def _readable_parts(config: RunConfig, parts: Parts) -> Parts:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from mmrl.errors import ConfigError
 
-Kind = Literal["modalities", "samplers", "rewards", "losses", "advantages", "environments"]
+Kind = Literal["modalities", "samplers", "rewards", "mixes", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HELD: dict[str, Kind] = {"Environment": "environments", "Reward": "rewards"}  # a field of this protocol is a plug-in
 
@@ -61,15 +61,19 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
         raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
     cls, place = find(kind, name), f"{kind}.{name}"
     given = {key: value for key, value in settings.items() if key != "name"}
-    given |= _held(cls, given, place)
+    return checked(cls, given | _held(cls, given, place), place, beside=beside)
+
+
+def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence[str] = ()) -> Any:
+    """An instance of a dataclass from settings, their names and types checked. Raises ConfigError, as `build` does."""
     try:
         model = _model(cls).model_validate(given)
     except ValidationError as error:
         raise ConfigError(explain(error, place, cls, beside)) from None
-    checked = {key: getattr(model, _model_name(key)) for key in given}
-    refuse_bools_as_numbers(given, checked, place)
+    values = {key: getattr(model, _model_name(key)) for key in given}
+    refuse_bools_as_numbers(given, values, place)
     try:
-        return cls(**checked)
+        return cls(**values)
     except ConfigError:
         raise
     except ValueError as error:
@@ -78,22 +82,39 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
 
 def _held(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The plug-ins that the fields of another one hold, built of their own sections."""
-    built: dict[str, Any] = {}
-    for name, hint in _settings(cls).items():
-        kind = HELD.get(getattr(hint, "__name__", ""))
-        if kind is None or name not in given or not (given[name] is None or isinstance(given[name], Mapping | str)):
-            continue
-        value = given[name]
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{place}.{name} is a section such as {{name: ...}} of {kind}, got {value!r}")
-        try:
-            built[name] = build(kind, value)
-        except ConfigError as error:
-            raise ConfigError(f"{place}.{name}: {error}") from error
-        if lacking := [part for part in _METHODS[kind] if not callable(getattr(built[name], part, None))]:
-            raise ConfigError(
-                f"{place}.{name}: {value['name']!r} is no {_singular(kind)}: it has no {', '.join(lacking)}"
-            )
+    hints = _settings(cls)
+    return {
+        name: _built(hints[name], kind, given[name], f"{place}.{name}")
+        for name in given
+        if name in hints and (kind := _kind_held(hints[name])) is not None
+    }
+
+
+def _kind_held(hint: Any) -> Kind | None:
+    """The kind of the plug-ins in a field of this type: one, an optional one, a tuple or a dictionary of them."""
+    if (kind := HELD.get(getattr(hint, "__name__", ""))) is not None:
+        return kind
+    return next((kind for part in get_args(hint) if (kind := _kind_held(part)) is not None), None)
+
+
+def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_built(get_args(hint)[0], kind, one, f"{place}.{number}") for number, one in enumerate(value))
+    if get_origin(hint) is dict and isinstance(value, Mapping):
+        return {str(key): _built(get_args(hint)[1], kind, one, f"{place}.{key}") for key, one in value.items()}
+    if not (value is None or isinstance(value, Mapping | str | list | tuple)):
+        return value  # a plug-in that was built by hand
+    if value is None and type(None) in get_args(hint):
+        return None
+    shape = {tuple: "a list of sections", dict: "a section of sections"}.get(get_origin(hint), "a section")
+    if not isinstance(value, Mapping) or get_origin(hint) in (tuple, dict):
+        raise ConfigError(f"{place} is {shape} such as {{name: ...}} of {kind}, got {value!r}")
+    try:
+        built = build(kind, value)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
+    if lacking := [part for part in _METHODS.get(kind, ()) if not callable(getattr(built, part, None))]:
+        raise ConfigError(f"{place}: {value['name']!r} is no {_singular(kind)}: it has no {', '.join(lacking)}")
     return built
 
 
@@ -167,7 +188,7 @@ def refuse_bools_as_numbers(given: Any, checked: Any, place: str) -> None:
 
 
 def _singular(kind: Kind) -> str:
-    return {"modalities": "modality", "losses": "loss"}.get(kind, kind[:-1])
+    return {"modalities": "modality", "losses": "loss", "mixes": "mix"}.get(kind, kind[:-1])
 
 
 def _own(kind: Kind, name: str) -> type:
@@ -197,7 +218,7 @@ def _model(cls: type) -> type[BaseModel]:
     model_fields: dict[str, Any] = {}
     for name, hint in _settings(cls).items():
         is_needed = defaults[name].default is MISSING and defaults[name].default_factory is MISSING
-        if getattr(hint, "__name__", "") in HELD:
+        if _kind_held(hint) is not None:
             hint = Any  # built, and so checked, by now
         # What is not given stays away from the constructor, so the model's own default is never read.
         model_fields[_model_name(name)] = (hint, Field(... if is_needed else None, alias=name))

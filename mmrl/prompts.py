@@ -16,15 +16,16 @@ from mmrl import datasets
 from mmrl.config import DatasetSettings, MixedPrompts, PromptSettings
 from mmrl.contracts import ConfigError
 from mmrl.data import Prompt
+from mmrl.demands import Demands
 from mmrl.keys import generator
 from mmrl.plugins import near
 
 
-def load_prompts(source: str | DatasetSettings, needed: Mapping[str, str] | None = None) -> tuple[Prompt, ...]:
+def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
     """The prompts of `lab:NAME/SPLIT`, a .txt or .jsonl file (in the working folder, else shipped), or a data set.
 
-    A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`. `needed`: what the
-    target of every row must have, and the reward that needs it.
+    A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`. `needed`: what
+    rewards ask of the target of every row.
     Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
     """
     if isinstance(source, DatasetSettings):
@@ -48,7 +49,7 @@ def load_prompts(source: str | DatasetSettings, needed: Mapping[str, str] | None
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
-        return tuple(_row(source, number, line, needed or {}) for number, line in lines)
+        return tuple(_row(source, number, line, needed or Demands()) for number, line in lines)
     return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in lines)
 
 
@@ -198,7 +199,7 @@ def _asked(question: Any) -> Prompt:
     return Prompt(question.text, media, question.target, clips=clips)
 
 
-def _row(source: str, number: int, line: str, needed: Mapping[str, str]) -> Prompt:
+def _row(source: str, number: int, line: str, needed: Demands) -> Prompt:
     try:
         row = datasets.read_json(line)
     except ConfigError as error:
@@ -212,15 +213,18 @@ def _row(source: str, number: int, line: str, needed: Mapping[str, str]) -> Prom
             f"prompts: {source}, line {number} has images; give such a file as a section: "
             f"{{path: {source}, layout: columns}}"
         )
-    if lacking := next((entry for entry in needed if row.get(entry) is None), None):
+    target = {key: value for key, value in row.items() if key != "prompt"}
+    prompt = Prompt(row["prompt"], target=target, source=f"{source}, line {number}")
+    if missing := needed.lacking(prompt):
+        lacking, reward = missing
         hint = near(lacking, row)
         mend = f"; give the file as a section: {{path: {source}, columns: {{{lacking}: ...}}}}" if hint else ""
         raise ConfigError(
-            f"prompts: {source}, line {number}: reward {needed[lacking]!r} needs {lacking!r} in the target, which this "
+            f"prompts: {source}, line {number}: reward {reward!r} needs {lacking!r} in the target, which this "
             f"row does not give; its fields are {', '.join(row)}{hint}{mend}"
         )
-    target = {key: value for key, value in row.items() if key != "prompt"}
-    prompt = Prompt(row["prompt"], target=target, source=f"{source}, line {number}")
+    if wrong := needed.fault(prompt):
+        raise ConfigError(f"prompts: {source}, line {number}: {wrong}")
     if wrong := datasets.fault_of(prompt):
         raise ConfigError(f"prompts: {source}, line {number}: {wrong}")
     return prompt

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch
 from mmrl.data import Prompt, Rollout
+from mmrl.demands import Demands
 from mmrl.keys import GroupKey, generator
 
 # What a policy can make; a reward may also need target.<field>.
@@ -94,15 +95,6 @@ def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str)
         )
 
 
-def needed_targets(rewards: Iterable[tuple[str, Reward]]) -> dict[str, str]:
-    """The fields of a prompt's target that rewards need, and the name of the first reward that needs each."""
-    found: dict[str, str] = {}
-    for name, reward in rewards:
-        for need in sorted(need for need in reward.needs if need.startswith("target.")):
-            found.setdefault(need.removeprefix("target."), name)
-    return found
-
-
 def check_targets(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
     """Raises ConfigError for a prompt whose target lacks what the reward `name` needs."""
     needs = sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target."))
@@ -118,6 +110,16 @@ def check_images(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
     for prompt in prompts if IMAGE in reward.needs else ():
         if not prompt.media:
             raise ConfigError(f"reward {name!r} needs an image in every prompt, got none for {prompt.text!r}")
+
+
+def check_prompts(name: str, reward: Reward, prompts: Sequence[Prompt]) -> None:
+    """Raises ConfigError for a prompt to which the reward `name` could judge no answer."""
+    check_targets(name, reward, prompts)
+    check_images(name, reward, prompts)
+    demands = Demands(((name, reward),))
+    for prompt in prompts:
+        if fault := demands.fault(prompt):
+            raise ConfigError(f"{fault} (prompt {prompt.text[:80]!r})")
 
 
 def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:

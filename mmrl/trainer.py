@@ -22,9 +22,11 @@ from mmrl.evaluation import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.keys import GroupKey, generator, seed_from
 from mmrl.optimizer import learning_rate
 from mmrl.progress import Progress
-from mmrl.scoring import score_metrics
+from mmrl.score_metrics import advantages_of, degenerate_groups, score_metrics
 from mmrl.tracking import Tracking
 from mmrl.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups
+
+OF_REWARD = "reward/"  # begins the name of a stateful reward
 
 
 @dataclass
@@ -158,9 +160,11 @@ class Trainer:
         started = time.perf_counter()
         collected = self.collector(iteration, self.sampling_weights)
         drawn = time.perf_counter()
-        metrics = score_metrics(collected.scores, self.config.groups.min_spread) | collected.metrics
-        for plugin in self.stateful.values():
-            plugin.update(collected.scores)
+        scores, min_spread = collected.scores, self.config.groups.min_spread
+        metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
+        metrics |= collected.metrics | self.collector.scorer.changing_weights(iteration)
+        for name, plugin in self.stateful.items():
+            plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
         metrics |= self._counts(collected, self.policy.num_calls - calls)
@@ -209,7 +213,7 @@ class Trainer:
         if collected.rollout is None:
             return None
         scores, device = collected.scores, self.engine.device
-        advantages = self.advantage(scores, collected.paths)
+        advantages = advantages_of(scores, self.advantage, collected.paths)
         advantages = (advantages if advantages.dim() == 2 else advantages[:, None])[collected.mine]
         own = scores.select(collected.mine)
         return LossBatch(

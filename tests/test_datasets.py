@@ -12,8 +12,13 @@ import pytest
 from mmrl import datasets
 from mmrl.config import DatasetSettings, PromptSettings, check_config
 from mmrl.datasets import load_dataset_prompts, write_synthetic
+from mmrl.demands import Demands
 from mmrl.errors import ConfigError
+from mmrl.plugins import build
 from mmrl.prompts import load_prompts, tiny_prompts
+
+NEEDS_BOX, NEEDS_ANSWER = (Demands(((name, build("rewards", {"name": name})),)) for name in ("box_iou", "exact_answer"))
+NEEDS_BOTH = Demands(NEEDS_ANSWER.rewards + NEEDS_BOX.rewards)
 
 
 def lines(path: Path, rows: list[Any]) -> str:
@@ -311,14 +316,14 @@ def test_a_row_without_what_a_reward_needs_is_a_bad_row(tmp_path: Path, caplog: 
     settings = DatasetSettings(path=str(path))
     assert len(load_dataset_prompts(settings)) == 3
     with pytest.raises(ConfigError) as failure:
-        load_dataset_prompts(settings, {"box": "box_iou"})
+        load_dataset_prompts(settings, NEEDS_BOX)
     assert f"{path}, line 2: reward 'box_iou' needs 'box' in the target" in str(failure.value)
     assert "the row's fields are bbox, image, prompt; map one with columns: {box: bbox}" in str(failure.value)
     skipping = settings.model_copy(update={"bad_rows": "skip"})
-    (prompt,) = load_dataset_prompts(skipping, {"box": "box_iou"})
+    (prompt,) = load_dataset_prompts(skipping, NEEDS_BOX)
     assert prompt.text == "a" and "skipped 2 of 3 rows" in caplog.text
     mapped = settings.model_copy(update={"columns": {"box": "bbox"}, "bad_rows": "skip"})
-    assert [prompt.text for prompt in load_dataset_prompts(mapped, {"box": "box_iou"})] == ["b"]
+    assert [prompt.text for prompt in load_dataset_prompts(mapped, NEEDS_BOX)] == ["b"]
 
 
 def test_an_answer_that_is_no_box_is_a_bad_row_where_a_box_is_needed(tmp_path: Path) -> None:
@@ -328,9 +333,9 @@ def test_an_answer_that_is_no_box_is_a_bad_row_where_a_box_is_needed(tmp_path: P
     row, other = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     row["conversations"][1]["value"] = "[9, 7, 5, 3]"
     path.write_text("".join(json.dumps(one) + "\n" for one in (row, other)), encoding="utf-8")
-    assert len(load_dataset_prompts(settings, {"answer": "exact_answer"})) == 2
+    assert len(load_dataset_prompts(settings, NEEDS_ANSWER)) == 2
     with pytest.raises(ConfigError, match="line 1: reward 'box_iou' needs 'box' in the target, which layout 'vlm_r1'"):
-        load_dataset_prompts(settings, {"answer": "exact_answer", "box": "box_iou"})
+        load_dataset_prompts(settings, NEEDS_BOTH)
 
 
 def test_a_missing_field_is_answered_with_all_fields_of_the_row(tmp_path: Path) -> None:
@@ -347,4 +352,4 @@ def test_a_bare_file_of_prompts_names_the_line_that_lacks_a_target(tmp_path: Pat
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "anser": "2"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"line 2: reward 'exact_answer' needs 'answer'.*\(did you mean 'anser'\?\)"):
-        load_prompts(str(path), {"answer": "exact_answer"})
+        load_prompts(str(path), NEEDS_ANSWER)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Granularity, Placement, RewardBatch, RunError
-from mmrl.data import Outputs, Prompt, Rollout, Scores
+from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
-from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue, degenerate_groups, score_metrics
+from mmrl.schedules import Schedule
+from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue
 
 Judge = Callable[[RewardBatch], Any]
 
@@ -117,6 +118,62 @@ def test_scores_are_in_the_order_of_the_samples_where_groups_are_interleaved(
     scores = scorer(reward).score(mixed, 0)
     assert reward.calls == calls
     assert scores.values[:, 0].tolist() == [0, 1, 2, 3] and scores.group.tolist() == [7, 3, 7, 3]
+
+
+def test_a_reward_that_asks_a_server_has_several_batches_under_way_and_they_stay_in_order() -> None:
+    together = threading.Barrier(2, timeout=30)  # it breaks unless two batches are asked at once
+
+    def ask(batch: RewardBatch) -> Tensor:
+        together.wait()
+        return number(batch)
+
+    @dataclass
+    class Remote(Asked):
+        needs: ClassVar[frozenset[str]] = frozenset({"images", "service"})
+        concurrency: ClassVar[int] = 2
+
+    scores = scorer(Remote(ask, batch_size=2), number).score(rollout(), 0)
+    assert scores.values.tolist() == [[n, n] for n in range(4)]
+
+
+def test_a_server_is_asked_while_the_others_judge() -> None:
+    together = threading.Barrier(2, timeout=30)
+
+    def ask(batch: RewardBatch) -> Tensor:
+        together.wait()
+        return number(batch)
+
+    @dataclass
+    class Remote(Asked):
+        needs: ClassVar[frozenset[str]] = frozenset({"images", "service"})
+
+    assert scorer(ask, Remote(ask)).score(rollout(), 0).values.tolist() == [[n, n] for n in range(4)]
+
+
+def test_weights_may_change_over_the_iterations_and_a_weight_of_0_only_watches() -> None:
+    rising: Any = Schedule(start=0, end=1, first=2, last=4)
+    terms = (term("a", Asked(number)), term("b", Asked(refuse(1)), rising))
+    changing = Scorer(terms, max_failed_share=1.0)
+    found = {iteration: changing.score(rollout(), iteration) for iteration in (0, 3, 9)}
+    assert [scores.weights for scores in found.values()] == [(1.0, 0.0), (1.0, 0.5), (1.0, 1.0)]
+    assert found[0].valid.all() and found[3].valid.tolist() == [True, False, True, True]
+    assert found[3].total[found[3].valid].tolist() == [0, 12, 18]
+    assert changing.changing_weights(3) == {"reward/b/weight": 0.5}
+    with ScoringQueue(changing) as queue:
+        queue.submit(rollout(), 3)
+        assert queue.join().scores.weights == (1.0, 0.5)
+
+
+def test_what_each_reward_takes_is_told_and_adds_up_over_chunks() -> None:
+    def slow(batch: RewardBatch) -> Tensor:
+        time.sleep(0.01)
+        return number(batch)
+
+    whole = scorer(slow, number)
+    parts = [whole.judge(rollout(), 0), whole.judge(rollout(first=2), 0)]
+    joined = Judgement.join(parts)
+    assert joined.seconds == tuple(a + b for a, b in zip(parts[0].seconds, parts[1].seconds, strict=True))
+    assert joined.seconds[0] > 0.02  # two sleeps, however fast the machine
 
 
 def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
@@ -299,60 +356,6 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
 def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Scorer(terms, share)
-
-
-def some_scores() -> Scores:
-    """Three groups of two; the second reward is watched; the last sample could not be judged by the first."""
-    values = torch.tensor([[1.0, 5.0], [3.0, 5.0], [4.0, math.nan], [4.0, 1.0], [6.0, 2.0], [math.nan, 8.0]])
-    group = torch.tensor([4, 4, 2, 2, 9, 9])
-    none = torch.arange(6)
-    return Scores(values, ("fit", "look"), (2.0, 0.0), ~values[:, 0].isnan(), group, episode=none, turn=none)
-
-
-def test_metrics_by_hand() -> None:
-    metrics = score_metrics(some_scores())
-    assert metrics == {
-        "reward/mean": pytest.approx(7.2),  # of 2, 6, 8, 8, 12
-        "reward/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5)),
-        "reward/failed": 1.0,
-        "groups/degenerate": pytest.approx(2 / 3),  # 2: equal; 9: one valid member
-        "reward/fit/mean": pytest.approx(3.6),
-        "reward/fit/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5) / 2),
-        "reward/fit/failed": 1.0,
-        "reward/fit/constant_groups": pytest.approx(2 / 3),
-        "reward/look/mean": pytest.approx(4.2),  # of 5, 5, 1, 2, 8
-        "reward/look/std": pytest.approx(math.sqrt((2 * 0.8**2 + 3.2**2 + 2.2**2 + 3.8**2) / 5)),
-        "reward/look/failed": 1.0,
-        "reward/look/constant_groups": pytest.approx(2 / 3),  # 4: equal; 2: one judged member
-    }
-
-
-def test_metrics_of_nothing_have_no_means() -> None:
-    metrics = score_metrics(scorer(number).empty().scores)
-    assert metrics == {
-        "reward/failed": 0.0,
-        "groups/degenerate": 0.0,
-        "reward/r0/failed": 0.0,
-        "reward/r0/constant_groups": 0.0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("values", "valid", "min_spread", "expected"),
-    [
-        ([0.1, 0.1, 0.1], [True, True, True], 0.0, True),
-        ([0.1, 0.1, 0.1000001], [True, True, True], 0.0, False),
-        ([0.0, 0.2, math.nan], [True, True, False], 0.1, True),  # standard deviation 0.1
-        ([0.0, 0.2, math.nan], [True, True, False], 0.09, False),
-        ([0.0, math.nan, math.nan], [True, False, False], 0.0, True),
-        ([math.nan, math.nan, math.nan], [False, False, False], 0.0, True),
-    ],
-)
-def test_degenerate_groups(values: list[float], valid: list[bool], min_spread: float, expected: bool) -> None:
-    both = torch.tensor([*values, 1.0, 2.0])
-    group = torch.tensor([8, 8, 8, 3, 3])
-    found = degenerate_groups(both, group, torch.tensor([*valid, True, True]), min_spread)
-    assert found.tolist() == [expected] * 3 + [False] * 2
 
 
 def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:

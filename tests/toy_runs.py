@@ -72,7 +72,10 @@ def collector(
     scorer = Scorer((RewardTerm("zeros", reward or CountZeros()),))
     groups = groups or GroupSettings()
     policy: Any = ToyTokens()
-    return Collector(policy, WholeGroup(), scorer, prompts, Engine(), groups, 0, GROUP_SIZE, wanted, chunk, overlap)
+    advantage = GrpoAdvantage()
+    return Collector(
+        *(policy, WholeGroup(), scorer, prompts, Engine(), groups, 0, GROUP_SIZE, wanted, chunk, overlap, advantage)
+    )
 
 
 def settings(**changes: Any) -> RunConfig:

@@ -15,14 +15,17 @@ def whole_episodes(scores: Scores) -> Tensor:
 
 
 def turn_rewards(scores: Scores) -> Tensor:
-    """[B] float64: the weighted rewards given for each turn; those of a whole episode are given for its last turn."""
+    """[B] float64: the weighted rewards given for each turn.
+
+    Those of a whole episode, and those that compare a group, are given once, for the episode's last turn.
+    """
     place = torch.unique(scores.episode, return_inverse=True)[1]
     last = torch.zeros_like(place).scatter_reduce(0, place, scores.turn, "amax", include_self=False)[place]
     total = torch.zeros(len(place), dtype=torch.float64)
     granularities = scores.granularities or ("sample",) * len(scores.names)
     for values, weight, granularity in zip(scores.values.unbind(1), scores.weights, granularities, strict=True):
         if weight != 0:
-            is_given = scores.turn == last if granularity == "episode" else torch.ones_like(scores.valid)
+            is_given = scores.turn == last if granularity in ("episode", "group") else torch.ones_like(scores.valid)
             total += torch.where(is_given, weight * values.double(), 0.0)
     return total
 

@@ -35,6 +35,7 @@ class Gigpo:
     epsilon: float = 1e-6
 
     min_group_size: ClassVar[int] = 2
+    sums_rewards: ClassVar[bool] = True  # of turns: it takes no other mix
 
     def __post_init__(self) -> None:
         if not 0 <= self.discount <= 1:

@@ -1,0 +1,49 @@
+"""Rewards that count only where another one is passed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.mixes._mix import Plain
+
+
+@dataclass(frozen=True)
+class Gate(Plain):
+    """R = w_by r_by + (sum of the others, each with its weight, where r_by >= threshold; else `otherwise`).
+
+    Such as an answer that counts only in the right format. The reward `by` is called by its label; its own weight may
+    be 0, so that it only opens and shuts. Raises ValueError for numbers that are not finite, or an unknown label.
+    """
+
+    by: str
+    threshold: float = 0.5
+    otherwise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and math.isfinite(self.otherwise)):
+            raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.by,)
+
+    def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        if self.by not in ranges:
+            raise ValueError(f"mix 'gate': there is no reward {self.by!r}; known are {', '.join(ranges)}")
+        low, high = ranges[self.by]
+        if not low < self.threshold <= high:
+            raise ValueError(
+                f"mix 'gate': reward {self.by!r} runs from {low:g} to {high:g}; a threshold of {self.threshold:g} "
+                "would leave the gate always open or always shut"
+            )
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B] float32."""
+        column = scores.names.index(self.by)
+        gate = scores.values[:, column]
+        own = scores.weights[column] * gate if scores.weights[column] else torch.zeros_like(gate)
+        return own + torch.where(gate >= self.threshold, scores.weighted_sum - own, self.otherwise)

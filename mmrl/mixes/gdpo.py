@@ -1,0 +1,42 @@
+"""Each reward normalised in its own group, then summed: no reward is drowned by the spread of another."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.mixes._mix import Plain, counted
+from mmrl.numerics import group_mean, group_std
+
+
+@dataclass(frozen=True)
+class Gdpo(Plain):
+    """R = sum over k of w_k (r_k - mean of its group) / (std of its group + epsilon), population std.
+
+    Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242, equations 4-6:
+    two samples with different rewards but equal sums are told apart, and a reward of small spread counts as much as
+    its weight says. The paper then normalises over the batch: `advantage: {name: grpo, std: batch}`. A reward that is
+    constant in a group adds 0 there.
+    """
+
+    epsilon: float = 1e-4
+
+    is_relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B] float32; 0 for invalid samples."""
+        values, weights = counted(scores)
+        total = torch.zeros(len(values), dtype=torch.float64)
+        for reward, weight in zip(values.unbind(1), weights, strict=True):
+            centred = reward - group_mean(reward, scores.group, scores.valid)
+            spread = group_std(reward, scores.group, scores.valid)
+            total += weight * torch.where(
+                spread > 0, centred / torch.where(spread > 0, spread + self.epsilon, 1.0), 0.0
+            )
+        return torch.where(scores.valid, total, 0.0).float()

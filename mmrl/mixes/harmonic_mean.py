@@ -1,0 +1,25 @@
+"""The harmonic mean of the rewards: near the smallest of them, so that none can be bought with another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.mixes._mix import Plain, counted, refuse_negative
+
+
+@dataclass(frozen=True)
+class HarmonicMean(Plain):
+    """R = sum of w_k / sum of (w_k / r_k), for rewards of at least 0 and weights above 0; 0 where one of them is 0."""
+
+    def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        refuse_negative("harmonic_mean", ranges, weights)
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B] float32."""
+        values, weights = counted(scores)
+        is_above = (values > 0).all(1)
+        safe = torch.where(is_above[:, None], values, 1.0)
+        return torch.where(is_above, weights.sum() / (weights / safe).sum(1), 0.0).float()

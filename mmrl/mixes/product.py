@@ -1,0 +1,25 @@
+"""The product of the rewards: one that is 0 takes everything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.mixes._mix import Plain, counted, refuse_negative
+
+
+@dataclass(frozen=True)
+class Product(Plain):
+    """R = product over k of r_k^w_k, for rewards of at least 0 and weights above 0.
+
+    With weights that sum to 1 it is the weighted geometric mean.
+    """
+
+    def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        refuse_negative("product", ranges, weights)
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B] float32."""
+        values, weights = counted(scores)
+        return values.clamp(min=0).pow(weights).prod(1).float()

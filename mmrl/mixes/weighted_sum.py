@@ -1,0 +1,17 @@
+"""The weighted sum of the rewards: what every run does that does not say otherwise."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.mixes._mix import Plain
+
+
+@dataclass(frozen=True)
+class WeightedSum(Plain):
+    """R = sum over k of w_k r_k. A reward with a larger spread within its groups counts more than its weight says."""
+
+    def __call__(self, scores: Scores) -> Tensor:
+        """[B] float32."""
+        return scores.weighted_sum

@@ -1,0 +1,81 @@
+"""What a run logs of its scores: means, spreads, failures, and the groups that teach nothing."""
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Advantage
+from mmrl.data import Scores
+from mmrl.numerics import group_std, group_sum
+
+
+def constant_groups(values: Tensor, group: Tensor, valid: Tensor, min_spread: float = 0.0) -> Tensor:
+    """[B] bool: samples of groups with a standard deviation of at most `min_spread` (0: all equal).
+
+    A group with fewer than two valid members is one of them.
+
+    Args:
+        values: [B]; those of invalid samples may be NaN. group: [B] integer ids. valid: [B] bool.
+    """
+    return group_std(values, group, valid) <= min_spread
+
+
+def degenerate_groups(
+    scores: Scores, advantage: Advantage, paths: Tensor | None = None, min_spread: float = 0.0
+) -> Tensor:
+    """[B] bool: samples of groups that teach nothing: all their advantages are 0, or their totals all but agree.
+
+    Advantages may come of more than the totals, such as what follows a turn. `min_spread`: the standard deviation of
+    the totals up to which a group is left out as well; 0 leaves it to the advantages.
+    """
+    advantages = advantages_of(scores, advantage, paths)
+    worth = advantages.abs() if advantages.dim() == 1 else advantages.abs().amax(1)  # [B]
+    is_idle = group_sum(worth.double(), scores.group) == 0
+    if min_spread == 0:
+        return is_idle
+    return is_idle | constant_groups(scores.total, scores.group, scores.valid, min_spread)
+
+
+def advantages_of(scores: Scores, advantage: Advantage, paths: Tensor | None) -> Tensor:
+    """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
+    if scores.mix is not None and scores.mix.is_of_advantages:
+        return torch.stack(
+            [
+                weight * advantage(scores.of(name), paths)
+                for name, weight in zip(scores.names, scores.weights, strict=True)
+                if weight != 0
+            ]
+        ).sum(0)
+    return advantage(scores, paths)
+
+
+def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
+    """Mean, standard deviation and failures of the total and of each reward, over the samples that could be judged.
+
+    Where nothing could be judged there is no mean, and its key is left out. `is_degenerate`: [B] bool.
+    """
+    metrics = {
+        **mean_and_std("reward", scores.total, scores.share),
+        "reward/failed": float(scores.has_failed.sum()),
+        "groups/degenerate": _share(is_degenerate, scores.group),
+    }
+    for name, values in zip(scores.names, scores.values.unbind(1), strict=True):
+        judged = ~values.isnan() & ~scores.is_control
+        metrics |= mean_and_std(f"reward/{name}", values, scores.share_of(judged))
+        metrics[f"reward/{name}/failed"] = float((values.isnan() & ~scores.is_control).sum())
+        metrics[f"reward/{name}/constant_groups"] = _share(constant_groups(values, scores.group, judged), scores.group)
+    return metrics
+
+
+def mean_and_std(name: str, values: Tensor, share: Tensor) -> dict[str, float]:
+    """Mean and standard deviation of `values` [B], each counted by its `share` [B]; nothing where all shares are 0."""
+    counted = share > 0
+    values, share = values[counted].double(), share[counted] / share.sum().clamp(min=1e-300)
+    if not len(values):
+        return {}
+    mean = (values * share).sum()
+    return {f"{name}/mean": float(mean), f"{name}/std": float(((values - mean).square() * share).sum().sqrt())}
+
+
+def _share(member_of: Tensor, group: Tensor) -> float:
+    """Share of the groups [0, 1] whose members are marked."""
+    return len(set(group[member_of].tolist())) / max(1, len(set(group.tolist())))
