@@ -2,6 +2,7 @@
 
 import difflib
 import pkgutil
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -9,8 +10,7 @@ def folder(name: str) -> Path:
     """The folder of a lab; raises ValueError for an unknown one."""
     known = names()
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ValueError(f"unknown lab {name!r} (did you mean {nearest!r}?); the labs are {', '.join(known)}")
+        raise ValueError(f"unknown lab {_or_nearest(name, known)}; the labs are {', '.join(known)}")
     return Path(__file__).parent / name
 
 
@@ -26,3 +26,14 @@ def checkpoint(name: str) -> Path:
 def names() -> list[str]:
     """The shipped labs, by walking this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+
+
+def check_split(split: str, known: Iterable[str]) -> None:
+    """Raises ValueError for a split that is none of a lab's."""
+    if split not in (splits := list(known)):
+        raise ValueError(f"no split {_or_nearest(split, splits)}; the splits are {', '.join(splits)}")
+
+
+def _or_nearest(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return f"{name!r} (did you mean {nearest!r}?)"

@@ -7,22 +7,20 @@
 The checkpoint before stage 3 is kept beside it as FOLDER_unspoilt, since RL cannot be asked for much more than that.
 """
 
-import argparse
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from mmrl.labs.clips import grading, networks, world
 from mmrl.labs.clips.questions import PER_CLIP, Batch, Noise, prompt_positions, questions, shared_head, soft_labels
 from mmrl.labs.clips.targets import PointerHeads, TimeHeads, TowerHeads, seen_in
-from mmrl.labs.screens.pretrain import Optimizer, cosine, save
+from mmrl.labs.screens.networks import WIDTH
+from mmrl.labs.teaching import Course, Optimizer, Stage, command_line, cosine, forward, make_checkpoint, warm
 
 CLIPS = 16  # of a step
 POOL = 60  # batches of clips that are shown again, each about three times
@@ -32,41 +30,19 @@ TOWER_STEPS = 500
 TOWER_RATE = 1.5e-3
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One part of the language model's training."""
-
-    name: str
-    num_steps: int
-    learning_rate: float
-    is_falling: bool = False  # cosine to a tenth, else constant
-    hints: float = 1.0  # weight of TimeHeads and PointerHeads
-    noise: Noise = field(default_factory=Noise)
-
-
 STAGES = (
-    Stage("bind", 850, 2e-3),
-    Stage("settle", 500, 1.5e-3, is_falling=True, hints=0.2),
+    Stage("bind", 850, 2e-3, Noise()),
+    Stage("settle", 500, 1.5e-3, Noise(), is_falling=True, hints=0.2),
 )
-SPOIL = Stage("spoil", 100, 5e-4, is_falling=True, hints=0.0, noise=Noise(wrong=0.35, jitter=0.7, shift=0.5))
+SPOIL = Stage("spoil", 100, 5e-4, Noise(wrong=0.35, jitter=0.7, shift=0.5), is_falling=True, hints=0.0)
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
     """Trains everything from one seed, writes the checkpoint and the one before spoiling; `scale` is of all steps."""
     torch.manual_seed(seed)
     processor = networks.new_processor()
-    model = networks.new_model(processor)
-    num_graded = min(512, max(8, round(512 * scale)))
-    teacher = Teacher(model, processor, seed)
-    teacher.train_tower(max(1, round(TOWER_STEPS * scale)))
-    for stage in STAGES:
-        teacher.train_language(stage, max(1, round(stage.num_steps * scale)))
-    unspoilt = folder.with_name(f"{folder.name}_unspoilt")
-    save(model, processor, unspoilt)
-    grading.report(unspoilt, num_graded)
-    teacher.train_language(SPOIL, max(1, round(SPOIL.num_steps * scale)))
-    save(model, processor, folder)
-    grading.report(folder, num_graded)
+    teacher = Teacher(networks.new_model(processor), processor, seed)
+    make_checkpoint(folder, teacher, Course(TOWER_STEPS, STAGES, SPOIL, num_graded=512), grading.report, scale)
 
 
 @dataclass(frozen=True)
@@ -86,9 +62,9 @@ class Teacher:
         self.rng = random.Random(seed)
         self.next_seed = world.FIRST_SEED["pretrain"] + seed * 1_000_000
         self.labels = soft_labels(model.config.text_config.vocab_size, processor)  # [V, V]
-        self.in_tokens = TowerHeads(networks.WIDTH)
+        self.in_tokens = TowerHeads(WIDTH)
         torch.manual_seed(seed)  # the language model's stages do not depend on what the tower's drew
-        self.times, self.pointer = TimeHeads(networks.WIDTH), PointerHeads(networks.WIDTH)
+        self.times, self.pointer = TimeHeads(WIDTH), PointerHeads(WIDTH)
         self.pool: list[Shown] = []
 
     def train_tower(self, num_steps: int) -> None:
@@ -102,7 +78,7 @@ class Teacher:
             rows = torch.arange(len(shown.clips))[:, None]
             seen = torch.stack([seen_in(clip) for clip in shown.clips])[rows, chosen]  # [S, t, 4, 2, N]
             loss = self.in_tokens.loss(self.look(shown.patches[rows, chosen]), seen)
-            step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
+            step_optimizer(loss, warm(TOWER_RATE, step) * cosine(step / num_steps))
             if step % 50 == 49 or step == num_steps - 1:
                 print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.4f}", flush=True)
         self.model.model.visual.requires_grad_(False)
@@ -138,7 +114,7 @@ class Teacher:
         is_frozen = not any(parameter.requires_grad for parameter in self.model.model.visual.parameters())
         return Shown(clips, None, self.look(patches)) if is_frozen else Shown(clips, patches)
 
-    def train_language(self, stage: Stage, num_steps: int) -> None:
+    def train_language(self, stage: Stage[Noise], num_steps: int) -> None:
         """Trains the language model on questions about clips that the frozen tower looked at."""
         heads = [*self.times.parameters(), *self.pointer.parameters()]
         step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *heads])
@@ -147,9 +123,8 @@ class Teacher:
             shown = self._next(step)
             losses = self.losses(shown, questions(self.processor, shown.clips, stage.noise, self.rng))
             answers, second, where, when = losses
-            fall = cosine(step / num_steps) if stage.is_falling else 1.0
             loss = answers + stage.hints * (0.3 * second + 3 * where + 0.5 * when)
-            step_optimizer(loss, stage.learning_rate * min(1.0, (step + 1) / 30) * fall)
+            step_optimizer(loss, stage.rate(step, num_steps))
             if step % 25 == 24 or step == num_steps - 1:
                 found = " ".join(f"{value.item():.3f}" for value in losses)
                 print(f"{stage.name} {step + 1} {time.process_time() - start:.0f}s losses {found}", flush=True)
@@ -157,31 +132,14 @@ class Teacher:
     def losses(self, shown: Shown, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cross entropy of the answers, and the losses of the heads; what a clip's questions share runs once."""
         assert shown.tokens is not None, "the tower comes first"
-        model, tokens = self.model, shown.tokens
+        tokens = shown.tokens
         head = shared_head(self.processor, tokens.shape[1])
         positions = prompt_positions(head.shape[1] + batch.tokens.shape[1], tokens.shape[1])[:, None]  # [3, 1, L]
-        features: Any = (tokens.flatten(0, 2),)  # the annotation says a tensor; a tuple, as of the tower
-        cache = DynamicCache(config=model.config.text_config)
-        before = model.model(
-            input_ids=head.expand(len(tokens), -1),
-            position_ids=positions[..., : head.shape[1]].expand(-1, len(tokens), -1),
-            mm_encoder_outputs={"video": BaseModelOutputWithPooling(pooler_output=features)},
-            past_key_values=cache,
-            use_cache=True,
-            output_hidden_states=True,
-        )
-        is_video = head[0] == model.config.video_token_id
+        before, output = forward(self.model, "video", tokens, head, batch.tokens, positions)
+        is_video = head[0] == self.model.config.video_token_id
         second = self.times.loss(before.hidden_states[TIME_LAYER][:, is_video].unflatten(1, tokens.shape[1:3]))
-        cache.batch_repeat_interleave(PER_CLIP)
-        output = model.model(
-            input_ids=batch.tokens,
-            position_ids=positions[..., head.shape[1] :].expand(-1, len(batch.tokens), -1),
-            past_key_values=cache,
-            use_cache=True,
-            output_hidden_states=True,
-        )
         last = batch.num_before - 1
-        log_prob = model.lm_head(output.last_hidden_state[:, last:-1]).log_softmax(-1)  # [B, answer, V]
+        log_prob = self.model.lm_head(output.last_hidden_state[:, last:-1]).log_softmax(-1)  # [B, answer, V]
         answers = -(self.labels[batch.tokens[:, last + 1 :]] * log_prob).sum(-1).mean()
         hidden = output.hidden_states[POINTER_LAYER][:, last]  # [B, H]
         shown_tokens = tokens.repeat_interleave(PER_CLIP, 0)
@@ -193,16 +151,5 @@ class Teacher:
         )
 
 
-def main() -> None:
-    """Command line: one thread, so that a seed gives the same weights again on the same machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the steps of every stage; 0.01 is a smoke test")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    pretrain(arguments.out, seed=arguments.seed, scale=arguments.scale)
-
-
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, pretrain)

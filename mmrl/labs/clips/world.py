@@ -1,6 +1,5 @@
 """A world of short clips: what happens in them and when, the questions, the answers as text, and a verifier."""
 
-import difflib
 import random
 import re
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
+from mmrl.labs import check_split
 from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHADES, SHAPES, Box, draw, encode
 
 State = Literal["there", "lit", "up"]
@@ -119,9 +119,7 @@ def prompts(split: str) -> list[Question]:
     Held out are clips, not names: every colour, shape, pair and state is asked for in both.
     Raises ValueError for another split.
     """
-    if split not in SPLITS:
-        nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
+    check_split(split, SPLITS)
     return [question(FIRST_SEED[split] + number) for number in range(NUM_CLIPS[split])]
 
 

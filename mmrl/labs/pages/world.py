@@ -1,9 +1,10 @@
 """The tasks on web pages that are shipped: their names, their files, and the prompts that ask for them."""
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mmrl.labs import check_split
 
 FOLDER = Path(__file__).parent / "tasks"
 TASKS = tuple(sorted(file.stem for file in FOLDER.glob("*.html")))
@@ -26,9 +27,7 @@ def prompts(split: str) -> list[Question]:
 
     Raises ValueError for another split.
     """
-    if split not in NUM_SEEDS:
-        nearest = difflib.get_close_matches(split, NUM_SEEDS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(NUM_SEEDS)}")
+    check_split(split, NUM_SEEDS)
     first = FIRST_SEED[split]
     seeds = range(first, first + NUM_SEEDS[split])
     return [Question(TEXT, (), {"task": task, "seed": seed}) for seed in seeds for task in TASKS]

@@ -7,26 +7,22 @@
 The checkpoint before stage 3 is kept beside it as FOLDER_unspoilt, since RL cannot be asked for much more than that.
 """
 
-import argparse
 import itertools
-import json
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from mmrl.labs.screens import grading, networks, world
 from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.screens.questions import Batch, Noise, questions, shared_head, soft_labels
 from mmrl.labs.screens.targets import PointerHeads, TowerHeads
+from mmrl.labs.teaching import Course, Optimizer, Stage, command_line, cosine, forward, make_checkpoint, warm
 
 TOWER_SCREENS, LANGUAGE_SCREENS = 32, 16  # of a step
 POOL = 80  # batches of screens that are asked again, each about three times
@@ -34,49 +30,24 @@ POINTER_LAYER = 3  # of four: what is found there, the answer's tokens can still
 TOWER_STEPS = 1200
 TOWER_RATE = 1.5e-3
 
-
-@dataclass(frozen=True)
-class Stage:
-    """One part of the language model's training."""
-
-    name: str
-    num_steps: int
-    learning_rate: float
-    is_falling: bool = False  # cosine to a tenth, else constant
-    pointer: float = 1.0  # weight of PointerHeads
-    noise: dict[world.Task, Noise] = field(default_factory=lambda: {"click": Noise(), "box": Noise()})
-
-
+RIGHT: dict[world.Task, Noise] = {"click": Noise(), "box": Noise()}
 STAGES = (
-    Stage("bind", 750, 2e-3),
-    Stage("settle", 900, 1.5e-3, is_falling=True, pointer=0.2),
+    Stage("bind", 750, 2e-3, RIGHT),
+    Stage("settle", 900, 1.5e-3, RIGHT, is_falling=True, hints=0.2),
 )
-SPOIL = Stage(
-    "spoil",
-    120,
-    5e-4,
-    is_falling=True,
-    pointer=0.0,
-    noise={"click": Noise(wrong=0.33, jitter=0.12, shift=0.26), "box": Noise(wrong=0.25, jitter=0.1, shift=0.1)},
-)
+WRONG: dict[world.Task, Noise] = {
+    "click": Noise(wrong=0.33, jitter=0.12, shift=0.26),
+    "box": Noise(wrong=0.25, jitter=0.1, shift=0.1),
+}
+SPOIL = Stage("spoil", 120, 5e-4, WRONG, is_falling=True, hints=0.0)
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
     """Trains everything from one seed, writes the checkpoint and the one before spoiling; `scale` is of all steps."""
     torch.manual_seed(seed)
     processor = networks.new_processor()
-    model = networks.new_model(processor)
-    num_graded = min(512, max(8, round(512 * scale)))
-    teacher = Teacher(model, processor, seed)
-    teacher.train_tower(max(1, round(TOWER_STEPS * scale)))
-    for stage in STAGES:
-        teacher.train_language(stage, max(1, round(stage.num_steps * scale)))
-    unspoilt = folder.with_name(f"{folder.name}_unspoilt")
-    save(model, processor, unspoilt)
-    grading.report(unspoilt, num_graded)
-    teacher.train_language(SPOIL, max(1, round(SPOIL.num_steps * scale)))
-    save(model, processor, folder)
-    grading.report(folder, num_graded)
+    teacher = Teacher(networks.new_model(processor), processor, seed)
+    make_checkpoint(folder, teacher, Course(TOWER_STEPS, STAGES, SPOIL, num_graded=512), grading.report, scale)
 
 
 @dataclass(frozen=True)
@@ -118,7 +89,7 @@ class Teacher:
         """What is asked about."""
         return world.screen(seed)
 
-    def ask(self, screens: Sequence[Any], stage: Stage) -> Batch:
+    def ask(self, screens: Sequence[Any], stage: Stage[dict[world.Task, Noise]]) -> Batch:
         """As many questions about each screen, of the kind that the stage is for."""
         return questions(self.processor, screens, stage.noise, self.rng)
 
@@ -129,7 +100,7 @@ class Teacher:
         for step in range(num_steps):
             screens = [self.screen_of_tower(next(self.seeds)) for _ in range(TOWER_SCREENS)]
             loss = self.in_cells.loss(self.look(screens), screens)
-            step_optimizer(loss, TOWER_RATE * min(1.0, (step + 1) / 30) * cosine(step / num_steps))
+            step_optimizer(loss, warm(TOWER_RATE, step) * cosine(step / num_steps))
             if step % 100 == 99 or step == num_steps - 1:
                 print(f"tower {step + 1} {time.process_time() - start:.0f}s loss {loss.item():.3f}", flush=True)
         self.model.model.visual.requires_grad_(False)
@@ -141,7 +112,7 @@ class Teacher:
         tokens: Tensor = seen.unflatten(0, (len(screens), networks.NUM_IMAGE_TOKENS))
         return tokens
 
-    def train_language(self, stage: Stage, num_steps: int) -> None:
+    def train_language(self, stage: Stage[dict[world.Task, Noise]], num_steps: int) -> None:
         """Trains the language model on questions about screens that the frozen tower looked at."""
         step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *self.pointers.parameters()])
         pool: list[Seen] = []
@@ -153,8 +124,7 @@ class Teacher:
             else:
                 seen = self.rng.choice(pool)
             answers, pointer = self.losses(seen, self.ask(seen.screens, stage))
-            fall = cosine(step / num_steps) if stage.is_falling else 1.0
-            step_optimizer(answers + stage.pointer * pointer, stage.learning_rate * min(1.0, (step + 1) / 30) * fall)
+            step_optimizer(answers + stage.hints * pointer, stage.rate(step, num_steps))
             if step % 50 == 49 or step == num_steps - 1:
                 losses = f"{answers.item():.3f}, pointer {pointer.item():.3f}"
                 print(f"{stage.name} {step + 1} {time.process_time() - start:.0f}s loss {losses}", flush=True)
@@ -166,30 +136,14 @@ class Teacher:
 
     def losses(self, seen: Seen, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross entropy of the answers, and the loss of PointerHeads; what a screen's questions share runs once."""
-        model = self.model
-        num_screens, num_questions = len(seen.screens), len(batch.tokens) // len(seen.screens)
-        features: Any = (seen.image_tokens.flatten(0, 1),)  # the annotation says a tensor; a tuple, as of the tower
-        cache = DynamicCache(config=model.config.text_config)
-        model.model(
-            input_ids=self.head.expand(num_screens, -1),
-            position_ids=self.positions.expand(-1, num_screens, -1),
-            mm_encoder_outputs={"image": BaseModelOutputWithPooling(pooler_output=features)},
-            past_key_values=cache,
-            use_cache=True,
-        )
-        cache.batch_repeat_interleave(num_questions)
         places = int(self.positions.max()) + 1 + torch.arange(batch.tokens.shape[1])
-        output = model.model(
-            input_ids=batch.tokens,
-            position_ids=places.expand(3, len(batch.tokens), -1),
-            past_key_values=cache,
-            use_cache=True,
-            output_hidden_states=True,
-        )
+        positions = torch.cat([self.positions, places.expand(3, 1, -1)], -1)  # [3, 1, L + T]
+        _, output = forward(self.model, "image", seen.image_tokens, self.head, batch.tokens, positions)
         is_next_label = batch.is_label[:, 1:]
-        log_prob = model.lm_head(output.last_hidden_state[:, :-1][is_next_label]).log_softmax(-1)  # [labels, V]
+        log_prob = self.model.lm_head(output.last_hidden_state[:, :-1][is_next_label]).log_softmax(-1)  # [labels, V]
         answers = -(self.labels[batch.tokens[:, 1:][is_next_label]] * log_prob).sum(-1).mean()
-        return answers, self.pointed(output.hidden_states, seen.image_tokens.repeat_interleave(num_questions, 0), batch)
+        image_tokens = seen.image_tokens.repeat_interleave(len(batch.tokens) // len(seen.screens), 0)
+        return answers, self.pointed(output.hidden_states, image_tokens, batch)
 
     def pointed(self, states: Sequence[Tensor], image_tokens: Tensor, batch: Any) -> Tensor:
         """The loss of PointerHeads on the layers' states [B, T, H]; `image_tokens` [B, 16, H] of each question."""
@@ -197,49 +151,5 @@ class Teacher:
         return self.pointer.loss(hidden, image_tokens, batch.elements)
 
 
-class Optimizer:
-    """AdamW with gradients clipped to norm 1: a function of loss and learning rate."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.adamw = torch.optim.AdamW(parameters, betas=(0.9, 0.98), weight_decay=0.01)
-
-    def __call__(self, loss: Tensor, learning_rate: float) -> None:
-        self.adamw.param_groups[0]["lr"] = learning_rate
-        self.adamw.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.adamw.step()
-
-
-def cosine(done: float) -> float:
-    """From 1 at the beginning to a tenth at the end."""
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
-
-
-def save(model: Any, processor: Any, folder: Path) -> None:
-    """Writes the model in half precision, and the processor; the Auto classes load it in float32."""
-    copy = type(model)(model.config)
-    copy.load_state_dict(model.state_dict())
-    copy.generation_config = model.generation_config
-    copy.half().save_pretrained(folder)
-    processor.save_pretrained(folder)
-    path = folder / "config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["dtype"] = "float32"
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def main() -> None:
-    """Command line: one thread, so that a seed gives the same weights again on the same machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the steps of every stage; 0.01 is a smoke test")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    pretrain(arguments.out, seed=arguments.seed, scale=arguments.scale)
-
-
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, pretrain)

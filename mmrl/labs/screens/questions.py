@@ -97,7 +97,7 @@ def soft_labels(num_tokens: int, processor: Any) -> Tensor:
 
 
 def bells(num_tokens: int, ordered: Sequence[int], blur: float) -> Tensor:
-    """Label distributions [V, V]: the token itself, but for `ordered` tokens a bell of sd `blur` over the neighbours."""
+    """Label distributions [V, V]: the token itself, but a bell of sd `blur` over the neighbours in `ordered`."""
     labels = torch.eye(num_tokens)
     ids = torch.tensor(ordered)
     places = torch.arange(len(ids), dtype=torch.float32)

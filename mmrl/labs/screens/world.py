@@ -1,6 +1,5 @@
 """A world of small windows: their layout, the questions about them, the answers as text, and a verifier."""
 
-import difflib
 import random
 import re
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
+from mmrl.labs import check_split
 from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, Box, draw
 
 Task = Literal["click", "box"]
@@ -84,9 +84,7 @@ def prompts(split: str) -> list[Question]:
     Held out are screens, not names: every colour, kind and pair is asked for in both.
     Raises ValueError for another split.
     """
-    if split not in SPLITS:
-        nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
+    check_split(split, SPLITS)
     task: Task = "click" if split.startswith("click") else "box"
     part = split.removeprefix(f"{task}_")
     return [question(FIRST_SEED[part] + number, task) for number in range(NUM_SCREENS[part])]

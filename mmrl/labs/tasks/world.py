@@ -1,6 +1,5 @@
 """A world of tasks: forms, menus and wizards of two to five clicks, what each click does, and who knows the way."""
 
-import difflib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
+from mmrl.labs import check_split
 from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.screens.world import Element, Screen
 from mmrl.labs.tasks.pages import BACK, PAIRS, Look, Pair, new_screen
@@ -108,9 +108,7 @@ def prompts(split: str) -> list[Asked]:
 
     Held out are pages: a short goal may be asked in both. Raises ValueError for another split.
     """
-    if split not in SPLITS:
-        nearest = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"no split {split!r} (did you mean {nearest!r}?); the splits are {', '.join(SPLITS)}")
+    check_split(split, SPLITS)
     seeds = range(FIRST_SEED[split], FIRST_SEED[split] + NUM_TASKS[split])
     return [Asked(goal(*_wanted(random.Random(seed))), (FirstPage(seed),), {"task": seed}) for seed in seeds]
 
