@@ -16,11 +16,12 @@ class JpegSize:
     """Size in kB (1000 bytes) of the image saved as JPEG, negative for `compressible`: both rewards of DDPO.
 
     Black et al. 2023 (arXiv 2305.13301, section 5.1; github.com/kvablack/ddpo-pytorch). flow_grpo's compressibility is
-    this divided by 500: weight 0.002.
+    this divided by 500: weight 0.002. The range is unbounded on the far side, since a file grows with its image; the
+    near end is 0.
     """
 
     source: ClassVar[str] = "Black et al. 2023 (DDPO), arXiv 2305.13301"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # at most 0 if compressible, else at least 0
+    range: ClassVar[tuple[float, float]] = (float("-inf"), 0.0)  # of the default; (0, inf) for large files
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images"})
@@ -32,6 +33,8 @@ class JpegSize:
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
             raise ValueError(f"quality must be in [1, 100], got {self.quality}")
+        if not self.compressible:
+            object.__setattr__(self, "range", (0.0, float("inf")))  # of this one, not of the class
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, kB; raises ValueError for an image that holds NaN or infinity."""

@@ -13,7 +13,10 @@ from transformers import CLIPModel, CLIPProcessor
 from mmrl.contracts import ConfigError, Placement, RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards.aesthetic import Aesthetic
+from tests.rewards.example import Example
+from tests.rewards.pictures import draw_images
 
+EXAMPLE = Example(draw=draw_images)  # no truth: a model of taste
 CPU = Placement(torch.device("cpu"), torch.float32)
 PUBLISHED = {
     "layers.0.weight": (1024, 768),

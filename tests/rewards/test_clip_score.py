@@ -16,7 +16,11 @@ from mmrl.contracts import ConfigError, Placement, RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards._clip import Library, load_clip, write_tiny_clip
 from mmrl.rewards.clip_score import ClipScore
+from tests.rewards.example import Example
+from tests.rewards.pictures import draw_images
 
+# No truth: which image fits a text best is what the model was trained to say.
+EXAMPLE = Example(draw=draw_images)
 CPU = Placement(torch.device("cpu"), torch.float32)
 TEXTS = ["a red circle", "two blue squares, please", "a red circle", "naïve café 🙂"]
 
@@ -95,7 +99,7 @@ def test_the_score_is_the_published_formula_with_transformers(
         model.logit_scale.fill_(torch.tensor(100.0).log())
         inputs = processor(text=TEXTS, images=images, padding="max_length", truncation=True, return_tensors="pt")
         expected = model(**inputs).logits_per_image.diagonal() / 30  # as flow_grpo has it
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # 8-bit rounding of the processor's resize
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)  # 8-bit rounding of the processor's resize
     assert (found - expected).abs().max() < 0.05 * expected.std()
 
 
@@ -113,7 +117,7 @@ def test_the_score_is_the_published_formula_with_open_clip(
     with torch.no_grad():
         left, right = model.encode_image(torch.stack([preprocess(i) for i in images])), model.encode_text(tokens)
     expected = torch.nn.functional.cosine_similarity(left, right)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
     assert (found - expected).abs().max() < 0.05 * expected.std()
 
 
@@ -179,6 +183,11 @@ def test_a_missing_package_names_its_extra(library: Library, package: str, monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"package {package}.*mmrl\[clip\]"):
         ClipScore(library=library).prepare(CPU)
+
+
+def test_the_range_is_that_of_the_scale() -> None:
+    assert ClipScore().range == ClipScore.range == (-1.0, 1.0)
+    assert ClipScore(scale=2.5).range == (-2.5, 2.5)
 
 
 def test_settings_are_checked() -> None:

@@ -10,6 +10,17 @@ from PIL import Image
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards.jpeg_size import JpegSize
+from tests.rewards.example import Example
+from tests.rewards.example import make_batch as batch_of
+from tests.rewards.pictures import SIDE, draw_images
+
+
+def flat() -> RewardBatch:
+    """Images of one colour: no image of their size has a smaller file."""
+    return batch_of(Outputs(images=torch.zeros(8, 3, SIDE, SIDE)), [""] * 8)
+
+
+EXAMPLE = Example(draw=draw_images, best=flat)
 
 
 @pytest.mark.parametrize("quality", [95, 50])
@@ -50,3 +61,8 @@ def test_an_image_with_nan_cannot_be_judged(make_batch: Callable[..., RewardBatc
 def test_settings_are_checked(quality: int) -> None:
     with pytest.raises(ValueError, match=rf"quality must be in \[1, 100\], got {quality}"):
         JpegSize(quality=quality)
+
+
+def test_the_range_ends_at_nought_on_one_side() -> None:
+    assert JpegSize().range == (-float("inf"), 0.0)
+    assert JpegSize(compressible=False).range == (0.0, float("inf"))
