@@ -1,0 +1,176 @@
+"""How much an answer says that references of its own picture say, and those of other pictures do not: CIDEr-D."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from mmrl.answers import check_tag, shown
+from mmrl.contracts import ConfigError, Granularity, Placement, RewardBatch
+from mmrl.data import Prompt
+from mmrl.rewards._references import judge_answers, ngrams, reference_words, words
+
+ORDERS = (1, 2, 3, 4)
+Ngram = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Of how many documents, each the references of one picture, hold an n-gram."""
+
+    size: int  # documents
+    frequency: Counter[Ngram]
+
+    def weight(self, ngram: Ngram) -> float:
+        """log(size / documents that hold it), those that no document holds as those that one does."""
+        return math.log(self.size / max(1, self.frequency[ngram]))
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The n-grams of a text, weighted, for each n of ORDERS."""
+
+    weights: tuple[dict[Ngram, float], ...]
+    norms: tuple[float, ...]
+    length: int  # in words
+
+
+@dataclass
+class Cider:
+    """10 * mean over n = 1 .. 4, and over the references, of a clipped cosine with a penalty of length, in [0, 10].
+
+      cos_n = exp(-(c - r)^2 / (2 sigma^2)) * sum_w min(g(w), h(w)) h(w) / (|g| |h|)
+
+    with g and h the vectors of the n-grams w of answer and reference `target.answer`, c and r their lengths in words;
+    an entry is count(w) * log(N / d(w)), where d(w) of the N pictures of a corpus have w in one of their references.
+    CIDEr-D of Vedantam et al. 2015 (arXiv 1411.5726), as pycocoevalcap computes it.
+
+    The corpus is the file `corpus`: JSON lines, one picture each, its references under the key `column`, a text or
+    several; the training file itself is one. pycocoevalcap takes d and N from the texts that are scored together;
+    then an answer's score changes with its neighbours, and a batch about one picture is worth 0 throughout, since
+    log(1 / 1) = 0. Also different: words are those of `_references.words`, not of Stanford's tokeniser; lengths
+    are in words, where it counts pairs of words, so that texts of no word and of one are equally long there.
+
+    Only an answer to a prompt with one reference of at least four words can reach 10. 0 for an answer without
+    exactly one `tag` (None: the whole text), or longer than 10,000 letters.
+    """
+
+    corpus: str  # path of a JSON lines file
+
+    source: ClassVar[str] = "Vedantam et al. 2015 (CIDEr), arXiv 1411.5726; github.com/salaniz/pycocoevalcap"
+    range: ClassVar[tuple[float, float]] = (0.0, 10.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
+    batch_size: ClassVar[int | None] = None
+
+    column: str = "answer"
+    sigma: float = 6.0  # words; above 0
+    tag: str | None = "answer"
+    _corpus: Corpus | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_tag(self.tag)
+        if not 0 < self.sigma < math.inf:
+            raise ValueError(f"sigma must be a number of words above 0, got {self.sigma}")
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same with a small corpus of random captions, written to `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "corpus.jsonl"
+        path.write_text("".join(json.dumps({self.column: caption}) + "\n" for caption in _captions(Random(seed))))
+        return replace(self, corpus=str(path))
+
+    def prepare(self, placement: Placement) -> None:
+        """Counts the n-grams of the corpus; ConfigError where that cannot be read, or holds fewer than two pictures."""
+        self._corpus = read_corpus(Path(self.corpus), self.column)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError for a target that is no text or texts with words, or whose words all pictures have."""
+        self._references(prompt)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target that `check` refuses."""
+        assert self._corpus is not None, "prepare comes before score"
+        return judge_answers(batch, self.tag, self._references, self._score)
+
+    def _references(self, prompt: Prompt) -> list[Vectors]:
+        texts = reference_words(prompt)
+        if self._corpus is None:  # the prompt is only checked
+            return []
+        found = [vectors(text, self._corpus) for text in texts]
+        if not any(any(reference.norms) for reference in found):
+            raise ValueError(f"every picture of {self.corpus} has the words of target.answer of {prompt.text!r}")
+        return found
+
+    def _score(self, answer: str, references: list[Vectors]) -> float:
+        assert self._corpus is not None, "score checks it"
+        answered = vectors(words(answer), self._corpus)
+        total = sum(clipped_cosine(answered, reference, self.sigma) for reference in references)
+        return min(10.0, 10 * total / len(references))  # rounding may leave it an ulp above
+
+
+def vectors(text: list[str], corpus: Corpus) -> Vectors:
+    """The weighted n-grams of a text's words."""
+    weights = tuple({w: n * corpus.weight(w) for w, n in ngrams(text, order).items()} for order in ORDERS)
+    return Vectors(weights, tuple(math.hypot(*of_order.values()) for of_order in weights), len(text))
+
+
+def clipped_cosine(answered: Vectors, reference: Vectors, sigma: float) -> float:
+    """The mean of cos_n over n, in [0, 1]; 0 for each n of which one of the texts has nothing."""
+    total = 0.0
+    for g, h, norms in zip(
+        answered.weights, reference.weights, zip(answered.norms, reference.norms, strict=True), strict=True
+    ):
+        if all(norms):
+            total += sum(min(value, h[w]) * h[w] for w, value in g.items() if w in h) / math.prod(norms)
+    gap = answered.length - reference.length
+    return math.exp(-(gap**2) / (2 * sigma**2)) * total / len(ORDERS)
+
+
+def read_corpus(path: Path, column: str) -> Corpus:
+    """The document frequencies of a JSON lines file; raises ConfigError where it is none."""
+    frequency: Counter[Ngram] = Counter()
+    size = 0
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    size += 1
+                    frequency.update(_document(line, column, f"{path}:{number}"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the corpus of cider: {error}") from error
+    if size < 2:
+        raise ConfigError(f"the corpus of cider needs at least two pictures, {path} has {size}")
+    return Corpus(size, frequency)
+
+
+def _document(line: str, column: str, place: str) -> set[Ngram]:
+    """The n-grams of one picture's references."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{place} is not JSON: {error.msg} in {shown(line.strip())}") from error
+    if not isinstance(row, dict) or column not in row:
+        has = ", ".join(row) if isinstance(row, dict) else shown(line.strip())
+        raise ConfigError(f"{place} needs references under {column!r}, got {has}")
+    texts = [row[column]] if isinstance(row[column], str) else row[column]
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{place}: {column!r} must be a text or a list of texts, got {shown(repr(row[column]))}")
+    return {ngram for text in texts for order in ORDERS for ngram in ngrams(words(text), order)}
+
+
+def _captions(random: Random) -> list[list[str]]:
+    """Captions of eight pictures, two each."""
+    things, places = ("cat", "dog", "bird", "boat", "bus"), ("table", "street", "lake", "roof")
+    one = "a {} {} sits on the {}"
+    colours = ("red", "blue", "small", "old")
+    return [
+        [one.format(random.choice(colours), random.choice(things), random.choice(places)) for _ in range(2)]
+        for _ in range(8)
+    ]
