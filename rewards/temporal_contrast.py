@@ -1,18 +1,18 @@
 """A bonus for right answers where the order of the frames helped to find them (T-GRPO)."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
+from mmrl.rewards._held import Holder
 
 
 @dataclass(frozen=True)
-class TemporalContrast:
+class TemporalContrast(Holder):
     """1 for each answer that is right, in groups that are as good on ordered frames as the shuffled ones allow, else 0.
 
     Feng et al. 2025, "Video-R1", arXiv 2503.21776, section 3.1: with p the mean of `reward` over a group's answers and
@@ -41,16 +41,7 @@ class TemporalContrast:
             raise ValueError(f"share must be at least 0, got {self.share}")
         if self.reward.granularity != "sample":
             raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
-        object.__setattr__(self, "needs", self.needs | self.reward.needs)  # of this one, not of the class
-
-    def prepare(self, placement: Placement) -> None:
-        """Loads the weights of the reward that it holds, if it has some."""
-        if hasattr(self.reward, "prepare"):
-            self.reward.prepare(placement)
-
-    def tiny(self, seed: int, folder: Path) -> "TemporalContrast":
-        """The same with the tiny twin of the reward that it holds, if that has one."""
-        return replace(self, reward=self.reward.tiny(seed, folder)) if hasattr(self.reward, "tiny") else self
+        self.says(needs=self.needs | self.needs_of_held())
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32 in {0, 1}; 0 for the controls."""

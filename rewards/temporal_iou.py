@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmrl.answers import ParseError, check_tag, extract, read_span
+from mmrl.answers import ParseError, Span, check_tag, extract, read_span
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
+from mmrl.rewards._spans import giou, iou, is_seconds, true_span
 
 Kind = Literal["iou", "giou", "timestamp_aware"]
-Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -48,45 +48,36 @@ class TemporalIou:
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise ValueError(f"threshold must be in (0, 1], got {self.threshold}")
 
+        if self.kind == "timestamp_aware":
+            object.__setattr__(self, "needs", self.needs | {"target.duration"})  # of this one, not of the class
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError for a target that is no span, or lacks the duration that is asked for."""
+        self._target(prompt)
+
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no span, or lacks the duration that is asked for."""
+        """[B] float32; raises ValueError for a target that `check` refuses."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         scores = [self._score(text, prompt) for text, prompt in zip(batch.outputs.texts, batch.prompts, strict=True)]
         return torch.tensor(scores, dtype=torch.float32)
 
     def _score(self, text: str, prompt: Prompt) -> float:
-        true, duration = _target(prompt), _duration(prompt) if self.kind == "timestamp_aware" else math.inf
+        true, duration = self._target(prompt)
         try:
-            start, end = read_span(extract(text, self.tag))
+            answered = read_span(extract(text, self.tag))
         except ParseError:
             return 0.0
-        if not start < end:
+        if not answered[0] < answered[1]:
             return 0.0
-        value = _overlap((start, end), true, self.kind)
-        if self.kind == "timestamp_aware":
-            value *= math.prod(max(0.0, 1 - abs(a - b) / duration) for a, b in zip((start, end), true, strict=True))
+        value = (1 + giou(answered, true)) / 2 if self.kind == "giou" else iou(answered, true)
+        value *= math.prod(max(0.0, 1 - abs(a - b) / duration) for a, b in zip(answered, true, strict=True))
         return value if self.threshold is None else float(value >= self.threshold)
 
-
-def _overlap(a: Span, b: Span, kind: Kind) -> float:
-    shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
-    union, hull = (a[1] - a[0]) + (b[1] - b[0]) - shared, max(a[1], b[1]) - min(a[0], b[0])
-    return (1 + shared / union - (hull - union) / hull) / 2 if kind == "giou" else shared / union
-
-
-def _target(prompt: Prompt) -> Span:
-    span = prompt.target["span"]
-    if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_is_seconds, span)) or span[0] >= span[1]:
-        raise ValueError(f"target.span must be [start, end] in seconds, 0 <= start < end, got {span!r}")
-    return float(span[0]), float(span[1])
-
-
-def _duration(prompt: Prompt) -> float:
-    duration = prompt.target.get("duration")
-    if not _is_seconds(duration) or not duration:
-        raise ValueError(f"kind timestamp_aware needs target.duration in seconds, above 0, got {duration!r}")
-    return float(duration)
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    def _target(self, prompt: Prompt) -> tuple[Span, float]:
+        """The true span, and the duration that errors are measured by: infinite where they are not."""
+        span, duration = true_span(prompt.target["span"], "target.span"), prompt.target.get("duration")
+        if self.kind != "timestamp_aware":
+            return span, math.inf
+        if not is_seconds(duration) or not duration:
+            raise ValueError(f"kind timestamp_aware needs target.duration in seconds, above 0, got {duration!r}")
+        return span, float(duration)

@@ -1,6 +1,8 @@
 """T-GRPO's bonus: only for right answers, only where ordered frames are as good as shuffled ones allow."""
 
+import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,20 @@ from mmrl.data import Outputs, Prompt
 from mmrl.keys import generator
 from mmrl.parts import build as build_parts
 from mmrl.plugins import build
+from mmrl.rewards.cider import Cider
 from mmrl.rewards.exact_answer import ExactAnswer
 from mmrl.rewards.temporal_contrast import TemporalContrast
+from tests.rewards.example import Example, answers
+
+
+def draw(given: random.Random) -> RewardBatch:
+    """Answers of which some are right, the last one of each group a control."""
+    texts = given.choices(["<answer>red</answer>", "<answer>blue</answer>", "red"], k=12)
+    return replace(answers(texts, {"answer": "red"}), is_control=torch.arange(12) % 4 == 3)
+
+
+# No batch scores 1 throughout: a group needs controls, and these score 0.
+EXAMPLE = Example(draw=draw, settings={"reward": {"name": "exact_answer"}})
 
 
 def batch(answers: str, controls: str, groups: str) -> RewardBatch:
@@ -93,3 +107,11 @@ def test_a_run_without_controls_is_refused_before_anything_is_loaded() -> None:
     held = "{name: temporal_contrast, reward: {name: format_tags, tags: [answer]}}"
     with pytest.raises(ConfigError, match=r"set sampler\.controls"):
         build_parts(load_config("quickstart_gui", [f"rewards=[{held}]", "evaluation=null"]))
+
+
+def test_the_reward_that_it_holds_is_prepared_and_checked(tmp_path: Path) -> None:
+    twin = TemporalContrast(Cider("nowhere.jsonl")).tiny(0, tmp_path)
+    assert isinstance(twin.reward, Cider) and twin.reward.corpus.startswith(str(tmp_path))
+    with pytest.raises(ValueError, match=r"target\.answer must be a text"):
+        twin.check(Prompt("?", target={"answer": 3}))
+    assert twin.needs == {"controls", "model", "texts", "target.answer"}

@@ -1,6 +1,7 @@
 """Temporal IoU against a fine grid of times and numbers by hand."""
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,26 @@ from hypothesis import strategies as st
 
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
+from mmrl.plugins import build
 from mmrl.rewards.temporal_iou import TemporalIou
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
 WHOLE = st.integers(0, 40)
+TARGET = {"span": [2, 6], "duration": 40}
+
+
+def draw(given: random.Random) -> RewardBatch:
+    """The true span with ends that are more and more off, and no span."""
+    texts = ["<answer>soon</answer>"]
+    for row in range(7):
+        start, length = abs(2 + given.gauss(0, row / 2)), 0.1 + abs(3.9 + given.gauss(0, row / 2))
+        texts.append(f"<answer>{start:.2f} to {start + length:.2f}</answer>")
+    return answers(texts, TARGET)
+
+
+EXAMPLE = Example(draw=draw, best=lambda: answers(["<think>1 to 9</think><answer>2 to 6</answer>"] * 4, TARGET))
 
 
 def scores(make_batch: Make, answers: list[str], target: dict[str, Any], **settings: Any) -> list[float]:
@@ -90,3 +107,29 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 def test_the_score_is_float32(make_batch: Make) -> None:
     batch = make_batch(Outputs(texts=("<answer>2 to 6</answer>",)), ["when?"], [{"span": (2, 6)}])
     assert TemporalIou().score(batch).dtype == torch.float32
+
+
+def test_a_prompt_is_checked_as_it_is_judged() -> None:
+    reward, prompt = TemporalIou(kind="timestamp_aware"), answers(["1 to 2"], {"span": [2, 6]}).prompts[0]
+    TemporalIou().check(prompt)
+    with pytest.raises(ValueError, match=r"needs target\.duration"):
+        reward.check(prompt)
+    assert reward.needs - TemporalIou().needs == {"target.duration"}
+    assert build("rewards", {"name": "temporal_iou"}).needs == {"texts", "target.span"}
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from(["iou", "giou", "timestamp_aware"]))
+def test_any_text_has_a_score(texts: list[str], kind: Any) -> None:
+    check_scores(TemporalIou(kind=kind, tag=None), answers(texts, TARGET))
+
+
+def test_hostile_texts_have_scores() -> None:
+    check_scores(TemporalIou(kind="giou"), answers(HOSTILE, TARGET))
+    check_scores(TemporalIou(kind="timestamp_aware", tag=None), answers(HOSTILE, TARGET))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_has_a_score(piece: str) -> None:
+    check_scores(TemporalIou(), answers(megabytes(piece), TARGET))
+    check_scores(TemporalIou(tag=None), answers(megabytes(piece), TARGET))
