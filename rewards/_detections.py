@@ -34,7 +34,23 @@ def read_detections(text: str, tag: str | None, canvas: Canvas) -> list[Detected
 
     Raises ParseError for anything else, a confidence outside of [0, 1], and more than MAX_DETECTIONS.
     """
-    inner = _unfenced(extract(text, tag)).strip()
+    return [_detection(one, canvas) for one in _items(text, tag)]
+
+
+def read_boxes(text: str, tag: str | None, canvas: Canvas) -> list[Box]:
+    """The boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
+
+    One box needs no list around it. Corners are as written. Raises ParseError as `read_detections` does.
+    """
+    items = _items(text, tag)
+    if len(items) == 4 and all(map(is_number, items)):
+        items = [items]
+    return [_detection(one, canvas).box if isinstance(one, dict) else _corners(one, canvas) for one in items]
+
+
+def _items(text: str, tag: str | None) -> list[object]:
+    """The entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of none."""
+    inner = unfenced(extract(text, tag)).strip()
     if inner.rstrip(".").casefold() == "no objects":
         return []
     found = read_literal(inner)
@@ -43,10 +59,11 @@ def read_detections(text: str, tag: str | None, canvas: Canvas) -> list[Detected
         raise ParseError(f"detections are a list, got {shown(inner)}")
     if len(found) > MAX_DETECTIONS:
         raise ParseError(f"an answer may hold {MAX_DETECTIONS} detections, got {len(found)}")
-    return [_detection(one, canvas) for one in found]
+    return found
 
 
-def _unfenced(text: str) -> str:
+def unfenced(text: str) -> str:
+    """What stands in the one fence of three backticks around a whole text; the text itself where there is no fence."""
     parts = text.split("```")
     if len(parts) == 1:
         return text
@@ -59,16 +76,21 @@ def _detection(found: object, canvas: Canvas) -> DetectedBox:
     if not isinstance(found, dict):
         raise ParseError(f"a detection is a dictionary, got {shown(str(found))}")
     place, confidence, label = (_one(found, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
-    if not isinstance(place, list) or len(place) != 4 or not all(map(is_number, place)):
-        raise ParseError(f"a detection needs a box of four numbers, got {shown(str(place))}")
+    box = _corners(place, canvas)
     if confidence is None:
         confidence = 1.0
     if not isinstance(confidence, int | float) or isinstance(confidence, bool) or not 0 <= confidence <= 1:
         raise ParseError(f"a confidence is a number between 0 and 1, got {shown(str(confidence))}")
     if label is not None and not isinstance(label, str):
         raise ParseError(f"a label is a text, got {shown(str(label))}")
+    return DetectedBox(box, float(confidence), label)
+
+
+def _corners(place: object, canvas: Canvas) -> Box:
+    if not isinstance(place, list) or len(place) != 4 or not all(map(is_number, place)):
+        raise ParseError(f"a detection needs a box of four numbers, got {shown(str(place))}")
     x1, y1, x2, y2 = place
-    return DetectedBox(canvas.box_to_original((x1, y1, x2, y2)), float(confidence), label)
+    return canvas.box_to_original((x1, y1, x2, y2))
 
 
 def _one(found: dict[str, object], names: tuple[str, ...]) -> object:

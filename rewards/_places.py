@@ -1,6 +1,6 @@
 """What rewards of points and boxes share: the target and the answer, both in pixels of the original image."""
 
-import math
+import sys
 from typing import Any
 
 import torch
@@ -18,8 +18,12 @@ def target_boxes(batch: RewardBatch) -> Tensor:
 
     Raises ValueError where one is not four finite numbers with x1 < x2 and y1 < y2: no answer can be judged by it.
     """
-    boxes = [true_box(prompt.target["box"], "target.box", prompt) for prompt in batch.prompts]
-    return torch.tensor(boxes, dtype=torch.float64).view(-1, 4)
+    return torch.tensor(list(map(target_box, batch.prompts)), dtype=torch.float64).view(-1, 4)
+
+
+def target_box(prompt: Prompt) -> Box:
+    """`target.box` of a prompt; raises ValueError as `target_boxes` does."""
+    return true_box(prompt.target["box"], "target.box", prompt)
 
 
 def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list[str] | None]:
@@ -99,4 +103,4 @@ def canvas_of(batch: RewardBatch, row: int) -> Canvas:
 
 def is_number(value: object) -> bool:
     """Whether this is a finite number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

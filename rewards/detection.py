@@ -1,4 +1,4 @@
-"""Did the answer find all objects, with boxes that fit and confidences that know? Visual-RFT's detection reward."""
+"""Did the answer find all objects, with boxes that fit? The rewards of Visual-RFT, Vision-R1 and VLM-R1."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -8,34 +8,53 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, check_tag
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.coordinates import Box, Canvas
-from mmrl.rewards._detections import (
-    DetectedBox,
-    box_overlaps,
-    pairs_by_confidence,
-    pairs_by_overlap,
-    read_detections,
+from mmrl.data import Prompt
+from mmrl.rewards._detection_scores import (
+    COCO_THRESHOLDS,
+    Compared,
+    Matching,
+    compare,
+    mean_average_precision,
+    vision_r1,
+    visual_rft,
 )
+from mmrl.rewards._detections import read_detections
 from mmrl.rewards._places import canvas_of, target_detections
 
-Matching = Literal["confidence", "hungarian"]
+Kind = Literal["visual_rft", "vision_r1", "map", "map50", "map_length"]
 
 
 @dataclass(frozen=True)
 class Detection:
-    """Weighted mean of two parts, each in [0, 1] and 1 for the true boxes with full confidence.
+    """How well the answered list of boxes is that of `target.boxes`, in [0, 1]; n answered, m true.
 
-    Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Answered boxes that overlap a true one by an IoU above
-    `threshold` are matched with it, one with one: each by falling confidence with the best that is free (`confidence`,
-    the paper's), or so that the sum of IoUs is largest (`hungarian`). With n answered and m true:
+    `visual_rft` (Liu et al. 2025, arXiv 2503.01785, section 3.2) is the weighted mean of two parts. Answered boxes that
+    overlap a true one by an IoU above `threshold` are matched with it, one with one: each by falling confidence with
+    the best that is free (`confidence`, the paper's), or so that the sum of IoUs is largest (`hungarian`).
       overlap     sum of IoU over the pairs / max(n, m)
       confidence  max(0, sum of c over the pairs - sum of c over the other answered boxes) / max(n, m)
     The paper adds the two (and a format term): that is this reward with weight 2. Its confidence part is the mean of c
     (matched) and 1 - c (not matched), so that boxes far from everything with confidence 0 raise it; here the same
     slopes start from 0. A box that matches nothing, or that is written again, never raises the score.
 
-    No boxes for no objects scores 1; boxes for none, and none for some, 0. So does an answer that is not one list of
-    detections in its `tag` (None: the whole text). With `labels` a pair needs the same label too, but for capitals.
+    `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w =
+    `format_weight` for a list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with
+    q(x; a, b) = 0 below a, 1 above b, x between, and from iteration `strict_from` on with the numbers in brackets,
+      recall      q(pairs with an IoU of at least 0.5 [0.75] / m; 0.5, 0.75)
+      precision   sum over the pairs of q(IoU; 0.5, 0.75 [0.75, 0.9]) / n
+    The paper's code takes GIoU for IoU, matches by distances in pixels, and first divided by the number of pairs: two
+    boxes of which one is far from the only truth had a precision of 1, here 1/2.
+
+    `map` and `map50` (Shen et al. 2025, VLM-R1, arXiv 2504.07615) are COCO's average precision of one image over IoUs
+    of 0.5, 0.55 ... 0.95, or at 0.5; with `labels` its mean over labels. Confidences that are not written are 1, and
+    equal ones are one step of the curve: in the paper's code they count in their order, so that any number of wrong
+    boxes behind a right one is free (1.0 for one right and 9 wrong, here 0.1). Labels that are not in the truth have a
+    precision of 0 here; there they are left out. `map_length` is `map` in the order written, as theirs (odLength),
+    times min(1, m / n).
+
+    No boxes for no objects scores 1; boxes for none, and none for some, 0 (the latter earns its format in `vision_r1`).
+    So does an answer that is not one list of detections in its `tag` (None: the whole text). With `labels` a pair needs
+    the same label too, but for capitals (`target.labels`).
     """
 
     source: ClassVar[str] = "Liu et al. 2025 (Visual-RFT), arXiv 2503.01785"
@@ -45,17 +64,24 @@ class Detection:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.boxes"})
     batch_size: ClassVar[int | None] = None
 
-    overlap_weight: float = 1.0  # at least 0
-    confidence_weight: float = 1.0  # at least 0
-    threshold: float = 0.5  # in [0, 1)
-    matching: Matching = "confidence"
+    kind: Kind = "visual_rft"
+    overlap_weight: float = 1.0  # of visual_rft, at least 0
+    confidence_weight: float = 1.0  # of visual_rft, at least 0
+    threshold: float = 0.5  # of visual_rft, in [0, 1)
+    matching: Matching = "confidence"  # of visual_rft
+    format_weight: float = 1.0  # of vision_r1, at least 0
+    strict_from: int | None = 1500  # of vision_r1: the iteration of its code; None: never
     labels: bool = False
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
         check_tag(self.tag)
-        if self.matching not in get_args(Matching):
-            raise ValueError(f"matching must be one of {', '.join(get_args(Matching))}, got {self.matching!r}")
+        for name, value, choices in (
+            ("kind", self.kind, get_args(Kind)),
+            ("matching", self.matching, get_args(Matching)),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
         if min(self.overlap_weight, self.confidence_weight) < 0 or self.overlap_weight + self.confidence_weight == 0:
@@ -63,44 +89,50 @@ class Detection:
                 f"overlap_weight and confidence_weight must be at least 0 and not both 0, "
                 f"got {self.overlap_weight} and {self.confidence_weight}"
             )
+        if self.format_weight < 0 or (self.strict_from is not None and self.strict_from < 0):
+            raise ValueError(
+                f"format_weight and strict_from must be at least 0, got {self.format_weight} and {self.strict_from}"
+            )
+        if self.labels:
+            object.__setattr__(self, "needs", self.needs | {"target.labels"})
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no list of boxes, or lacks a label for each."""
+        target_detections(prompt, self.labels)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for targets that are no boxes (or labels), or a prompt without an image."""
         assert batch.outputs.texts is not None, "scoring checks needs"
+        is_strict = self.strict_from is not None and batch.iteration >= self.strict_from
         scores = []
         for row, text in enumerate(batch.outputs.texts):
             boxes, labels = target_detections(batch.prompts[row], self.labels)
-            scores.append(self._judge(text, canvas_of(batch, row), boxes, labels))
+            canvas = canvas_of(batch, row)
+            try:
+                found = read_detections(text, self.tag, canvas)
+            except ParseError:
+                scores.append(0.0)
+                continue
+            if found and boxes:
+                compared = compare(found, boxes, labels, is_ordered=self.kind == "map_length")
+                scores.append(self._judge(compared, is_strict))
+            elif self.kind == "vision_r1" and boxes:
+                scores.append(self._with_format(0.0, 0.0))
+            else:
+                scores.append(float(not found and not boxes))
         return torch.tensor(scores, dtype=torch.float32)
 
-    def _judge(self, text: str, canvas: Canvas, boxes: list[Box], labels: list[str] | None) -> float:
-        try:
-            found = read_detections(text, self.tag, canvas)
-        except ParseError:
-            return 0.0
-        most = max(len(found), len(boxes))
-        if most == 0:
-            return 1.0
-        overlap, confidence = self._parts(found, boxes, labels)
-        total = self.overlap_weight + self.confidence_weight
-        return (self.overlap_weight * overlap + self.confidence_weight * max(0.0, confidence)) / (most * total)
+    def _judge(self, compared: Compared, is_strict: bool) -> float:
+        if self.kind == "visual_rft":
+            overlap, confidence = visual_rft(compared, self.threshold, self.matching)
+            total = self.overlap_weight + self.confidence_weight
+            return (self.overlap_weight * overlap + self.confidence_weight * confidence) / total
+        if self.kind == "vision_r1":
+            return self._with_format(*vision_r1(compared, is_strict))
+        thresholds = (0.5,) if self.kind == "map50" else COCO_THRESHOLDS
+        value = mean_average_precision(compared, thresholds, is_ordered=self.kind == "map_length")
+        num_answered, num_true = compared.overlap.shape
+        return value * min(1.0, num_true / num_answered) if self.kind == "map_length" else value
 
-    def _parts(self, found: list[DetectedBox], boxes: list[Box], labels: list[str] | None) -> tuple[float, float]:
-        """Sum of IoU over the pairs; sum of confidences over the pairs less that of the other boxes."""
-        distinct = {one.box: one for one in reversed(found)}  # the first of those with the same box
-        first = sorted(distinct.values(), key=lambda one: one.box)  # ties do not depend on the order of the answer
-        answered = torch.tensor([one.box for one in first], dtype=torch.float64).view(-1, 4)
-        overlap = box_overlaps(answered, torch.tensor(boxes, dtype=torch.float64).view(-1, 4))
-        overlap = torch.where(overlap > self.threshold, overlap, 0.0)
-        if labels is not None:
-            said = [None if one.label is None else _plain(one.label) for one in first]
-            same = [[name == _plain(label) for label in labels] for name in said]
-            overlap = overlap * torch.tensor(same, dtype=torch.float64).view(overlap.shape)
-        confidence = torch.tensor([one.confidence for one in first], dtype=torch.float64)
-        pairs = pairs_by_confidence(overlap, confidence) if self.matching == "confidence" else pairs_by_overlap(overlap)
-        sure = sum(float(confidence[row]) for row, _ in pairs)
-        return sum(float(overlap[pair]) for pair in pairs), 2 * sure - sum(one.confidence for one in found)
-
-
-def _plain(label: str) -> str:
-    return " ".join(label.split()).casefold()
+    def _with_format(self, recall: float, precision: float) -> float:
+        return (self.format_weight + recall + precision) / (self.format_weight + 2)

@@ -9,7 +9,8 @@ from torch import Tensor
 from mmrl.actions import Action
 from mmrl.answers import check_tag
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.rewards._places import answered_clicks, target_boxes
+from mmrl.data import Prompt
+from mmrl.rewards._places import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class GaussianClick:
                 f"point_weight and coverage_weight must be at least 0 and not both 0, "
                 f"got {self.point_weight} and {self.coverage_weight}"
             )
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no box."""
+        target_box(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""

@@ -1,4 +1,4 @@
-"""Is the action the right one, on the right place, with the right text? The rewards of GUI-R1 and UI-R1."""
+"""Is the action the right one, on the right place, with the right text? GUI-R1, UI-R1 and AgentCPM-GUI."""
 
 import math
 from dataclasses import dataclass
@@ -27,11 +27,14 @@ class GuiAction:
       scroll        where the direction is `target.input_text`; of hotkey, where the keys are.
     What the target does not say, and the other kinds, are right by their kind; an action that is its kind only (dialect
     `ui_r1`) lacks what the target does say. An answer that is not understood, or is
-    several actions, scores 0, and the argument of an action of the wrong kind never counts.
+    several actions, scores `malformed`, and the argument of an action of the wrong kind never counts.
 
     Luo et al. 2025 (GUI-R1, arXiv 2504.10458): kind and argument or nothing, a radius of 140 pixels, F1 0.5 (their
     words also match parts of words; not here). Lu et al. 2025 (UI-R1, arXiv 2503.21620) add a point for the kind and
-    one for the coordinate: that is `type_weight` 0.5 with weight 2.
+    one for the coordinate: that is `type_weight` 0.5 with weight 2. Zhang et al. 2025 (AgentCPM-GUI, arXiv 2506.01391,
+    section 3.5.1) take away a point for what is no action: -1 malformed, 0 wrong, 1 right, a point in the true box;
+    that is `malformed` -1, with `min_f1` 1 for texts that have to be the same words (they do not say how texts are
+    compared).
     """
 
     source: ClassVar[str] = "Luo et al. 2025 (GUI-R1), arXiv 2504.10458"
@@ -45,6 +48,7 @@ class GuiAction:
     radius: float = 140.0  # above 0; GUI-R1's
     radius_unit: RadiusUnit = "pixels"  # of the image as the model sees it; `share`: both axes run from 0 to 1
     min_f1: float = 0.5  # in (0, 1]
+    malformed: float = 0.0  # in [-1, 0]: what an answer scores that is no action; AgentCPM-GUI's is -1
 
     def __post_init__(self) -> None:
         if self.radius_unit not in get_args(RadiusUnit):
@@ -53,6 +57,13 @@ class GuiAction:
             raise ValueError(f"type_weight must be in [0, 1], got {self.type_weight}")
         if not self.radius > 0 or not 0 < self.min_f1 <= 1:
             raise ValueError(f"radius must be above 0 and min_f1 in (0, 1], got {self.radius} and {self.min_f1}")
+        if not -1 <= self.malformed <= 0:
+            raise ValueError(f"malformed must be in [-1, 0], got {self.malformed}")
+        object.__setattr__(self, "range", (float(self.malformed), 1.0))
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no action, or its place or text is none."""
+        _Wanted.of(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no action, or whose place or text is none."""
@@ -60,11 +71,13 @@ class GuiAction:
         scores = []
         for row, action in enumerate(batch.outputs.actions):
             wanted = _Wanted.of(batch.prompts[row])
-            if action is None or action.kind != wanted.kind:
+            if action is None:
+                scores.append(self.malformed)
+            elif action.kind != wanted.kind:
                 scores.append(0.0)
-                continue
-            is_right = self._is_right(action, wanted, canvas_of(batch, row))
-            scores.append(1.0 if is_right else self.type_weight)
+            else:
+                is_right = self._is_right(action, wanted, canvas_of(batch, row))
+                scores.append(1.0 if is_right else self.type_weight)
         return torch.tensor(scores, dtype=torch.float32)
 
     def _is_right(self, action: Action, wanted: "_Wanted", canvas: Canvas) -> bool:

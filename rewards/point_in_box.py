@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mmrl.answers import check_tag
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.rewards._places import answered_clicks, target_boxes
+from mmrl.data import Prompt
+from mmrl.rewards._places import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class PointInBox:
 
     def __post_init__(self) -> None:
         check_tag(self.tag)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no box."""
+        target_box(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
