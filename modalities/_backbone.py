@@ -43,7 +43,7 @@ class Backbone:
     def hidden(
         self,
         tokens: Tensor,
-        mask: Tensor | Mapping[str, Tensor],
+        mask: Any,
         positions: Tensor,
         *,
         media: Mapping[str, Tensor] | None = None,
@@ -51,7 +51,7 @@ class Backbone:
     ) -> Tensor:
         """Last hidden states [n, T, H] of tokens [n, T] at positions [A, n, T], without a cache.
 
-        `mask`: [n, T], or [n, 1, T, T] (one for each kind of attention) where the rows are trees.
+        `mask`: [n, T], or, where the rows are trees, [n, 1, T, T] or a BlockMask, one for each kind of layer.
         """
         extra = {"token_type_ids": token_types} if self.reads_token_types and token_types is not None else {}
         output = self.model.model(

@@ -1,15 +1,18 @@
 """A prompt and all its answers as one row under a tree mask: one forward pass, no cache, so checkpointing works."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmrl.modalities._attention import FLEX, attention_of, block_mask
 from mmrl.modalities._backbone import Answers, Backbone
 from mmrl.modalities._inputs import EncodedPrompt, Side, join_media, pad_rows
 
 PROMPT, PADDING = -1, -2  # members that are not answers
+Rule = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # row, head, query, key -> bool: sees it
 
 
 @dataclass(frozen=True)
@@ -25,24 +28,33 @@ class PackedRows:
     member: Tensor  # [P, T] int64: number of the answer within its row; PROMPT, PADDING
     step: Tensor  # [P, T] int64: how many tokens of its own branch stand before it
 
-    def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
-        """[P, T, T] bool, query by key: the prompt and the own answer, up to the token itself.
+    def rule(self, window: int | None = None, images_see_ahead: bool = False) -> Rule:
+        """A token sees the prompt and its own answer, up to itself. Made of indices: a `mask_mod` of flex_attention.
 
         window: how many tokens back a sliding layer looks, itself included. images_see_ahead: the tokens of one image
         see each other in both directions, however far apart (Gemma 3).
         """
-        key, query = self.member[:, None, :], self.member[:, :, None]
-        is_branch = (key == PROMPT) | (key == query)
-        distance = self.step[:, :, None] - self.step[:, None, :]
-        allowed = is_branch & (distance >= 0)
-        if window is not None:
-            allowed &= distance < window
-        if images_see_ahead:
-            block = _image_blocks(self.token_types)
-            allowed |= (block[:, :, None] == block[:, None, :]) & (block[:, :, None] > 0)
-        allowed &= key != PADDING
-        # padding looks at itself: a row that sees nothing would be NaN
-        return allowed | torch.eye(allowed.shape[1], dtype=torch.bool, device=allowed.device)
+        member, step = self.member, self.step
+        block = _image_blocks(self.token_types) if images_see_ahead else None
+
+        def sees(row: Tensor, _head: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+            is_branch = (member[row, key] == PROMPT) | (member[row, key] == member[row, query])
+            distance = step[row, query] - step[row, key]
+            allowed = is_branch & (distance >= 0)
+            if window is not None:
+                allowed = allowed & (distance < window)
+            if block is not None:
+                allowed = allowed | ((block[row, key] == block[row, query]) & (block[row, query] > 0))
+            # padding looks at itself: a row that sees nothing would be NaN
+            return (allowed & (member[row, key] != PADDING)) | (query == key)
+
+        return sees
+
+    def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
+        """[P, T, T] bool, query by key: the rule at every place."""
+        rows, length = self.member.shape
+        row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
+        return self.rule(window, images_see_ahead)(row[:, None, None], None, place[:, None], place)
 
 
 def _image_blocks(token_types: Tensor) -> Tensor:
@@ -111,20 +123,22 @@ def _row(prompt: EncodedPrompt, read: Sequence[Tensor], num_axes: int) -> tuple[
     )
 
 
-def _masks(backbone: Backbone, rows: PackedRows) -> Tensor | Mapping[str, Tensor]:
-    """[P, 1, T, T] as the attention takes it, one for each kind of layer where the model has several."""
-    config = backbone.model.config.get_text_config()
-    ahead = backbone.reads_token_types
-    full = _as_taken(backbone, rows.may_see(images_see_ahead=ahead))
+def _masks(backbone: Backbone, rows: PackedRows) -> Any:
+    """The mask as the attention takes it, one for each kind of layer where the model has several."""
+    config, ahead = backbone.model.config.get_text_config(), backbone.reads_token_types
+    attention = attention_of(backbone.model)
+    full = _as_taken(attention, rows, None, ahead)
     if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
         return full
-    sliding = rows.may_see(window=config.sliding_window, images_see_ahead=ahead)
-    return {"full_attention": full, "sliding_attention": _as_taken(backbone, sliding)}
+    sliding = _as_taken(attention, rows, config.sliding_window, ahead)
+    return {"full_attention": full, "sliding_attention": sliding}
 
 
-def _as_taken(backbone: Backbone, allowed: Tensor) -> Tensor:
-    """Bool for scaled_dot_product_attention; an additive mask in float32 for the eager way."""
-    mask = allowed[:, None]
-    if backbone.model.config.get_text_config()._attn_implementation != "eager":
+def _as_taken(attention: str, rows: PackedRows, window: int | None, ahead: bool) -> Any:
+    """A BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for the eager way."""
+    if attention == FLEX:
+        return block_mask(rows.rule(window, ahead), rows.tokens)
+    mask = rows.may_see(window, ahead)[:, None]
+    if attention != "eager":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)

@@ -13,6 +13,7 @@ from torch import nn
 from mmrl.contracts import ConfigError, Placement
 from mmrl.coordinates import Convention
 from mmrl.data import Prompt
+from mmrl.modalities._attention import FLEX, attention_of, loaded_with, not_as_asked, takes_trees, use_flex
 from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._encoder import PromptEncoder
@@ -40,7 +41,8 @@ class VisionLanguage(TokenPolicy):
     `sharing`: how an update runs a prompt once for its answers. `cache` expands the prompt's cache (under
     `gradient_checkpointing` only the vision tower is then checkpointed), `packed` makes one row of prompt and answers,
     `none` repeats the prompt; `auto` is `packed` under checkpointing, else `cache`. What cannot share falls back to
-    none; `sharing_used` says so. `attention` names an implementation of transformers. `coordinates`: the unit that the
+    none; `sharing_used` says so. `attention` names an implementation of transformers; `flex_attention` is the language
+    model's alone, and sdpa takes its place on a CPU, where it has no backward pass. `coordinates`: the unit that the
     model writes coordinates in, by default its family's. Longer prompts than `max_prompt_tokens` are refused.
     `family` is a model_type of transformers, for hub names that do not tell it; only `tiny` asks.
     """
@@ -84,8 +86,10 @@ class VisionLanguage(TokenPolicy):
         """Loads model and processor. Raises ConfigError when they cannot be found or are of another kind."""
         self._placement = placement
         dtype = torch.float32 if self.lora is None else placement.dtype
-        self._model, processor = load(self.model, dtype, self.attention, self.model_file)
+        self._model, processor = load(self.model, dtype, loaded_with(self.attention), self.model_file)
         self._model.requires_grad_(False).eval().to(placement.device)
+        if self.attention == FLEX:
+            use_flex(self._model, self.model)
         check_finite(self.model, self._model)
         tokens = media_tokens(self._model.config, processor)
         self._banned = tuple(sorted({*tokens.values(), *without_text(len(self.head.weight), processor.tokenizer)}))
@@ -246,9 +250,9 @@ class VisionLanguage(TokenPolicy):
         if other:
             return "none", f"{self._model.config.model_type} has layers of {', '.join(other)}"
         wanted: Way = self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
-        if wanted == "packed" and config._attn_implementation not in ("sdpa", "eager"):
-            return "none", f"attention {config._attn_implementation} takes no tree mask"
-        return wanted, ""
+        if wanted == "packed" and not takes_trees(self._model):
+            return "none", f"attention {attention_of(self._model)} takes no tree mask"
+        return wanted, not_as_asked(self._model, self.attention)
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
