@@ -2,8 +2,12 @@
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -26,8 +30,17 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value].
 Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
 Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
 At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
+INTERRUPTED = 130  # the exit code of Ctrl-C, as shells have it
 _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
 _is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
+
+
+class _Stopped(BaseException):
+    """Ctrl-C, and what there is to say of it.
+
+    Not a KeyboardInterrupt: typer ends one without a word, and Python ends the process by the signal where one passed
+    through an import.
+    """
 
 
 @app.callback()
@@ -64,9 +77,14 @@ def train(
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
         checked, folder = start.new_run(config, changes, out, is_main=_is_main)
-    from mmrl import run
+    try:
+        from mmrl import run
 
-    outcome = run.train(checked, folder, resume=resume is not None)
+        outcome = run.train(checked, folder, resume=resume is not None)
+    except (KeyboardInterrupt, _Stopped) as error:
+        if resume is None and _is_main:
+            start.forget(folder)
+        raise _Stopped(_where_it_stopped(folder)) from error
     if _is_main:
         print(outcome)
     if not outcome.is_complete:
@@ -181,7 +199,8 @@ def main() -> NoReturn:
     # a user's own plug-ins are found in the working folder, but never shadow an installed package
     sys.path.append(os.getcwd())
     try:
-        app(args=arguments, prog_name="mmrl", standalone_mode=True)
+        with _stopping():
+            app(args=arguments, prog_name="mmrl", standalone_mode=True)
     except (ConfigError, RunError) as error:
         if debug:
             raise
@@ -193,10 +212,44 @@ def main() -> NoReturn:
             raise
         print(f"mmrl: {error} (--debug shows where)", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("mmrl: stopped", file=sys.stderr)
-        sys.exit(1)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer's, which says nothing
+            _say_stopped("")
+        raise
+    except (_Stopped, KeyboardInterrupt) as stopped:
+        _say_stopped(str(stopped))
+        sys.exit(INTERRUPTED)
     sys.exit(0)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Ctrl-C raises _Stopped inside; while it trains, a run has a handler of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored under nohup, or somebody else's
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Stopped
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _say_stopped(words: str) -> None:
+    if _is_first_here:
+        print(f"mmrl: stopped{words}", file=sys.stderr)
+
+
+def _where_it_stopped(folder: Path) -> str:
+    """What a run that was stopped at once leaves behind."""
+    if not (folder / "config.yaml").is_file():
+        return f" before the first iteration; nothing is left in {folder}"
+    return f"; go on from the last checkpoint with: mmrl train --resume {folder}"
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:

@@ -43,6 +43,8 @@ class Outcome:
         """What improved and where to look, in one line."""
         held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
         where = f"report: {self.folder / 'report.html'}"
+        if not self.is_complete and not self.summary["iterations"]:
+            return f"stopped before the first iteration; begin again with: mmrl train --resume {self.folder}"
         if not self.is_complete:
             return (
                 f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
@@ -67,12 +69,12 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
     With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
     stopped: the same metrics and the same weights, bit for bit on a CPU.
 
-    Raises ConfigError for input that cannot work, RunError where the run fails; a run directory in which nothing but
-    the new config.yaml stands is then removed.
+    Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
+    there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
     """
     try:
         return _train(config, folder, resume)
-    except (ConfigError, RunError):
+    except (ConfigError, RunError, KeyboardInterrupt):
         if not resume and folder.is_dir():
             start.forget(folder)
         raise
@@ -98,16 +100,19 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
     kept = trainer.progress.iteration if saved is not None else -1
     is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
     settings = config.model_dump(mode="json")
-    with trainer.tracking.open(folder, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer):
+    with trainer.tracking.open(folder, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer) as received:
         if trainer.engine.is_main and resume:  # only now: settings that fail must not stay in the run directory
             start.write_config(folder, config)
         is_complete = trainer.train()
     summary = _summary(trainer, is_complete)
-    if trainer.engine.is_main:
+    has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
+    if trainer.engine.is_main and has_numbers:
         text = json.dumps(summary, indent=2)
         (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
         write_report(folder)
     trainer.engine.wait()
+    if signal.SIGINT in received and not has_numbers:
+        raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
 
 
@@ -312,13 +317,15 @@ def _version(package: str) -> str | None:
 
 
 @contextmanager
-def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
+def _stop_on_signal(trainer: Trainer) -> Iterator[list[int]]:
     """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once.
 
-    An evaluation is left before its next chunk, and made again on resume.
+    An evaluation is left before its next chunk, and made again on resume. Gives the signals received so far.
     """
+    received: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         if trainer.stop_requested:
             raise KeyboardInterrupt
         trainer.stop_requested = True
@@ -331,7 +338,7 @@ def _stop_on_signal(trainer: Trainer) -> Iterator[None]:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
