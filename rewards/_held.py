@@ -21,6 +21,12 @@ class Holder:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
+    def adopt(self, reward: Reward, **attributes: Any) -> None:
+        """Says what `reward` says of itself, but for these attributes; needs what both need."""
+        said = {name: getattr(reward, name) for name in ("range", "granularity", "differentiable", "batch_size")}
+        needs = type(self).needs | self.needs_of_held()  # type: ignore[attr-defined]  # of every reward
+        self.says(**(said | {"needs": needs} | attributes))
+
     def held(self) -> dict[str, Reward]:
         """The rewards that it holds, by the names of their fields and of their places in these."""
         found: dict[str, Reward] = {}
@@ -74,6 +80,12 @@ def check_prompt(reward: Reward, prompt: Prompt) -> None:
             raise ValueError(f"needs {need!r} in the target, got {', '.join(prompt.target) or 'nothing'}")
     if isinstance(reward, Checking):
         reward.check(prompt)
+
+
+def is_changing(reward: Reward) -> bool:
+    """Whether the same sample may score otherwise in another call: noise of its own, the iteration, a state."""
+    held = reward.held().values() if isinstance(reward, Holder) else ()
+    return getattr(reward, "is_changing", False) or any(map(is_changing, held))
 
 
 def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:

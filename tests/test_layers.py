@@ -53,6 +53,7 @@ CORE = [
     "tracking",
     "report",
     "trainer",
+    "summary",
     "pairs",
     "parts",
     "run",
@@ -79,7 +80,7 @@ CONTRACTS = {
 PLUGINS = {
     "modalities": CONTRACTS | {"weights", "labs"},
     "samplers": CONTRACTS | {"labs"},
-    "rewards": CONTRACTS | {"labs", "schedules"},
+    "rewards": CONTRACTS | {"labs", "schedules", "reward_batches"},
     "mixes": CONTRACTS,
     "losses": CONTRACTS | {"labs"},
     "advantages": CONTRACTS | {"labs"},

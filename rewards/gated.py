@@ -1,0 +1,55 @@
+"""A reward that counts only where another one is passed."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Granularity, Reward, RewardBatch
+from mmrl.reward_batches import select
+from mmrl.rewards._held import Holder
+
+
+@dataclass(frozen=True)
+class Gated(Holder):
+    """r where the reward `gate` is at least `threshold`, else `otherwise`.
+
+    Such as a slow judge that is asked about answers in the right format only (SophiaVL-R1 asks its thinking model
+    where the answer scores at least 0.2, arXiv 2505.17018): a reward that judges samples sees only those that pass. The
+    mix `gate` does the same for all rewards of a run.
+
+    Raises ValueError for numbers that are not finite, or a gate that judges something else than samples.
+    """
+
+    reward: Reward
+    gate: Reward
+    threshold: float = 0.5
+    otherwise: float = 0.0
+
+    source: ClassVar[str] = "Fan et al. 2025 (SophiaVL-R1), arXiv 2505.17018"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the reward held, and `otherwise`
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and math.isfinite(self.otherwise)):
+            raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
+        if self.gate.granularity != "sample":
+            raise ValueError(f"the gate must judge samples, got one that judges {self.gate.granularity}s")
+        low, high = self.reward.range
+        self.adopt(self.reward, range=(min(low, self.otherwise), max(high, self.otherwise)))
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the rewards held raise."""
+        is_open = self.gate.score(batch).detach() >= self.threshold
+        if self.reward.granularity != "sample":  # a group has to stay whole
+            return torch.where(is_open, self.reward.score(batch), self.otherwise)
+        scores = torch.full((len(batch),), self.otherwise, device=is_open.device)
+        rows = is_open.cpu().nonzero()[:, 0]
+        if not len(rows):
+            return scores
+        return scores.index_put((rows.to(scores.device),), self.reward.score(select(batch, rows)).to(scores.device))

@@ -1,0 +1,59 @@
+"""A judge of thoughts that is believed only as far as it prefers right answers (Trust-GRPO)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Granularity, Reward, RewardBatch
+from mmrl.numerics import group_mean, group_sum
+from mmrl.rewards._held import Holder
+
+
+@dataclass(frozen=True)
+class Trusted(Holder):
+    """gamma e^(-iteration / decay) r, with gamma = min(1, exp(mean of r over right answers - that over wrong ones)).
+
+    Fan et al. 2025, "SophiaVL-R1", arXiv 2505.17018, equations 1 to 4: r judges the thoughts, `accuracy` the answers;
+    an answer is right where its accuracy is at least `threshold`. gamma is 1 where right answers have the better
+    thoughts, and where a group has none of one kind, so that there is nothing to compare. The code takes both means
+    over the whole batch; here they are those of the group, as in the paper. In the mix its weight is the paper's
+    alpha, 0.3. Samples drawn for comparison only are in no mean.
+
+    Raises ValueError where a reward held does not judge samples, or for a decay that is not above 0.
+    """
+
+    reward: Reward
+    accuracy: Reward
+    threshold: float = 0.5
+    decay: float | None = None  # iterations in which its weight falls to 1 / e; None: it stays
+
+    source: ClassVar[str] = "Fan et al. 2025 (SophiaVL-R1), arXiv 2505.17018"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # from the reward held to 0
+    granularity: ClassVar[Granularity] = "group"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        for reward in (self.reward, self.accuracy):
+            if reward.granularity != "sample":
+                raise ValueError(f"the rewards held must judge samples, got one that judges {reward.granularity}s")
+        if self.decay is not None and not self.decay > 0:
+            raise ValueError(f"decay must be above 0, or null for none, got {self.decay}")
+        low, high = self.reward.range
+        self.says(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_held())
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the rewards held raise."""
+        thoughts = self.reward.score(batch).cpu()
+        is_right = self.accuracy.score(batch).cpu() >= self.threshold
+        is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control
+        right, wrong = is_right & is_learned, ~is_right & is_learned
+        gap = group_mean(thoughts, batch.group, right) - group_mean(thoughts, batch.group, wrong)
+        is_compared = (group_sum(right.float(), batch.group) > 0) & (group_sum(wrong.float(), batch.group) > 0)
+        trust = torch.where(is_compared, gap.clamp(max=0).exp(), 1.0)
+        fading = 1.0 if self.decay is None else math.exp(-batch.iteration / self.decay)
+        return fading * trust * thoughts
