@@ -1,6 +1,7 @@
 """What holds for the shipped checkpoint of every lab, whatever it has learnt."""
 
 import json
+import math
 from importlib import import_module
 from typing import Any
 
@@ -60,3 +61,28 @@ def test_a_model_that_the_script_makes_has_the_shipped_ones_settings(lab: str, m
     made = import_module(f"mmrl.labs.{lab}.networks").new_model(new_processor)
     assert made.config.text_config.to_dict() == model.config.text_config.to_dict() | {"dtype": None}
     assert made.config.vision_config.to_dict() == model.config.vision_config.to_dict() | {"dtype": None}
+
+
+@pytest.mark.parametrize(
+    ("lab", "words", "period", "width"),
+    [
+        ("screens", [str(number) for number in range(113)], 224, 4.0),
+        ("clips", [f"{number / 2:.1f}" for number in range(25)], 50, 1.5),
+    ],
+    ids=["screens", "clips"],
+    scope="module",
+)
+def test_embeddings_of_numbers_begin_as_alike_as_their_distance_says(
+    lab: str, new_processor: Any, words: list[str], period: int, width: float
+) -> None:
+    """A bell of the distance over the width, in 64 Fourier features; others are as long, and in no order."""
+    made = import_module(f"mmrl.labs.{lab}.networks").new_model(new_processor)
+    embeddings = made.get_input_embeddings().weight.detach()
+    numbers = embeddings[new_processor.tokenizer.convert_tokens_to_ids(words)]
+    torch.testing.assert_close(numbers.norm(dim=1).mean(), embeddings.norm(dim=1).mean(), rtol=0.02, atol=0)
+    waves = [math.pi * number / period for number in range(1, 65)]
+    heights = [math.exp(-((wave * width) ** 2) / 2) for wave in waves]
+    for first, second in ((0, 1), (3, 5), (10, 10), (20, 4), (7, 24)):
+        expected = sum(h * math.cos(w * (first - second)) for h, w in zip(heights, waves, strict=True)) / sum(heights)
+        found = torch.cosine_similarity(numbers[first], numbers[second], dim=0)
+        torch.testing.assert_close(found, torch.tensor(expected), atol=1e-5, rtol=1e-4)

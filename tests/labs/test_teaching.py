@@ -64,6 +64,7 @@ def test_a_checkpoint_is_written_before_spoiling_and_after_it(
 
     def report(folder: Path, num_questions: int) -> None:
         weights = load_file(folder / "model.safetensors")
+        assert {value.dtype for value in weights.values()} == {torch.float16}
         reports.append((folder, num_questions, float(weights["model.norm.weight"][0])))
 
     teacher = Listed()
