@@ -36,6 +36,10 @@ class ExactAnswer:
     def __post_init__(self) -> None:
         check_tag(self.tag)
 
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no text or list of texts, or empty."""
+        self._right_answers(prompt)
+
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no text or list of texts, or that is empty."""
         assert batch.outputs.texts is not None, "scoring checks needs"

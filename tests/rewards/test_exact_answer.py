@@ -1,15 +1,28 @@
 """Answers that are right, and those that only look it."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards.exact_answer import ExactAnswer
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
+TARGET = {"answer": ["dark red", "maroon"]}
+
+
+def draw(rng: random.Random) -> RewardBatch:
+    said = ["Dark  red", "maroon", "red", "dark red or maroon", "", "<answer>maroon"]
+    return answers([f"<answer>{rng.choice(said)}</answer>" for _ in range(8)], TARGET)
+
+
+EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>maroon</answer>", "<answer>Dark red</answer>"] * 4, TARGET))
 
 
 def judge(text: str, target: Any, make_batch: Make, **settings: Any) -> float:
@@ -70,3 +83,26 @@ def test_an_answer_in_a_box(text: str, target: Any, score: float, make_batch: Ma
 def test_a_target_that_is_no_text_cannot_judge(target: Any, make_batch: Make) -> None:
     with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts, got .* for 'question'"):
         judge("<answer>red</answer>", target, make_batch)
+    with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts"):
+        ExactAnswer().check(answers([""], {"answer": target}).prompts[0])
+
+
+@given(TEXTS)
+def test_any_text_has_a_score_and_is_right_only_where_it_is_the_answer(text: str) -> None:
+    for tag, boxed in ((None, False), ("answer", False), (None, True)):
+        check_scores(ExactAnswer(tag=tag, boxed=boxed), answers([text], TARGET))
+    if "red" not in text.casefold():
+        assert ExactAnswer(tag=None).score(answers([text], {"answer": "red"})).tolist() == [0]
+
+
+@pytest.mark.timeout(60)
+def test_hostile_texts_have_scores() -> None:
+    for boxed in (False, True):
+        check_scores(ExactAnswer(boxed=boxed), answers(HOSTILE, TARGET))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_is_wrong(piece: str) -> None:
+    for boxed in (False, True):
+        assert check_scores(ExactAnswer(boxed=boxed), answers(megabytes(piece), TARGET)).tolist() == [0, 0, 0]

@@ -1,13 +1,17 @@
 """The format reward on the texts that models write to get around it."""
 
+import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
 
 from mmrl.answers import ParseError, extract
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards.format_tags import FormatTags
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
 VERDICTS: list[tuple[str, float, float]] = [  # text, strict score, graded score: thirds of think, answer, whole
@@ -45,6 +49,15 @@ VERDICTS: list[tuple[str, float, float]] = [  # text, strict score, graded score
     ("<think >a</think ><answer >5</answer >", 0, 0),
     ("&lt;think&gt;a&lt;/think&gt;<answer>5</answer>", 0, 1 / 3),
 ]
+
+GOOD = "<think>a</think><answer>5</answer>"
+
+
+def draw(rng: random.Random) -> RewardBatch:
+    return answers([rng.choice([GOOD, f" {GOOD}\n", *(text for text, _, _ in VERDICTS)]) for _ in range(8)])
+
+
+EXAMPLE = Example(draw=draw, best=lambda: answers([text for text, strict, _ in VERDICTS if strict] + [GOOD] * 3))
 
 
 def score(reward: FormatTags, texts: list[str], make_batch: Make) -> list[float]:
@@ -100,3 +113,25 @@ def test_a_box_behind_the_thought(make_batch: Make) -> None:
 def test_impossible_tags_are_refused(tags: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="tags must be different names"):
         FormatTags(tags=tags)
+
+
+@given(TEXTS)
+def test_any_text_has_a_score_and_what_has_the_format_can_be_read(text: str) -> None:
+    for reward in (FormatTags(), FormatTags(is_graded=True), FormatTags(tags=("think",), boxed=True, is_graded=True)):
+        check_scores(reward, answers([text, f"<think>{text}</think><answer>{text}</answer>"]))
+    if FormatTags().score(answers([text])).tolist() == [1]:
+        assert extract(text, "answer").strip() and extract(text, "think").strip()
+
+
+@pytest.mark.timeout(60)
+def test_hostile_texts_have_scores() -> None:
+    check_scores(FormatTags(is_graded=True), answers(HOSTILE))
+    check_scores(FormatTags(tags=("think",), boxed=True, is_graded=True), answers(HOSTILE))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_has_no_format(piece: str) -> None:
+    for reward in (FormatTags(is_graded=True), FormatTags(tags=("think",), boxed=True, is_graded=True)):
+        check_scores(reward, answers(megabytes(piece)))
+    assert FormatTags().score(answers(megabytes(piece))).tolist() == [0, 0, 0]
