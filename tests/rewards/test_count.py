@@ -88,7 +88,7 @@ def test_a_number_is_a_number_however_it_is_written() -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     for kind in ("exact", "fuzzy", "relative"):
-        check_scores(Count(kind=kind), batch(texts))  # type: ignore[arg-type]  # three names of kinds
+        check_scores(Count(kind=kind), batch(texts))
 
 
 def test_hostile_texts_have_a_score() -> None:
