@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmrl.run import Outcome
+    from mmrl.summary import Outcome
 
 __all__ = ["train"]
 

@@ -2,15 +2,13 @@
 
 import json
 import os
-import platform
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from mmrl import checkpoint, plugins, start, trackers
 from mmrl.config import RunConfig, load_config, shipped_names
@@ -22,45 +20,12 @@ from mmrl.media import StoredPicture
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
 from mmrl.report import write_report
+from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
 
-REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
-
 EVALUATED = ("evaluation.", "prompts.held_out", "scoring.")  # what an evaluation of a run may change
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a training run ended."""
-
-    folder: Path
-    summary: dict[str, Any]
-    is_complete: bool  # False: stopped by a signal, to be resumed
-
-    def __str__(self) -> str:
-        """What improved and where to look, in one line."""
-        held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
-        where = f"report: {self.folder / 'report.html'}"
-        if not self.is_complete and not self.summary["iterations"]:
-            return f"stopped before the first iteration; begin again with: mmrl train --resume {self.folder}"
-        if not self.is_complete:
-            return (
-                f"stopped after iteration {self.summary['iterations']}; go on with: mmrl train --resume {self.folder}"
-            )
-        if 2 * (idle := self.summary["idle_iterations"]) >= self.summary["iterations"] > 0:
-            where += (
-                f"\nnothing could be learned in {idle} of {self.summary['iterations']} iterations: in every group all "
-                "samples scored alike; see the rewards in the report, and what the samples look like"
-            )
-        if held_out["before"] is None:
-            return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
-        change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
-        for key, other in self.summary.items():
-            if key.startswith("held_out_") and other["after"] is not None:
-                change += f", {key.removeprefix('held_out_')} {other['before']:.3f} -> {other['after']:.3f}"
-        return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
 
 
 def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
@@ -104,7 +69,7 @@ def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
         if trainer.engine.is_main and resume:  # only now: settings that fail must not stay in the run directory
             start.write_config(folder, config)
         is_complete = trainer.train()
-    summary = _summary(trainer, is_complete)
+    summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
     if trainer.engine.is_main and has_numbers:
         text = json.dumps(summary, indent=2)
@@ -277,43 +242,6 @@ def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
     if best not in found:
         raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
     return found[best]
-
-
-def _summary(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
-    progress, evaluator = trainer.progress, trainer.evaluator
-    name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None
-    after = progress.latest if progress.iteration > 0 else None
-    return {
-        "held_out": {
-            "name": name,
-            "before": progress.before,
-            "after": after,
-            "best": progress.best,
-            "best_iteration": progress.best_iteration,
-        },
-        **{
-            f"held_out_{other}": {
-                "before": before,
-                "after": progress.others_latest[other] if after is not None else None,
-            }
-            for other, before in progress.others_before.items()
-        },
-        "iterations": progress.iteration,
-        "idle_iterations": progress.idle,
-        "is_complete": is_complete,
-        "train_seconds": round(progress.train_seconds, 3),
-        "network_calls": progress.network_calls,
-        "processes": trainer.engine.num_processes,
-        "device": str(trainer.engine.device),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in REPORTED},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return None
 
 
 @contextmanager

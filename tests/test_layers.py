@@ -37,6 +37,7 @@ CORE = [
     "update",
     "reward_batches",
     "totals",
+    "episodes",
     "schedules",
     "asking",
     "score_metrics",
