@@ -53,7 +53,9 @@ class UncertaintyWeighted(Holder):
         if self.kind == "discount" and low < 0:
             raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
         lowest = low
-        if self.kind == "lower_bound" and self.scale and math.isfinite(high - low):
+        if self.kind == "lower_bound" and self.scale and not math.isfinite(high - low):
+            lowest = -math.inf
+        elif self.kind == "lower_bound":
             shares = [number / len(self.rewards) for number in range(len(self.rewards) + 1)]  # at the high end
             lowest += (high - low) * min(share - self.scale * math.sqrt(share * (1 - share)) for share in shares)
         self.says(
