@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError
+from mmrl.errors import Failure
 from mmrl.reward_batches import check_needs, pack, select, units_of
 
 
@@ -63,7 +64,7 @@ def ask_once(name: str, reward: Reward, batch: RewardBatch) -> tuple[Tensor | No
     except (ConfigError, RunError):
         raise
     except (Exception, SystemExit) as error:
-        return None, f"{name}: {type(error).__name__}: {error}{_place(error, reward)}"
+        return None, Failure(f"{name}: {type(error).__name__}: {error}{_place(error, reward)}", error)
     if not isinstance(answer, Tensor) or answer.shape != (len(batch),) or answer.dtype != torch.float32:
         got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"reward {name!r} must return a torch.float32 tensor [{len(batch)}], got {got}")

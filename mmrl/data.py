@@ -229,7 +229,7 @@ class Scores:
     values: Tensor  # [B, R] float32
     names: tuple[str, ...]  # R
     weights: tuple[float, ...]  # R
-    valid: Tensor  # [B] bool: False for a sample that some reward could not judge, and for a control
+    valid: Tensor  # [B] bool: False where a turn of its episode could not be judged, and for a control
     group: Tensor  # [B] int64
     episode: Tensor  # [B] int64
     turn: Tensor  # [B] int64

@@ -1,5 +1,7 @@
 """The ways in which a command ends badly."""
 
+from typing import Self
+
 
 class ConfigError(ValueError):
     """The user's input is wrong: says what was wrong, what was got and what is allowed. Exit code 2."""
@@ -11,3 +13,22 @@ class RunError(RuntimeError):
 
 class DivergedError(RunError):
     """A network gave NaN or infinity where its numbers must be finite: its weights are broken, mostly by training."""
+
+
+class Failure(str):
+    """Why something failed, in words; with them goes what was raised, in the process where it was."""
+
+    error: BaseException
+
+    def __new__(cls, words: str, error: BaseException) -> Self:
+        made = super().__new__(cls, words)
+        made.error = error
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:  # a traceback cannot be sent to another process
+        return str, (str(self),)
+
+
+def raised(words: str | None) -> BaseException | None:
+    """What was raised behind these words, where it is known: the cause that `--debug` shows."""
+    return words.error if isinstance(words, Failure) else None

@@ -15,6 +15,8 @@ from mmrl.actions import Action
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
+from mmrl.episodes import num_failed
+from mmrl.errors import raised
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
 from mmrl.score_metrics import mean_and_std
@@ -89,10 +91,11 @@ class Evaluator:
                 judgements.append(self.scorer.judge(rollout, self.iteration))
                 samples += self._chosen(rollout, judgements[-1].scores)
         everyone = Judgement.join(self.engine.gather(judgements))
-        self.scorer.check(everyone.scores, everyone.first_failures)
+        self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
         if not everyone.scores.valid.any():
             first = next((message for message in everyone.first_failures if message), "none of them says why")
-            raise RunError(f"held-out evaluation: not one sample could be judged; first failure: {first}")
+            words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
+            raise RunError(words) from raised(first)
         samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
         return _result(everyone.scores, samples)
 
@@ -111,7 +114,7 @@ def _result(scores: Scores, samples: list[SavedSample]) -> Result:
     scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
     share = scores.share  # every episode counts alike, however many turns it took
     score = float((scores.total.nan_to_num().double() * share).sum() / share.sum())
-    metrics = {"held_out/score": score, "held_out/failed": float(scores.has_failed.sum())}
+    metrics = {"held_out/score": score, "held_out/failed": float(num_failed(scores))}
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
         metrics |= mean_and_std(f"held_out/{name}", column, scores.share_of(~column.isnan() & ~scores.is_control))
     return Result(score, metrics, samples)

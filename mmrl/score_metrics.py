@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mmrl.contracts import Advantage
 from mmrl.data import Scores
+from mmrl.episodes import num_failed
 from mmrl.numerics import group_std, group_sum
 
 
@@ -55,7 +56,7 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
     """
     metrics = {
         **mean_and_std("reward", scores.total, scores.share),
-        "reward/failed": float(scores.has_failed.sum()),
+        "reward/failed": float(num_failed(scores)),
         "groups/degenerate": _share(is_degenerate, scores.group),
     }
     for name, values in zip(scores.names, scores.values.unbind(1), strict=True):

@@ -14,6 +14,8 @@ from mmrl.asking import Answer, ask, ask_once
 from mmrl.contracts import ConfigError, Mix, Placement, Prepared, Reward, RewardBatch, RunError
 from mmrl.data import Outputs, Rollout, Scores
 from mmrl.demands import Demands
+from mmrl.episodes import as_wholes, too_many_failed
+from mmrl.errors import raised
 from mmrl.reward_batches import check_needs, reward_batch, select
 from mmrl.schedules import Schedule
 from mmrl.totals import check_weight, without_too_large
@@ -67,13 +69,14 @@ class Scorer:
 
     A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
     the ones that it cannot judge. These, and NaN or infinity, are NaN in the scores and make the sample invalid: it
-    takes no part in its group. `check` fails the run when an iteration has too many of them.
+    takes no part in its group, nor do the other turns of its episode. `check` fails the run when an iteration has too
+    many of them.
 
     Rewards that ask a server are asked at the same time as the others, which are asked one after the other.
     """
 
     terms: tuple[RewardTerm, ...]
-    max_failed_share: float = 0.1  # of the samples of an iteration, in [0, 1]
+    max_failed_share: float = 0.1  # of the episodes of an iteration, in [0, 1]
     mix: Mix | None = None  # None: the weighted sum
     _outside: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
 
@@ -153,7 +156,7 @@ class Scorer:
             is_control=rollout.is_control,
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
-        return Judgement(scores, failures, tuple(answer.seconds for answer in answers))
+        return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """What each reward says."""
@@ -189,18 +192,18 @@ class Scorer:
         )
         return Judgement(scores, (None,) * num_rewards, (0.0,) * num_rewards)
 
-    def check(self, scores: Scores, first_failures: Sequence[str | None] = ()) -> None:
-        """Raises RunError when too many samples of an iteration, those of all processes together, failed."""
-        num_failed, num_samples = int(scores.has_failed.sum()), int((~scores.is_control).sum())
-        if num_failed <= self.max_failed_share * num_samples:
+    def check(self, scores: Scores, first_failures: Sequence[str | None] = (), where: str = "") -> None:
+        """Raises RunError when too many episodes of an iteration, those of all processes together, failed.
+
+        `where`: what the message begins with.
+        """
+        said = too_many_failed(scores, self.max_failed_share)
+        if said is None:
             return
         pairs = zip(self.terms, first_failures, strict=False)
-        known = [message for term, message in pairs if message and term.counts]
-        first = f"; first failure: {known[0]}" if known else ""
-        raise RunError(
-            f"{num_failed} of {num_samples} samples could not be judged, max_failed_share allows"
-            f" {self.max_failed_share:.0%}{first}"
-        )
+        known = next((message for term, message in pairs if message and term.counts), None)
+        first = f"; first failure: {known}" if known else ""
+        raise RunError(f"{where}{said}{first}") from raised(known)
 
     def score_in_graph(self, rollout: Rollout, iteration: int, outputs: Outputs, rows: Tensor) -> Tensor:
         """Weighted sum of the rewards [N] of media made anew for the samples `rows` [N], with their gradient.
@@ -220,7 +223,7 @@ class Scorer:
             check_needs(term.name, term.reward, batch)
             values, failure = ask_once(term.name, term.reward, batch)
             if values is None or failure:
-                raise RunError(f"a reward whose gradient is needed cannot judge: {failure}")
+                raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
             weighted.append(weight * values)
         if not weighted:
             raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
