@@ -152,8 +152,8 @@ def load_checkpoint(what: str, model: str, file: Path, device: torch.device) -> 
         clip = open_clip.CLIP(**sizes)  # create_model would warn that there are no weights yet
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:  # unknown names; broken configurations
         raise ConfigError(
-            f"open_clip has no CLIP of the architecture {model!r}: {shorten(str(error), 300)}; allowed are one of its own"
-            " names, such as ViT-H-14, or a folder with an open_clip_config.json"
+            f"open_clip has no CLIP of the architecture {model!r}: {shorten(str(error), 300)}; allowed are one of its"
+            " own names, such as ViT-H-14, or a folder with an open_clip_config.json"
         ) from error
     clip.visual.preprocess_cfg = {"size": clip.visual.image_size}  # mean and std: OpenAI's
     put_weights(what, file, clip, read_weights(what, file))

@@ -10,6 +10,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Placement, RewardBatch
 from mmrl.rewards._clip import Clip, load_checkpoint, write_tiny_clip
 from mmrl.rewards._files import check_suffix, find_file
+from mmrl.rewards._resizing import fit_longer_side
 
 
 @dataclass
@@ -66,16 +67,3 @@ class HpsV2:
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         return self._clip.cosines(batch.outputs.images, [prompt.text for prompt in batch.prompts])
-
-
-def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
-    """[B, 3, side, side] of images [B, 3, H, W]: the longer side resized to `side`, black above and below or beside."""
-    from torchvision.transforms.v2.functional import InterpolationMode, resize
-
-    height, width = images.shape[-2:]
-    scale = side / max(height, width)
-    size = [round(height * scale), round(width * scale)]
-    if scale != 1:
-        images = resize(images, size, interpolation=InterpolationMode.BICUBIC, antialias=antialias)
-    above, left = (side - size[0]) // 2, (side - size[1]) // 2
-    return torch.nn.functional.pad(images, (left, side - size[1] - left, above, side - size[0] - above))

@@ -12,7 +12,8 @@ from torch.nn.functional import interpolate, normalize, pad
 
 from mmrl.contracts import ConfigError, RewardBatch
 from mmrl.data import Outputs
-from mmrl.rewards.hps_v2 import HpsV2, fit_longer_side
+from mmrl.rewards._resizing import fit_longer_side
+from mmrl.rewards.hps_v2 import HpsV2
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, draw_images
 

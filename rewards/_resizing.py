@@ -1,0 +1,34 @@
+"""How published models cut images to their size, on tensors and with gradients."""
+
+import torch
+from torch import Tensor
+
+
+def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
+    """[B, 3, side, side] of images [B, 3, H, W]: the longer side resized to `side`, black above and below or beside."""
+    from torchvision.transforms.v2.functional import InterpolationMode, resize
+
+    height, width = images.shape[-2:]
+    scale = side / max(height, width)
+    size = [round(height * scale), round(width * scale)]
+    if scale != 1:
+        images = resize(images, size, interpolation=InterpolationMode.BICUBIC, antialias=antialias)
+    above, left = (side - size[0]) // 2, (side - size[1]) // 2
+    return torch.nn.functional.pad(images, (left, side - size[1] - left, above, side - size[0] - above))
+
+
+def fit_shorter_side(images: Tensor, side: int) -> Tensor:
+    """[B, 3, side, side] of images [B, 3, H, W] in [0, 1]: the shorter side resized to `side`, the middle cut out.
+
+    Bicubic resizing overshoots at edges; 8-bit images, which models were trained on, cut that off, and so does this.
+    """
+    from torchvision.transforms.v2.functional import InterpolationMode, center_crop, resize
+
+    resized = resize(images, [side], interpolation=InterpolationMode.BICUBIC, antialias=True)
+    cropped: Tensor = center_crop(resized.clamp(0, 1), [side, side])
+    return cropped
+
+
+def normalised(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
+    """(images - mean) / std for each channel of images [B, 3, H, W]."""
+    return (images - images.new_tensor(mean)[:, None, None]) / images.new_tensor(std)[:, None, None]
