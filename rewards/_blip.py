@@ -37,7 +37,7 @@ _UNUSED: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "sep_toke
 class ImageRewardNetwork(nn.Module):
     """An image tower, a BERT whose layers also look at its patches, and a head on BERT's first token."""
 
-    def __init__(self, image: dict[str, int], text: dict[str, int]) -> None:
+    def __init__(self, image: dict[str, Any], text: dict[str, Any]) -> None:
         """Sizes by the names of transformers' BlipVisionConfig and BlipTextConfig."""
         from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
@@ -101,7 +101,7 @@ def _translated(name: str, table: tuple[tuple[str, str], ...]) -> str | None:
     return None
 
 
-def _sizes(weights: dict[str, Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+def _sizes(weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     width, _, patch, _ = weights[_PATCHES].shape
     intermediate, hidden = weights[_TEXT_MLP].shape
     image = {
