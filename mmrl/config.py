@@ -226,7 +226,7 @@ def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(explain(error, "config", RunConfig)) from None
+        raise ConfigError(explain(error, "config", RunConfig)) from error
     refuse_bools_as_numbers(tree, config, "config")
     return config
 

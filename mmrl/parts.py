@@ -64,8 +64,8 @@ def _weight(given: Any) -> float | Schedule:
         return schedule
     try:
         return float(given)
-    except (TypeError, ValueError):
-        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
 
 
 def resolve_lab(settings: Plugin) -> Plugin:

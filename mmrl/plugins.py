@@ -69,7 +69,7 @@ def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence
     try:
         model = _model(cls).model_validate(given)
     except ValidationError as error:
-        raise ConfigError(explain(error, place, cls, beside)) from None
+        raise ConfigError(explain(error, place, cls, beside)) from error
     values = {key: getattr(model, _model_name(key)) for key in given}
     refuse_bools_as_numbers(given, values, place)
     try:

@@ -146,7 +146,7 @@ def build(settings: str | Mapping[str, Any]) -> Tracker:
     try:
         return TRACKERS[name].model_validate(given)
     except ValidationError as error:
-        raise ConfigError(explain(error, f"trackers.{name}", TRACKERS[name])) from None
+        raise ConfigError(explain(error, f"trackers.{name}", TRACKERS[name])) from error
 
 
 def _import(package: str, extra: str) -> Any:

@@ -2,14 +2,18 @@
 
 import json
 import re
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from mmrl.cli import main
+from mmrl.errors import ConfigError, RunError
 from tests.tiny_cli import CommandLine, command_line
-from tests.tiny_runs import tensors
+from tests.tiny_runs import arguments, tensors
 
 
 @pytest.fixture
@@ -82,3 +86,26 @@ def test_answers_that_were_all_cut_and_masked_teach_nothing(cli: CommandLine, ol
     assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
     first, last = (tensors(Path(f"run/checkpoints/{n:06d}"))["trained"] for n in (1, 2))
     torch.testing.assert_close(last, first, rtol=0, atol=0)
+
+
+def debugged(cli: CommandLine, *given: str) -> BaseException:
+    """What `--debug` lets through, for Python to print with its causes."""
+    cli.patch.setattr(sys, "argv", ["mmrl", *given, "--debug"])
+    with pytest.raises((ConfigError, RunError)) as raised:
+        main()
+    assert raised.value.__cause__ is not None
+    return raised.value.__cause__
+
+
+def test_debug_shows_what_a_reward_raised_and_where(cli: CommandLine) -> None:
+    reward = "rewards=[{name: my_rewards:Raises}]"
+    cause = debugged(cli, *arguments("nft", Path("run"), reward, "evaluation=null"))
+    assert (type(cause), str(cause)) == (RuntimeError, "the judge is away")
+    assert traceback.extract_tb(cause.__traceback__)[-1].filename.endswith("my_rewards.py")
+
+
+@pytest.mark.parametrize(
+    "setting", ["iterations=many", "loss={name: grpo, kl_coef: much}", "rewards=[{name: jpeg_size, weight: much}]"]
+)
+def test_debug_shows_what_is_behind_a_wrong_setting(cli: CommandLine, setting: str) -> None:
+    assert isinstance(debugged(cli, "check", "quickstart", setting), ValueError)

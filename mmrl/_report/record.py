@@ -98,7 +98,7 @@ def read_object(path: Path, text: str, place: str = "") -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path}{place} is not JSON: {error}") from None
+        raise ConfigError(f"{path}{place} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path}{place} must hold a JSON object, got {type(value).__name__}")
     return value
