@@ -43,17 +43,6 @@ class Drawn:
     is_finished: Tensor  # [n] bool: ended by itself
     support: Support | None  # of the sum(length) tokens, answer by answer; None where nothing is truncated
 
-    def first(self, count: int) -> "Drawn":
-        """The first `count` answers, at least 1."""
-        width, tokens = int(self.length[:count].max()), torch.arange(int(self.length[:count].sum()))
-        return Drawn(
-            self.tokens[:count, :width],
-            self.length[:count],
-            self.log_prob[:count, :width],
-            self.is_finished[:count],
-            None if self.support is None else self.support.select(tokens),
-        )
-
     @classmethod
     def join(cls, parts: "Sequence[Drawn]") -> "Drawn":
         """All answers, in order."""
@@ -68,12 +57,14 @@ class Drawn:
         )
 
     def select(self, rows: Tensor) -> "Drawn":
-        """The answers `rows` [n]."""
+        """The answers `rows` [n], at least 1, as wide as the longest of them."""
         support = self.support
         if support is not None:
             first = self.length.cumsum(0) - self.length
             support = support.select(torch.cat([first[row] + torch.arange(int(self.length[row])) for row in rows]))
-        return Drawn(self.tokens[rows], self.length[rows], self.log_prob[rows], self.is_finished[rows], support)
+        length = self.length[rows]
+        tokens, log_prob = (table[rows, : int(length.max())] for table in (self.tokens, self.log_prob))
+        return Drawn(tokens, length, log_prob, self.is_finished[rows], support)
 
 
 def join_padded(tables: Sequence[Tensor]) -> Tensor:
@@ -156,7 +147,7 @@ class _Loop:
             if self.company is not None:
                 own, given = self.company.with_idle_row(own, given, len(self.prompts.last))
             found = self(first[own], expand(cache, own), own, given)
-            drawn += [found.first(count)] if count else []
+            drawn += [found.select(torch.arange(count))] if count else []
         return drawn
 
     def __call__(self, hidden: Tensor, cache: object, prompt: Tensor, uniform: Tensor) -> Drawn:

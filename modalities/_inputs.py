@@ -14,7 +14,7 @@ from mmrl.data import Prompt
 
 MARK = "<image>"
 Kind = Literal["text", "image", "video"]
-_MARKS: dict[Kind, str] = {"image": MARK, "video": "<video>"}
+MARKS: dict[Kind, str] = {"image": MARK, "video": "<video>"}
 Side = Literal["left", "right"]
 
 
@@ -101,13 +101,13 @@ def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind,
     parts: list[tuple[Kind, str]] = []
     kinds: tuple[tuple[Kind, int], ...] = (("video", num_clips), ("image", num_images))
     for kind, count in kinds:
-        mark = _MARKS[kind]
+        mark = MARKS[kind]
         found = text.count(mark)
         if found and found != count:
             raise ValueError(f"its text has {found} marks {mark} for {count} {kind}s")
         parts += [] if found else [(kind, "")] * count
-    for piece in re.split(f"({'|'.join(_MARKS.values())})", text):
-        kind = next((kind for kind, mark in _MARKS.items() if piece == mark), "text")
+    for piece in re.split(f"({'|'.join(MARKS.values())})", text):
+        kind = next((kind for kind, mark in MARKS.items() if piece == mark), "text")
         parts += [(kind, piece if kind == "text" else "")] if piece else []
     return parts
 

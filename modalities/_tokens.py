@@ -1,41 +1,37 @@
 """What policies that answer in tokens share: drawing by plan, evaluation of decisions, the trace between the two."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.evaluations import TokenDecisions
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn, Ending, draw_answers, uniforms
-from mmrl.modalities._backbone import Answers, Backbone
-from mmrl.modalities._chunked import Head, chosen
+from mmrl.modalities._backbone import Answers
+from mmrl.modalities._chunked import chosen
 from mmrl.modalities._company import FILLER, Company
 from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
 from mmrl.modalities._questions import question_of
+from mmrl.modalities._token_model import TokenModel
 from mmrl.modalities._token_trace import TokenTrace, answer_block, rows_of
 from mmrl.modalities._vllm import Vllm, VllmEngine
 from mmrl.modalities._vllm_protocol import Sampling
 from mmrl.plans import PROMPT_READS, AnswerPlan
 from mmrl.views import DecisionView, View
-from mmrl.weights import Weights
 
-Way = Literal["cache", "packed", "none"]
 _WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
 
 
 @dataclass(kw_only=True)
-class TokenPolicy(ABC):
+class TokenPolicy(TokenModel):
     """A language model that reads a prompt and answers in tokens; a family supplies inputs, network and text.
 
     One network call is one answer. Vision tower and prompt run once for all answers of a micro-batch to one prompt.
@@ -55,79 +51,22 @@ class TokenPolicy(ABC):
     num_calls: int = field(default=0, init=False, repr=False)  # answers drawn or evaluated so far
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
     _placement: Placement | None = field(default=None, init=False, repr=False)
+    _company: Company | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_chunk", "answer_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    # What a family supplies.
-
-    @property
-    @abstractmethod
-    def backbone(self) -> Backbone: ...
-
-    @property
-    @abstractmethod
-    def head(self) -> Head: ...
-
-    @property
-    @abstractmethod
-    def banned(self) -> tuple[int, ...]:
-        """Tokens that no answer may hold."""
-
-    @property
-    @abstractmethod
-    def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end an answer; the first is the one behind given answers."""
-
-    @property
-    @abstractmethod
-    def way(self) -> Way:
-        """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
-
-    @property
-    @abstractmethod
-    def weights(self) -> Weights: ...
-
-    @abstractmethod
-    def modules(self) -> Mapping[str, nn.Module]: ...
-
-    @abstractmethod
-    def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
-        """Each distinct prompt once; raises ConfigError for one that cannot be read or is too long."""
-
-    @abstractmethod
-    def decode(self, tokens: list[int]) -> str:
-        """Text of an answer; special tokens stay visible."""
-
-    @abstractmethod
-    def tokenize(self, text: str) -> list[int]: ...
-
-    @abstractmethod
-    def export(self, folder: Path) -> None:
-        """Writes the weights now in place, as other tools load them: a model's folder, or an adapter's."""
-
-    @abstractmethod
-    def running(self) -> AbstractContextManager[None]:
-        """Around every use of the network: precision, checkpointing."""
-
-    def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
-        """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
-        return outputs
-
-    @abstractmethod
-    def networks(self) -> Sequence[nn.Module]:
-        """What `backbone` calls."""
-
-    # What every family has from here.
-
     @property
     def company(self) -> Company | None:
         """The processes to keep step with, where weights are sharded."""
-        if self._placement is None or self._placement.most is None:
+        most = None if self._placement is None else self._placement.most
+        if most is None:
             return None
-        return Company(self._placement.most, self.encode([FILLER])[0], self.end_tokens[0])
+        if self._company is None or self._company.most is not most:
+            self._company = Company(most, self.encode([FILLER])[0], self.end_tokens[0])
+        return self._company
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
@@ -289,9 +228,8 @@ class TokenPolicy(ABC):
         drawn, device = trace.drawn.select(rows), self.backbone.device
         distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt.tolist()}
         place = {name: number for number, name in enumerate(distinct)}
-        tokens = drawn.tokens[:, : int(drawn.length.max())].to(device)
         prompt_of = torch.tensor([place[id(trace.prompts[number])] for number in prompt.tolist()], device=device)
-        answers = Answers(prompt_of, tokens, drawn.length.to(device))
+        answers = Answers(prompt_of, drawn.tokens.to(device), drawn.length.to(device))
         self.num_calls += len(rows)
         return self._log_probs(list(distinct.values()), answers, trace.shaping, drawn.support)
 

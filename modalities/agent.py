@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from mmrl.actions import Action
-from mmrl.contracts import Environment, RunError
+from mmrl.contracts import Environment, Placement, RunError
 from mmrl.coordinates import Canvas
 from mmrl.data import DecisionBlock, Observation, Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey, seed_from
+from mmrl.modalities._inputs import MARKS
 from mmrl.modalities._token_trace import TokenTrace
 from mmrl.modalities._tokens import decides
 from mmrl.modalities._turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
@@ -20,7 +21,6 @@ from mmrl.modalities.gui import Gui
 from mmrl.plans import AnswerPlan, EpisodePlan
 
 log = logging.getLogger(__name__)
-MARKS = ("<image>", "<video>")
 
 
 @dataclass(kw_only=True)
@@ -48,6 +48,7 @@ class Agent(Gui):
     step_seconds: float = 30.0
     parallel: int = 64
     _idle: list[World] = field(default_factory=list, init=False, repr=False)
+    _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # what no stranger's text may spell
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +59,11 @@ class Agent(Gui):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not self.step_seconds > 0:
             raise ValueError(f"step_seconds must be above 0, got {self.step_seconds}")
+
+    def prepare(self, placement: Placement) -> None:
+        super().prepare(placement)
+        special = self.encoder.processor.tokenizer.all_special_tokens
+        self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
@@ -191,9 +197,7 @@ class Agent(Gui):
         episode.state = state
 
     def _harmless(self, text: str) -> str:
-        return harmless(
-            text, {*MARKS, *self.encoder.media_tokens, *self.encoder.processor.tokenizer.all_special_tokens}
-        )
+        return harmless(text, self._meaningful)
 
     def _world(self) -> World:
         return self._idle.pop() if self._idle else World(self.environment, self.step_seconds)

@@ -23,7 +23,8 @@ from mmrl.modalities._loading import check_finite, load, model_type_of
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._models import autocast, without_adapter
 from mmrl.modalities._refusals import refusal
-from mmrl.modalities._tokens import TokenPolicy, Way
+from mmrl.modalities._token_model import Way
+from mmrl.modalities._tokens import TokenPolicy
 from mmrl.weights import Weights, whole
 
 _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from mmrl.contracts import Placement
 from mmrl.data import Rollout
 from mmrl.keys import GroupKey
-from mmrl.modalities._answers import Ending, _batches, uniforms
-from mmrl.modalities._distribution import Shaping, draw, shaped_log_probs
+from mmrl.modalities._answers import Drawn, Ending, _batches, uniforms
+from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
 from mmrl.modalities._tiny_vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans import AnswerPlan
@@ -110,6 +111,25 @@ def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None
             found, expected = policy.evaluate(joined, view), policy.recorded(joined, view)
             torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
     assert joined.trace.drawn.support.ids.tolist() == together.trace.drawn.support.ids.tolist()
+
+
+def test_selected_answers_are_as_wide_as_the_longest_of_them() -> None:
+    tokens = torch.tensor([[1, 2, 0, 0], [3, 4, 5, 6], [7, 0, 0, 0]])
+    support = Support(torch.arange(7), torch.ones(7, dtype=torch.int64))
+    drawn = Drawn(tokens, torch.tensor([2, 4, 1]), tokens / 10, torch.tensor([True, False, True]), support)
+    found = drawn.select(torch.tensor([2, 0]))
+    assert found.tokens.tolist() == [[7, 0], [1, 2]] and torch.equal(found.log_prob, found.tokens / 10)
+    assert found.length.tolist() == [1, 2] and found.is_finished.tolist() == [True, True]
+    assert found.support is not None and found.support.ids.tolist() == [6, 0, 1]
+
+
+def test_sharded_processes_encode_the_prompt_that_fills_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = vision_twins.policy()
+    assert policy.company is None
+    policy.prepare(Placement(torch.device("cpu"), torch.float32, most=lambda count: count))
+    first = policy.company
+    monkeypatch.setattr(policy, "encode", None)
+    assert first is not None and policy.company is first
 
 
 def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
