@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmrl.judging import score
     from mmrl.summary import Outcome
 
-__all__ = ["train"]
+__all__ = ["score", "train"]
 
 
 def train(
@@ -26,3 +27,12 @@ def train(
     from mmrl import run
 
     return run.train(checked, folder)
+
+
+def __getattr__(name: str) -> Any:
+    """`score` is imported when it is first asked for: it needs torch, `mmrl --help` does not."""
+    if name == "score":
+        from mmrl.judging import score
+
+        return score
+    raise AttributeError(f"module 'mmrl' has no attribute {name!r}")

@@ -1,16 +1,14 @@
 """RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from mmrl import checkpoint, plugins
 from mmrl.collect import Collector
-from mmrl.config import EvaluationSettings, Plugin, RunConfig, ScoringSettings
-from mmrl.contracts import ConfigError, Loss, Reward
+from mmrl.config import EvaluationSettings, Plugin, RunConfig
+from mmrl.contracts import ConfigError, Loss
 from mmrl.data import WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
@@ -19,8 +17,8 @@ from mmrl.optimizer import optimizer_of
 from mmrl.pairs import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.prompts import PromptStream, load_prompts, mixture
 from mmrl.readable import readable, reader_of
-from mmrl.schedules import Schedule
-from mmrl.scoring import RewardTerm, Scorer
+from mmrl.scorers import build_scorer
+from mmrl.scoring import Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import OF_REWARD, Trainer
 
@@ -42,30 +40,6 @@ def build(config: RunConfig) -> Parts:
     )
     check_pairs(config, parts)
     return parts
-
-
-def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugin | None = None) -> Scorer:
-    """Rewards by name; `weight` and `label` belong to the mix, all other fields to the reward."""
-    terms = []
-    for settings in rewards:
-        own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
-        weight = _weight(settings.get("weight", 1.0))
-        reward = plugins.build("rewards", own, beside=("weight", "label"))
-        if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
-            raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
-        terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))
-    return Scorer(tuple(terms), scoring.max_failed_share, None if mix is None else plugins.build("mixes", mix))
-
-
-def _weight(given: Any) -> float | Schedule:
-    """A number, or a section such as {start: 0, end: 1, last: 100}."""
-    if isinstance(given, Mapping):
-        schedule: Schedule = plugins.checked(Schedule, given, "rewards.weight")
-        return schedule
-    try:
-        return float(given)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
 
 
 def resolve_lab(settings: Plugin) -> Plugin:

@@ -42,6 +42,8 @@ CORE = [
     "asking",
     "score_metrics",
     "scoring",
+    "scorers",
+    "judging",
     "drawing",
     "filmstrip",
     "timeline",

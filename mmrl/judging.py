@@ -1,0 +1,157 @@
+"""Rewards alone: scores of outputs that are there, for Python, the command line and other trainers."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl.actions import DIALECTS, Action, DialectName
+from mmrl.answers import ParseError
+from mmrl.config import ScoringSettings
+from mmrl.contracts import ConfigError, Placement
+from mmrl.coordinates import Canvas, Convention
+from mmrl.data import Outputs, Prompt, Rollout
+from mmrl.keys import GroupKey
+from mmrl.reward_batches import check_prompts
+from mmrl.scorers import build_scorer
+from mmrl.scoring import Judgement, Scorer
+
+log = logging.getLogger(__name__)
+
+
+def scorer_of(
+    rewards: Sequence[str | Mapping[str, Any]], *, mix: Mapping[str, Any] | None = None, device: str = "cpu"
+) -> Scorer:
+    """Rewards by name, or sections as in a config (`{name: box_iou, kind: giou, weight: 0.5}`), ready to judge.
+
+    Raises ConfigError for an unknown name or setting, and where weights cannot be loaded.
+    """
+    sections = [{"name": reward} if isinstance(reward, str) else dict(reward) for reward in rewards]
+    scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
+    scorer.prepare(Placement(torch.device(device), torch.float32))
+    return scorer
+
+
+def judge(
+    scorer: Scorer,
+    prompts: Sequence[Prompt],
+    outputs: Outputs,
+    *,
+    group: Sequence[int] | None = None,
+    iteration: int = 0,
+    seed: int = 0,
+) -> Judgement:
+    """What the rewards say of B outputs, NaN where one could not judge.
+
+    Args:
+        prompts: B, the prompt of each output.
+        group: B numbers, equal for outputs that are compared; None: those with equal prompts are a group.
+        iteration: whose schedules of weights hold. seed: of rewards that draw noise.
+    Raises:
+        ConfigError: prompts or outputs lack what a reward needs, or a target is none that it could judge by.
+    """
+    for term in scorer.terms:
+        check_prompts(term.name, term.reward, prompts)
+    numbers = list(group) if group is not None else _by_prompt(prompts)
+    if len(numbers) != len(prompts):
+        raise ConfigError(f"needs a group for each of {len(prompts)} outputs, got {len(numbers)}")
+    index = torch.arange(len(prompts))
+    return scorer.judge(
+        Rollout(
+            prompts=tuple(prompts),
+            keys=tuple(GroupKey(seed, iteration, number) for number in numbers),
+            prompt=index,
+            group=torch.tensor(numbers, dtype=torch.int64),
+            episode=index,
+            turn=torch.zeros_like(index),
+            outputs=outputs,
+            blocks=(),
+            trace=None,
+            num_calls=0,
+        ),
+        iteration,
+    )
+
+
+def score(
+    reward: str | Mapping[str, Any],
+    prompts: Sequence[str | Prompt],
+    *,
+    targets: Sequence[Mapping[str, Any]] | None = None,
+    texts: Sequence[str] | None = None,
+    images: Tensor | None = None,
+    videos: Tensor | None = None,
+    coordinates: Convention = "original",
+    device: str = "cpu",
+) -> Tensor:
+    """What one reward says of outputs, such as answers: `score("anls", ["Who?"], texts=["Ada"], targets=[...])`.
+
+    Args:
+        reward: a name, or a section as in a config. prompts: B texts, or prompts with images and targets of their own.
+        targets: B, what is right; only with prompts that are texts. texts: B answers.
+        images: [B, 3, H, W] in [0, 1], RGB. videos: [B, F, 3, H, W] in [0, 1], RGB.
+        coordinates: the unit of points and boxes in the answers (`mmrl.coordinates.Canvas`).
+    Returns:
+        [B] float32, higher is better; NaN where it could not judge, which is logged.
+    Raises:
+        ConfigError: an unknown reward or setting, or what is given lacks what the reward needs.
+    """
+    if targets is not None and any(isinstance(prompt, Prompt) for prompt in prompts):
+        raise ConfigError("targets go with prompts that are texts; a Prompt has its own target")
+    pairs = zip(prompts, targets or [{}] * len(prompts), strict=True)
+    asked = [one if isinstance(one, Prompt) else Prompt(one, target=target) for one, target in pairs]
+    for name, given in (("texts", texts), ("images", images), ("videos", videos)):
+        if given is not None and len(given) != len(asked):
+            raise ConfigError(f"needs one output for each of {len(asked)} prompts, got {len(given)} {name}")
+    outputs = Outputs(images=images, videos=videos)
+    if texts is not None:
+        outputs = answered(asked, texts, coordinates=coordinates, outputs=outputs)
+    judgement = judge(scorer_of([reward], device=device), asked, outputs)
+    if failure := judgement.first_failures[0]:
+        log.warning(
+            "%d of %d outputs could not be judged: %s", judgement.scores.values.isnan().sum(), len(asked), failure
+        )
+    return judgement.scores.values[:, 0]
+
+
+def answered(
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    *,
+    coordinates: Convention = "original",
+    dialect: DialectName | None = None,
+    outputs: Outputs | None = None,
+) -> Outputs:
+    """Texts as outputs, with the canvas of each prompt's first image, and with actions where a dialect is named.
+
+    Args:
+        coordinates: the unit in which the texts give points and boxes; `resized` is that of the original here, since
+            no processor has made the images smaller.
+        dialect: of `mmrl.actions.DIALECTS`; None: the texts are no actions.
+    """
+    canvases = tuple(_canvas(prompt, coordinates) for prompt in prompts)
+    actions = None if dialect is None else tuple(map(_action, texts, canvases, [dialect] * len(texts)))
+    return replace(outputs or Outputs(), texts=tuple(texts), canvases=canvases, actions=actions)
+
+
+def _canvas(prompt: Prompt, convention: Convention) -> Canvas | None:
+    if not prompt.media:
+        return None
+    size = prompt.media[0].size
+    return Canvas(size, size, convention)
+
+
+def _action(text: str, canvas: Canvas | None, dialect: DialectName) -> Action | None:
+    try:
+        return None if canvas is None else DIALECTS[dialect].parse(text, canvas)
+    except ParseError:
+        return None
+
+
+def _by_prompt(prompts: Sequence[Prompt]) -> list[int]:
+    """The number of the first prompt that is asked with the same words and media."""
+    first: dict[Any, int] = {}
+    return [first.setdefault((one.text, one.system, one.media, one.clips), row) for row, one in enumerate(prompts)]
