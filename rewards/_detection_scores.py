@@ -128,9 +128,9 @@ def _hits(overlap: Tensor, thresholds: Tensor) -> Tensor:
     hits = torch.zeros(len(thresholds), len(overlap), dtype=torch.float64)
     every = torch.arange(len(thresholds))
     for row in (overlap.amax(1) >= thresholds.min()).nonzero()[:, 0].tolist():
-        value, column = torch.where(free, overlap[row], -1.0).max(1)  # [T]
+        value, from_end = torch.where(free, overlap[row], -1.0).flip(1).max(1)  # [T]; of equal ones the last, as theirs
         is_hit = value >= thresholds
-        free[every[is_hit], column[is_hit]] = False
+        free[every[is_hit], free.shape[1] - 1 - from_end[is_hit]] = False
         hits[is_hit, row] = 1
     return hits
 

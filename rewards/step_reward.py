@@ -10,7 +10,7 @@ from mmrl.contracts import Granularity, RewardBatch
 
 @dataclass(frozen=True)
 class StepReward:
-    """The environment's own reward of each turn; 0 for an answer that was no action.
+    """The environment's own reward of each turn, unbounded as its rewards are; 0 for an answer that was no action.
 
     With advantages that add up what follows a turn (`turn_returns`, `gigpo`) these are the rewards of the decision
     process; with `grpo` every turn is compared by its own reward alone. The turn in which the environment broke says

@@ -1,6 +1,9 @@
-"""IoU and its kin against counted pixels, hand numbers and their own inequalities."""
+"""IoU and its kin against counted pixels, hand numbers and inequalities; lists of boxes by all assignments."""
 
+import json
+import random
 from collections.abc import Callable
+from itertools import permutations
 from math import atan, pi
 from typing import Any
 
@@ -12,9 +15,11 @@ from torch import Tensor
 
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas, Convention, format_box
-from mmrl.data import Outputs
+from mmrl.data import Outputs, Prompt
 from mmrl.rewards._boxes import box_overlap
 from mmrl.rewards.box_iou import BoxIou
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
 Box = tuple[float, float, float, float]
@@ -24,6 +29,21 @@ ORIGINAL = Canvas((640, 480), (640, 480), "original")
 def judge(texts: list[str], target: Any, make_batch: Make, canvas: Canvas | None = ORIGINAL, **settings: Any) -> Any:
     outputs = Outputs(texts=tuple(texts), canvases=(canvas,) * len(texts))
     return BoxIou(**settings).score(make_batch(outputs, texts, [{"box": target}] * len(texts))).tolist()
+
+
+def batch(texts: list[str]) -> RewardBatch:
+    return answers(texts, {"box": [100, 100, 300, 200]}, canvases=(ORIGINAL,) * len(texts))
+
+
+def draw(random: random.Random) -> RewardBatch:
+    def near(reach: int) -> str:
+        return str([side + random.randint(-reach, reach) for side in (100, 100, 300, 200)])
+
+    moved = [f"<answer>{near(reach)}</answer>" for reach in (1, 5, 20, 50, 100, 300)]
+    return batch([*moved, "<answer>there</answer>", "[100, 100, 300, 200]"])
+
+
+EXAMPLE = Example(draw=draw, best=lambda: batch(["<answer>[100, 100, 300, 200]</answer>"] * 4))
 
 
 def tensor(*boxes: Box) -> Tensor:
@@ -191,3 +211,86 @@ def test_torchvision_agrees(box: Box, other: Box) -> None:
     ):
         ours = box_overlap(tensor(box), tensor(other), kind)  # type: ignore[arg-type]
         torch.testing.assert_close(ours, theirs(tensor(box), tensor(other))[0], atol=1e-6, rtol=0)
+
+
+def judge_many(said: Any, truth: Any, **settings: Any) -> float:
+    text = said if isinstance(said, str) else f"<answer>{json.dumps(said)}</answer>"
+    made = answers([text], {"boxes": truth}, canvases=(ORIGINAL,))
+    return float(BoxIou(many=True, **settings).score(made))
+
+
+ONE, TWO = [0, 0, 10, 10], [20, 0, 40, 10]
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ([ONE, TWO], 1),
+        ([TWO, ONE], 1),
+        ([{"bbox_2d": TWO, "label": "two"}, {"bbox_2d": ONE}], 1),
+        ("<answer>```json\n[[0, 0, 10, 10], [20, 0, 40, 10]]\n```</answer>", 1),
+        ([ONE], 1 / 2),
+        (ONE, 1 / 2),
+        ([ONE, ONE], 1 / 2),
+        ([ONE, TWO, ONE], 2 / 3),
+        ([ONE, TWO, [50, 50, 60, 60]], 2 / 3),
+        ([[0, 0, 10, 5], [20, 0, 30, 10]], 1 / 2),
+        ([[10, 10, 0, 0], TWO], 1 / 2),
+        ([], 0),
+        ("<answer>no objects</answer>", 0),
+        ("<answer>[0, 0, 10, 10], [20, 0, 40, 10]</answer>", 0),
+        ([[0, 0, 10]], 0),
+        ([ONE, "two"], 0),
+        ([[ONE]], 0),
+        ("", 0),
+    ],
+)
+def test_lists_of_boxes_by_hand(said: Any, score: float) -> None:
+    assert judge_many(said, [ONE, TWO]) == pytest.approx(score)
+
+
+def test_no_boxes_for_no_objects() -> None:
+    assert (judge_many([], []), judge_many([ONE], []), judge_many("<answer>two</answer>", [])) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["iou", "giou"])
+@pytest.mark.parametrize("threshold", [None, 0.5])
+@given(said=st.lists(boxes(), min_size=1, max_size=4, unique=True), truth=st.lists(boxes(), min_size=1, max_size=4))
+def test_lists_are_matched_as_by_all_assignments(kind: Any, threshold: float | None, said: Any, truth: Any) -> None:
+    def worth(box: Box, other: Box) -> float:
+        value = float(box_overlap(tensor(box), tensor(other), kind))
+        value = value if kind == "iou" else (1 + value) / 2
+        return value if threshold is None else float(value > threshold)
+
+    few, many = sorted((said, truth), key=len)
+    best = max(sum(map(worth, few, some)) for some in permutations(many, len(few)))
+    score = judge_many(said, truth, kind=kind, threshold=threshold)
+    assert score == pytest.approx(best / len(many), abs=1e-6)
+    assert judge_many([*said, said[0]], truth, kind=kind, threshold=threshold) <= score + 1e-6
+
+
+def test_needs_and_targets_of_many_boxes() -> None:
+    assert BoxIou(many=True).needs == {"texts", "canvases", "target.boxes"}
+    assert BoxIou().needs == {"texts", "canvases", "target.box"}
+    BoxIou(many=True).check(Prompt("find", target={"boxes": [ONE]}))
+    with pytest.raises(ValueError, match=r"a box of target\.boxes must be"):
+        BoxIou(many=True).check(Prompt("find", target={"boxes": [[0, 0, 0, 1]]}))
+    with pytest.raises(ValueError, match=r"target\.box must be"):
+        BoxIou().check(Prompt("find", target={"box": [[0, 0, 0, 1]]}))
+
+
+@pytest.mark.parametrize("many", [False, True])
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5))
+def test_any_text_has_a_score(many: bool, texts: list[str]) -> None:
+    made = answers(texts, {"box": ONE, "boxes": [ONE, TWO]}, canvases=(ORIGINAL,) * len(texts))
+    check_scores(BoxIou(many=many), made)
+    check_scores(BoxIou(many=many, kind="ciou", tag=None), made)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_is_judged_in_time(piece: str) -> None:
+    for texts in (megabytes(piece), HOSTILE):
+        made = answers(texts, {"box": ONE, "boxes": [ONE, TWO]}, canvases=(ORIGINAL,) * len(texts))
+        check_scores(BoxIou(), made)
+        check_scores(BoxIou(many=True, tag=None), made)

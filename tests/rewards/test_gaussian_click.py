@@ -1,5 +1,6 @@
 """GUI-G2's reward against hand numbers, scipy's densities, and the integral that coverage stands for."""
 
+import random
 from collections.abc import Callable
 from math import exp, sqrt
 from typing import Any
@@ -14,12 +15,27 @@ from scipy.stats import norm
 from mmrl.actions import Action
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas
-from mmrl.data import Outputs
+from mmrl.data import Outputs, Prompt
 from mmrl.rewards.gaussian_click import GaussianClick, coverage_term, point_term
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
 SCREEN = Canvas((1920, 1080), (1932, 1092), "original")
 TARGET = [100, 200, 140, 220]  # centre (120, 210)
+
+
+def batch(texts: list[str]) -> RewardBatch:
+    return answers(texts, {"box": TARGET}, canvases=(SCREEN,) * len(texts))
+
+
+def draw(random: random.Random) -> RewardBatch:
+    clicks = [f"({random.randint(80, 160)}, {random.randint(190, 230)})" for _ in range(3)]
+    boxes = [str([side + random.randint(-reach, reach) for side in TARGET]) for reach in (2, 9, 30)]
+    return batch([*clicks, *boxes, "(120, 210)", "there"])
+
+
+EXAMPLE = Example(draw=draw, best=lambda: batch(["(120, 210)", "click [100, 200, 140, 220]"] * 2))
 
 
 def judge(texts: list[str], make_batch: Make, **settings: Any) -> Any:
@@ -171,3 +187,16 @@ def test_a_target_without_area_cannot_judge(make_batch: Make) -> None:
     outputs = Outputs(texts=("(1, 2)",), canvases=(SCREEN,))
     with pytest.raises(ValueError, match=r"target\.box"):
         GaussianClick().score(make_batch(outputs, ["click"], [{"box": [5, 5, 5, 9]}]))
+    with pytest.raises(ValueError, match=r"target\.box"):
+        GaussianClick().check(Prompt("click", target={"box": [5, 5, 5, 9]}))
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5))
+def test_any_text_has_a_score(texts: list[str]) -> None:
+    check_scores(GaussianClick(), batch(texts))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_is_judged_in_time(piece: str) -> None:
+    check_scores(GaussianClick(), batch([*megabytes(piece), *HOSTILE]))

@@ -1,5 +1,6 @@
 """Right and wrong actions by hand, and what GUI-R1's own code let through."""
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +9,14 @@ import pytest
 
 from mmrl.actions import DIALECTS, Action
 from mmrl.answers import ParseError
-from mmrl.config import DatasetSettings, load_config
+from mmrl.config import DatasetSettings, ScoringSettings, load_config
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas
-from mmrl.data import Outputs
+from mmrl.data import Outputs, Prompt
 from mmrl.parts import build_scorer
 from mmrl.rewards.gui_action import GuiAction, words_f1
+from tests.rewards.example import Example
+from tests.rewards.example import make_batch as batch_of
 
 Make = Callable[..., RewardBatch]
 SCREEN = Canvas((1000, 2000), (500, 1000), "resized")
@@ -26,6 +29,29 @@ def judge(action: Action | None, target: dict[str, Any], make_batch: Make, **set
 
 
 BOX, POINT = {"action": "click", "box": (100, 100, 200, 300)}, {"action": "click", "point": (500, 500)}
+
+
+TYPED = {"action": "type", "input_text": "shopping mall"}
+
+
+def batch(actions: list[Action | None], targets: list[dict[str, Any]]) -> RewardBatch:
+    outputs = Outputs(actions=tuple(actions), canvases=(SCREEN,) * len(actions))
+    return batch_of(outputs, ["do it"] * len(actions), targets)
+
+
+def draw(random: random.Random) -> RewardBatch:
+    said = [None, Action("wait"), Action("click", point=(150, 200)), Action("type", text="shopping mall")]
+    said += [Action("click", point=(random.randint(0, 400), random.randint(0, 400))) for _ in range(3)]
+    actions = [*said, *random.choices(said, k=5)]
+    return batch(actions, [BOX] * 8 + [TYPED] * 4)
+
+
+EXAMPLE = Example(
+    draw=draw,
+    best=lambda: batch(
+        [Action("click", point=(150, 200))] * 4 + [Action("type", text="Shopping mall")] * 4, [BOX] * 4 + [TYPED] * 4
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +101,16 @@ def test_the_kind_alone_earns_its_weight(make_batch: Make) -> None:
     other = Action("double_click", point=(150, 200))
     scores = [2 * judge(action, BOX, make_batch, type_weight=0.5) for action in (hit, miss, other, None)]
     assert scores == [2, 1, 0, 0], "a hit by an action of the wrong kind is none"
+
+
+def test_what_is_no_action_is_worse_than_a_wrong_one_for_agentcpm_gui(make_batch: Make) -> None:
+    """-1 malformed, 0 wrong, 1 right: the action, the place, the text."""
+    settings = {"malformed": -1.0, "min_f1": 1.0}
+    hit, miss = Action("click", point=(150, 200)), Action("click", point=(99, 200))
+    said = [(None, BOX), (Action("wait"), BOX), (miss, BOX), (hit, BOX)]
+    said += [(Action("type", text=text), TYPED) for text in ("mall", "mall shopping", "Shopping mall")]
+    assert [judge(action, target, make_batch, **settings) for action, target in said] == [-1, 0, 0, 1, 0, 1, 1]
+    assert GuiAction(malformed=-1).range == (-1.0, 1.0) and GuiAction().range == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +169,8 @@ def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_ba
     for action in (None, Action("click", point=(1, 1))):
         with pytest.raises(ValueError, match=message):
             judge(action, target, make_batch)
+    with pytest.raises(ValueError, match=message):
+        GuiAction().check(Prompt("do it", target=target))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +179,7 @@ def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_ba
         ({"type_weight": 1.1}, "type_weight must be"),
         ({"radius": 0}, "radius must be above 0"),
         ({"min_f1": 0}, "min_f1 in"),
+        ({"malformed": -2}, r"malformed must be in \[-1, 0\], got -2"),
         ({"radius_unit": "inch"}, "radius_unit must be one of pixels, share, got 'inch'"),
     ],
 )
@@ -161,7 +200,7 @@ def test_every_action_that_ui_r1s_template_lists_can_earn_full_marks(make_batch:
     said = [f"<answer>[{{'action': '{name}', 'coordinate': [3, 4]}}]</answer>" for name in names]
     others = [*said[1:], said[0]]
     targets = [{"action": name} | ({"box": (1, 1, 9, 9)} if name == "click" else {}) for name in names]
-    term = build_scorer(config.rewards[:1], 0).terms[0]
+    term = build_scorer(config.rewards[:1], ScoringSettings()).terms[0]
     for answers, score in ((said, 2), (others, 0)):
         actions = tuple(read(answer, canvas) for answer in answers)
         batch = make_batch(Outputs(actions=actions, canvases=(canvas,) * len(names)), names, targets)

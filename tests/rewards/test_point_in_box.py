@@ -1,18 +1,36 @@
 """A click hits its target, or it does not."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmrl.actions import DIALECTS, Action, DialectName
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas, Convention
-from mmrl.data import Outputs
+from mmrl.data import Outputs, Prompt
 from mmrl.rewards.point_in_box import PointInBox
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 Make = Callable[..., RewardBatch]
 TARGET = [100, 200, 140, 220]
+SCREEN = Canvas((1920, 1080), (1932, 1092), "original")
+
+
+def batch(texts: list[str]) -> RewardBatch:
+    return answers(texts, {"box": TARGET}, canvases=(SCREEN,) * len(texts))
+
+
+def draw(random: random.Random) -> RewardBatch:
+    clicks = [f"({random.randint(80, 160)}, {random.randint(190, 230)})" for _ in range(5)]
+    return batch([*clicks, "(120, 210)", "there", "[100, 200, 140, 220]"])
+
+
+EXAMPLE = Example(draw=draw, best=lambda: batch(["(120, 210)", "click [110, 205, 130, 215]"] * 2))
 
 
 def judge(texts: list[str], make_batch: Make, canvas: Canvas | None = None, **settings: Any) -> Any:
@@ -72,3 +90,19 @@ def test_actions_are_read_where_there_are_some(make_batch: Make) -> None:
     canvases = (Canvas((1920, 1080), (28, 28), "unit"),) * 4
     outputs = Outputs(texts=("(0.0625, 0.194)",) * 4, canvases=canvases, actions=actions)
     assert PointInBox().score(make_batch(outputs, ["click"] * 4, [{"box": TARGET}] * 4)).tolist() == [1, 0, 0, 0]
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5))
+def test_any_text_has_a_score(texts: list[str]) -> None:
+    check_scores(PointInBox(), batch(texts))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_is_judged_in_time(piece: str) -> None:
+    check_scores(PointInBox(), batch([*megabytes(piece), *HOSTILE]))
+
+
+def test_a_target_without_area_cannot_judge() -> None:
+    with pytest.raises(ValueError, match=r"target\.box must be"):
+        PointInBox().check(Prompt("click", target={"box": [5, 5, 5, 9]}))

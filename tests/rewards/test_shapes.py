@@ -1,5 +1,6 @@
 """The shapes reward on rendered images: right, wrong in one attribute, empty."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,30 @@ import torch
 
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
-from mmrl.labs.shapes.world import render
+from mmrl.labs.shapes.world import all_prompts, render
 from mmrl.rewards.shapes import Shapes
+from tests.rewards.example import Example
+from tests.rewards.example import make_batch as batch_of
 
 DRAWN = "red circle top left"
+
+
+def batch(drawn: list[str], asked: list[str], seed: int) -> RewardBatch:
+    images = render(drawn, torch.Generator().manual_seed(seed))
+    return batch_of(Outputs(images=images), asked)
+
+
+def draw(random: random.Random) -> RewardBatch:
+    """Right images, images of other prompts, and an empty canvas."""
+    asked = random.sample(all_prompts(), 2)
+    drawn = [asked[0], asked[0], *random.sample(all_prompts(), 3), asked[1], *random.sample(all_prompts(), 2)]
+    made = batch(drawn, [asked[0]] * 4 + [asked[1]] * 4, random.randrange(1000))
+    assert made.outputs.images is not None
+    made.outputs.images[-1] = 0.08
+    return made
+
+
+EXAMPLE = Example(draw=draw, best=lambda: batch([DRAWN] * 4, [DRAWN] * 4, 0), settings={"measure": "correct"})
 
 
 @pytest.mark.parametrize(
