@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import mmrl
 from mmrl import checks, run
 from mmrl.collect import Collector
 from mmrl.evaluation import Evaluator
@@ -50,6 +51,15 @@ def test_a_run_that_is_stopped_in_its_first_evaluation_leaves_nothing(
     assert ended.code == 130
     assert ended.err.splitlines()[-1] == "mmrl: stopped before the first iteration; nothing is left in run"
     assert not Path("run").exists()
+
+
+def test_a_run_of_python_that_is_stopped_before_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, run, "build")
+    with pytest.raises(KeyboardInterrupt):
+        mmrl.train("quickstart", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_is_terminated_in_its_first_evaluation_can_be_resumed(

@@ -84,7 +84,7 @@ DIAGNOSTICS = (
         "Failed scores",
         {"reward/failed": "samples"},
         "samples",
-        "Healthy: 0. These samples could not be judged and were left out of their groups.",
+        "Healthy: 0. These samples or episodes could not be judged and were left out of their groups.",
     ),
     Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
 )

@@ -1,5 +1,7 @@
 """Success of episodes from the rewards that the environment gave, and what a broken environment means."""
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from mmrl.rewards.episode_success import EpisodeSuccess
 from mmrl.rewards.step_reward import StepReward
 from mmrl.scoring import RewardTerm, Scorer
 from tests.modalities.test_agent import TASKS, play
+from tests.rewards.example import Example, make_batch
 from tests.toy_worlds import Corridor, clicker
 
 EPISODE = [3, 3, 3, 5, 5, 8, 9, 9]
@@ -32,6 +35,25 @@ def batch(rows: list[int]) -> RewardBatch:
         iteration=0,
         generator=generator(0),
     )
+
+
+def episodes(rewards: list[list[float]]) -> RewardBatch:
+    """Episodes of turns with these rewards, a group for every two."""
+    owner = torch.tensor([number for number, turns in enumerate(rewards) for _ in turns])
+    ends: list[Outcome | None] = [None if later else "done" for turns in rewards for later in range(len(turns))[::-1]]
+    outputs = Outputs(
+        step_rewards=torch.tensor([reward for turns in rewards for reward in turns]), outcomes=tuple(ends)
+    )
+    turn = torch.tensor([number for turns in rewards for number in range(len(turns))])
+    return replace(make_batch(outputs, ["go"] * len(owner)), episode=owner, group=owner // 2, turn=turn)
+
+
+def draw(random: random.Random) -> RewardBatch:
+    drawn = [[random.choice([0.0, 0.25, 0.5]) for _ in range(random.randint(1, 4))] for _ in range(6)]
+    return episodes([*drawn, [0.0, 1.0], [0.0]])
+
+
+EXAMPLE = Example(draw=draw, best=lambda: episodes([[0.0, 1.0], [0.5, 0.5, 0.5]]))
 
 
 def test_success_is_the_sum_of_an_episodes_rewards_told_of_every_turn() -> None:
@@ -63,11 +85,16 @@ def test_a_turn_in_which_the_environment_broke_has_no_step_reward_unless_told_so
     assert StepReward(failed="zero").score(batch([5, 6, 7])).tolist() == [1, 1, 0]
 
 
-def test_a_broken_episode_leaves_its_group_and_is_counted() -> None:
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [(EpisodeSuccess(), "the environment broke in this episode"), (StepReward(), "the environment broke in this turn")],
+    ids=["success", "step"],
+)
+def test_a_broken_episode_leaves_its_group_and_is_counted(reward: Any, words: str) -> None:
     policy = clicker(environment=Corridor(places=99), invalid_limit=99)
     tasks: Any = (Prompt("go", target={"trouble": "crash"}), TASKS[0])
-    judged = Scorer((RewardTerm("success", EpisodeSuccess()),), max_failed_share=1.0).judge(play(policy, tasks), 0)
+    judged = Scorer((RewardTerm("reward", reward),), max_failed_share=1.0).judge(play(policy, tasks), 0)
     failed = judged.scores.group == 10
     assert judged.scores.has_failed.tolist() == failed.tolist() and 0 < int(failed.sum()) < len(failed)
     (failure,) = judged.first_failures
-    assert failure is not None and failure.startswith("success: ValueError: the environment broke in this episode")
+    assert failure is not None and failure.startswith(f"reward: ValueError: {words}")
