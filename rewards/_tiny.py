@@ -15,7 +15,7 @@ def randomise(module: nn.Module, generator: torch.Generator) -> None:
         if parameter.ndim == 0:
             continue  # a temperature: the library's own
         if name.endswith("bias") or parameter.ndim < 2:
-            is_scale = name.endswith("weight")  # of a norm: around 1
+            is_scale = name.endswith(("weight", "lambda1"))  # of a norm, or of a layer: around 1
             parameter.normal_(float(is_scale), 0.1, generator=generator)
         elif ("embedding" in name and "patch" not in name) or min(parameter.shape[:2]) == 1:
             parameter.normal_(0.0, 1.0, generator=generator)  # looked up or added, not multiplied with
