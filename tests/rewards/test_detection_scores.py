@@ -266,7 +266,7 @@ def test_settings_of_the_kinds_are_checked() -> None:
         ({"strict_from": -1}, "format_weight and strict_from must be at least 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            Detection(**how)  # type: ignore[arg-type]  # wrong on purpose
+            Detection(**how)
     assert "target.labels" in Detection(labels=True).needs and "target.labels" not in Detection().needs
     with pytest.raises(ValueError, match=r"target\.labels must be 1 texts"):
         Detection(labels=True).check(Prompt("find", target={"boxes": [FIRST], "labels": []}))

@@ -13,8 +13,8 @@ from mmrl.config import DatasetSettings, ScoringSettings, load_config
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt
-from mmrl.parts import build_scorer
 from mmrl.rewards.gui_action import GuiAction, words_f1
+from mmrl.scorers import build_scorer
 from tests.rewards.example import Example
 from tests.rewards.example import make_batch as batch_of
 
@@ -28,29 +28,25 @@ def judge(action: Action | None, target: dict[str, Any], make_batch: Make, **set
     return float(GuiAction(**settings).score(batch))
 
 
-BOX, POINT = {"action": "click", "box": (100, 100, 200, 300)}, {"action": "click", "point": (500, 500)}
+BOX: dict[str, Any] = {"action": "click", "box": (100, 100, 200, 300)}
+POINT: dict[str, Any] = {"action": "click", "point": (500, 500)}
+TYPED: dict[str, Any] = {"action": "type", "input_text": "shopping mall"}
 
 
-TYPED = {"action": "type", "input_text": "shopping mall"}
-
-
-def batch(actions: list[Action | None], targets: list[dict[str, Any]]) -> RewardBatch:
+def batch(actions: list[Action | None], names: list[str]) -> RewardBatch:
+    """Actions judged by nothing but the name of the true one: what else a target says is judged where it says it."""
     outputs = Outputs(actions=tuple(actions), canvases=(SCREEN,) * len(actions))
-    return batch_of(outputs, ["do it"] * len(actions), targets)
+    return batch_of(outputs, ["do it"] * len(actions), [{"action": name} for name in names])
 
 
 def draw(random: random.Random) -> RewardBatch:
-    said = [None, Action("wait"), Action("click", point=(150, 200)), Action("type", text="shopping mall")]
-    said += [Action("click", point=(random.randint(0, 400), random.randint(0, 400))) for _ in range(3)]
-    actions = [*said, *random.choices(said, k=5)]
-    return batch(actions, [BOX] * 8 + [TYPED] * 4)
+    click, back = Action("click", point=(150, 200)), Action("hotkey", keys=("back",))
+    said = [None, click, back, Action("hotkey", keys=("home",)), Action("type", text="mall"), Action("wait")]
+    return batch([click, None, *random.choices(said, k=10)], ["click"] * 4 + ["press_back"] * 4 + ["input_text"] * 4)
 
 
 EXAMPLE = Example(
-    draw=draw,
-    best=lambda: batch(
-        [Action("click", point=(150, 200))] * 4 + [Action("type", text="Shopping mall")] * 4, [BOX] * 4 + [TYPED] * 4
-    ),
+    draw=draw, best=lambda: batch([Action("hotkey", keys=("back",)), Action("wait")], ["press_back", "wait"])
 )
 
 
@@ -107,7 +103,7 @@ def test_what_is_no_action_is_worse_than_a_wrong_one_for_agentcpm_gui(make_batch
     """-1 malformed, 0 wrong, 1 right: the action, the place, the text."""
     settings = {"malformed": -1.0, "min_f1": 1.0}
     hit, miss = Action("click", point=(150, 200)), Action("click", point=(99, 200))
-    said = [(None, BOX), (Action("wait"), BOX), (miss, BOX), (hit, BOX)]
+    said: list[tuple[Action | None, dict[str, Any]]] = [(None, BOX), (Action("wait"), BOX), (miss, BOX), (hit, BOX)]
     said += [(Action("type", text=text), TYPED) for text in ("mall", "mall shopping", "Shopping mall")]
     assert [judge(action, target, make_batch, **settings) for action, target in said] == [-1, 0, 0, 1, 0, 1, 1]
     assert GuiAction(malformed=-1).range == (-1.0, 1.0) and GuiAction().range == (0.0, 1.0)
@@ -204,4 +200,5 @@ def test_every_action_that_ui_r1s_template_lists_can_earn_full_marks(make_batch:
     for answers, score in ((said, 2), (others, 0)):
         actions = tuple(read(answer, canvas) for answer in answers)
         batch = make_batch(Outputs(actions=actions, canvases=(canvas,) * len(names)), names, targets)
+        assert isinstance(term.weight, float)
         assert (term.weight * term.reward.score(batch)).tolist() == [score] * len(names)
