@@ -1,0 +1,315 @@
+"""GenEval's detector, its crops and colours against forwards of their own, and the reward that joins them."""
+
+import random
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import (
+    AutoImageProcessor,
+    CLIPModel,
+    CLIPProcessor,
+    Mask2FormerForUniversalSegmentation,
+    YolosConfig,
+    YolosForObjectDetection,
+    YolosImageProcessor,
+)
+
+from mmrl.contracts import ConfigError, Placement, RewardBatch
+from mmrl.data import Outputs, Prompt
+from mmrl.media import as_tensor
+from mmrl.rewards._detectors import COCO, Detector, load_detector, write_tiny_detector
+from mmrl.rewards._scenes import COLORS, Found, same_name
+from mmrl.rewards._tiny import randomise
+from mmrl.rewards.geneval import GREY, Geneval, cut_out
+from tests.rewards.example import Example, make_batch
+from tests.rewards.pictures import random_images
+
+CPU = Placement(torch.device("cpu"), torch.float32)
+CHECKPOINTS = ("person", "bicycle", "car", "motorcycle")  # what tiny detectors find mostly
+
+
+def batch_of(images: Tensor, *include: dict[str, Any], **other: Any) -> RewardBatch:
+    target = {"include": list(include), **other}
+    return make_batch(Outputs(images=images), ["a photo"] * len(images), [target] * len(images))
+
+
+def draw(source: random.Random) -> RewardBatch:
+    """Scenes of what a random detector may find, from one object to many."""
+    targets = []
+    for _ in range(8):
+        entry = {"class": source.choice(CHECKPOINTS), "count": source.randrange(1, 13)}
+        targets.append({"include": [entry], "tag": source.choice(["counting", "single_object"])})
+    return make_batch(Outputs(images=random_images(source, 8)), ["a photo"] * 8, targets)
+
+
+# No truth: what a detector of random weights sees in an image is written nowhere. test_scenes.py has that of the rules.
+EXAMPLE = Example(draw=draw)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("geneval")
+    Geneval().tiny(0, made)
+    return made
+
+
+@pytest.fixture
+def reward(folder: Path) -> Geneval:
+    made = Geneval(detector=str(folder / "detector"), clip=str(folder / "clip"))
+    made.prepare(CPU)
+    return made
+
+
+def sees(reward: Geneval, **objects: list[Found]) -> Geneval:
+    """The reward with a detector that finds these in every image."""
+    known = {same_name(name): name for name in COCO}
+    reward._detector = Detector(known, lambda images, threshold: [dict(objects)] * len(images))
+    return reward
+
+
+def pictures(height: int, width: int) -> Tensor:
+    rough = torch.rand(4, 3, 4, 5, generator=torch.Generator().manual_seed(3))
+    return torch.nn.functional.interpolate(rough, (height, width), mode="bilinear")
+
+
+@pytest.mark.parametrize(("height", "width"), [(48, 83), (64, 64)])
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.9])
+def test_objects_are_those_of_a_forward_of_its_own(folder: Path, height: int, width: int, threshold: float) -> None:
+    images = pictures(height, width)
+    found = load_detector(str(folder / "detector"), CPU.device).find(images, threshold)
+    network: Any = Mask2FormerForUniversalSegmentation.from_pretrained(folder / "detector").eval()
+    processor = AutoImageProcessor.from_pretrained(folder / "detector")
+    num_found = 0
+    for image, objects in zip(images, found, strict=True):
+        pixels = processor(images=image[None], do_rescale=False, return_tensors="pt")["pixel_values"]
+        assert pixels.shape[-2] % 32 == pixels.shape[-1] % 32 == 0
+        with torch.no_grad():
+            outputs = network(pixels)
+        pairs = []  # every query with every class
+        for query, logits in enumerate(outputs.class_queries_logits[0]):
+            weights = [float(one.exp()) for one in logits.double()]
+            pairs += [(weight / sum(weights), query, number) for number, weight in enumerate(weights[:-1])]
+        expected: dict[str, list[tuple[float, list[float]]]] = {}
+        for probability, query, number in sorted(pairs, reverse=True)[: network.config.num_queries]:
+            resize = partial(torch.nn.functional.interpolate, mode="bilinear", align_corners=False)
+            mask = resize(
+                resize(outputs.masks_queries_logits[:, query : query + 1], pixels.shape[-2:]), (height, width)
+            )
+            inside = mask[0, 0] > 0
+            score = probability * float(mask[0, 0].sigmoid()[inside].mean()) if inside.any() else 0.0
+            if score > threshold:
+                places = inside.nonzero()
+                (top, left), (bottom, right) = places.amin(0).tolist(), places.amax(0).tolist()
+                entry = (score, [left, top, right + 1, bottom + 1])
+                expected.setdefault(same_name(network.config.id2label[number]), []).append(entry)
+                num_found += 1
+        assert set(objects) == set(expected)
+        for name, entries in expected.items():
+            entries.sort(reverse=True)
+            assert [one.score for one in objects[name]] == pytest.approx([score for score, _ in entries], rel=1e-4)
+            assert [list(one.box) for one in objects[name]] == [box for _, box in entries]
+            assert all(one.mask is not None and one.mask.shape == (height, width) for one in objects[name])
+    assert num_found > 0
+
+
+def test_a_detector_of_boxes_gives_what_transformers_does(tmp_path: Path) -> None:
+    config: Any = YolosConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=[48, 64],
+        patch_size=16,
+        num_detection_tokens=10,
+        id2label={0: "cat", 1: "sofa", 2: "N/A"},
+        label2id={"cat": 0, "sofa": 1, "N/A": 2},
+    )
+    with torch.random.fork_rng(devices=[]):
+        network: Any = YolosForObjectDetection(config).eval()
+    randomise(network, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        network.class_labels_classifier.layers[-1].weight.mul_(8)  # sure of what it sees
+    network.save_pretrained(tmp_path)
+    processor = YolosImageProcessor(size={"height": 48, "width": 64})
+    processor.save_pretrained(tmp_path)
+    images = pictures(40, 60)
+    found = load_detector(str(tmp_path), CPU.device).find(images, 0.4)
+    with torch.no_grad():
+        outputs = network(**processor(images=images, do_rescale=False, return_tensors="pt"))
+    expected = processor.post_process_object_detection(outputs, threshold=0.4, target_sizes=[(40, 60)] * 4)
+    bounds = torch.tensor([60.0, 40.0, 60.0, 40.0])
+    num_found = 0
+    for objects, one in zip(found, expected, strict=True):
+        for number, name in enumerate(["cat", "couch", "na"]):
+            rows = [row for row in one["scores"].argsort(descending=True).tolist() if one["labels"][row] == number]
+            boxes = [one["boxes"][row].clamp(min=0).minimum(bounds) for row in rows]
+            assert [list(each.box) for each in objects.get(name, [])] == [box.tolist() for box in boxes]
+            num_found += len(rows)
+    assert num_found > 0 and all(each.mask is None for one in found for some in one.values() for each in some)
+
+
+@pytest.mark.parametrize("box", [(3, 5, 20, 19), (2.5, 3.5, 9.4, 12.6), (0, 0, 30, 24), (29, 23, 30, 24)])
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_an_object_is_cut_out_as_pillow_does(box: tuple[float, float, float, float], has_mask: bool) -> None:
+    levels = torch.randint(0, 256, (24, 30, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    mask = torch.rand(24, 30, generator=torch.Generator().manual_seed(1)) > 0.5
+    image = Image.fromarray(levels.numpy())
+    if has_mask:
+        image = Image.composite(image, Image.new("RGB", image.size, color="#999"), Image.fromarray(mask.numpy()))
+    x1, y1, x2, y2 = map(round, box)
+    expected = as_tensor(image.crop((x1, y1, x2, y2)))
+    found = cut_out(levels.permute(2, 0, 1) / 255, Found(box, 0.9, mask if has_mask else None))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("box", "shape"),
+    [((4.2, 0, 4.4, 24), (8, 1)), ((30, 24, 30, 24), (1, 1)), ((0, 3, 30, 5), (2, 16))],
+)
+def test_a_crop_has_pixels_and_is_not_too_long(box: tuple[float, float, float, float], shape: tuple[int, int]) -> None:
+    found = cut_out(torch.rand(3, 24, 30), Found(box, 0.9))
+    assert tuple(found.shape[1:]) == shape
+
+
+def test_colours_are_those_of_clip(reward: Geneval, folder: Path) -> None:
+    """The mean of three phrases for each colour, each of length 1, as clip_benchmark has it."""
+    images = random_images(random.Random(0), 24)
+    whole = Found((0, 0, 32, 32), 0.9)
+    found = [reward._colors(image, [whole], "computer mouse")[0] for image in images]
+    model, processor = CLIPModel.from_pretrained(folder / "clip"), CLIPProcessor.from_pretrained(folder / "clip")
+    rows = []
+    with torch.no_grad():
+        for color in COLORS:
+            texts = [f"a photo of a {color} computer mouse", f"a photo of a {color}-colored computer mouse"]
+            inputs = processor(text=[*texts, f"a photo of a {color} object"], padding=True, return_tensors="pt")
+            features: Any = model.get_text_features(**inputs)
+            row = torch.nn.functional.normalize(features.pooler_output, dim=-1).mean(0)
+            rows.append(row / row.norm())
+        pixels = processor(images=list((images * 255).round().to(torch.uint8)), return_tensors="pt")["pixel_values"]
+        seen: Any = model.get_image_features(pixel_values=pixels)
+        places = (seen.pooler_output @ torch.stack(rows).T).argmax(1)
+    assert found == [COLORS[place] for place in places.tolist()]
+    assert len(set(found)) > 1, "the images are told apart"
+
+
+def test_colours_are_asked_of_the_object_on_grey(reward: Geneval, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    clip = reward._clip
+    assert clip is not None
+    texts_of = clip.texts
+
+    class Watched:
+        texts = staticmethod(texts_of)
+
+        def images(self, images: Tensor) -> Tensor:
+            seen.append(images)
+            return torch.ones(1, 16)
+
+    monkeypatch.setattr(reward, "_clip", Watched())
+    mask = torch.zeros(8, 8, dtype=torch.bool)
+    mask[2:4, 2:5] = True
+    reward._colors(torch.ones(3, 8, 8), [Found((2, 2, 6, 4), 0.9, mask)], "dog")
+    assert seen[0].shape == (1, 3, 2, 4)
+    torch.testing.assert_close(seen[0][0, 0], torch.tensor([[1, 1, 1, GREY]] * 2))
+
+
+DOGS = [Found((0, 0, 8, 8), 0.95), Found((20, 0, 28, 8), 0.8), Found((0, 20, 8, 28), 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("graded", [1.0, 0.5, 0.0, 0.0]), ("strict", [1.0, 0.0, 0.0, 0.0]), ("geneval", [1.0, 0.0, 0.0, 1.0])],
+)
+def test_forms_and_thresholds(reward: Geneval, form: Any, expected: list[float]) -> None:
+    reward = sees(reward, dog=DOGS)
+    reward.form = form
+    image = torch.rand(1, 3, 32, 32)
+    cases = [
+        batch_of(image, {"class": "dog", "count": 2}, tag="colors"),  # two are surer than 0.3
+        batch_of(image, {"class": "dog", "count": 2}, tag="counting"),  # one is surer than 0.9
+        batch_of(image, {"class": "cat", "count": 1}),
+        batch_of(image, {"class": "dog", "count": 1}),  # there are two
+    ]
+    assert [reward.score(case).item() for case in cases] == expected
+
+
+def test_only_so_many_objects_of_a_class_are_seen(reward: Geneval) -> None:
+    many = sees(reward, dog=[Found((0, 0, 8, 8), 0.95)] * 40)
+    many.max_objects = 4
+    assert many.score(batch_of(torch.rand(1, 3, 32, 32), {"class": "dog", "count": 4})).tolist() == [1.0]
+
+
+def test_parts_are_averaged(reward: Geneval) -> None:
+    cat = [Found((20, 20, 28, 28), 0.95)]
+    wanted = ({"class": "cat", "count": 1}, {"class": "dog", "count": 1, "position": ["left of", 0]})
+    right = sees(reward, cat=cat, dog=[Found((0, 20, 8, 28), 0.9)])
+    assert right.score(batch_of(torch.rand(2, 3, 32, 32), *wanted)).tolist() == [1.0, 1.0]
+    wrong = sees(reward, cat=cat, dog=[Found((20, 0, 28, 8), 0.9)])
+    assert wrong.score(batch_of(torch.rand(1, 3, 32, 32), *wanted)).tolist() == pytest.approx([2 / 3])
+
+
+def test_each_image_is_judged_by_its_own_scene(reward: Geneval) -> None:
+    images = pictures(48, 64)
+    targets = [{"include": [{"class": name, "count": 3, "color": "red"}]} for name in CHECKPOINTS]
+    batch = make_batch(Outputs(images=images), ["a"] * 4, targets)
+    alone = [
+        reward.score(make_batch(Outputs(images=image[None]), ["a"], [target]))
+        for image, target in zip(images, targets, strict=True)
+    ]
+    torch.testing.assert_close(reward.score(batch), torch.cat(alone))
+
+
+def test_an_unknown_class_and_a_scene_that_cannot_be_are_errors(reward: Geneval) -> None:
+    image = torch.rand(1, 3, 32, 32)
+    with pytest.raises(ValueError, match=r"knows no 'bicicle' \(did you mean 'bicycle'\?\)"):
+        reward.score(batch_of(image, {"class": "bicicle", "count": 1}))
+    with pytest.raises(ValueError, match="knows no 'qqqqqqqq'; it knows person, bicycle"):
+        reward.check(Prompt("a", target={"include": [{"class": "qqqqqqqq", "count": 1}]}))
+    Geneval().check(Prompt("a", target={"include": [{"class": "qqqqqqqq", "count": 1}]}))  # known once it is loaded
+    with pytest.raises(ValueError, match="counts are whole numbers"):
+        Geneval().check(Prompt("a", target={"include": [{"class": "dog", "count": 0}]}))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        reward.score(batch_of(image * float("nan"), {"class": "dog", "count": 1}))
+
+
+def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
+    state = torch.random.get_rng_state()
+    for name, seed in (("first", 0), ("same", 0), ("other", 1)):
+        write_tiny_detector(tmp_path / name, seed)
+    files = [next((tmp_path / name).glob("*.safetensors")).read_bytes() for name in ("first", "same", "other")]
+    assert files[0] == files[1] and files[0] != files[2]
+    assert torch.equal(torch.random.get_rng_state(), state), "nobody else's randomness moved"
+
+
+def test_a_model_that_is_no_detector_is_the_users_error(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot load the detector '/no/such/folder'.*Mask2Former"):
+        Geneval(detector="/no/such/folder").prepare(CPU)
+    with pytest.raises(ConfigError, match="cannot load the detector"):
+        load_detector(str(folder / "clip"), CPU.device)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ConfigError, match="need the package scipy"):
+        Geneval().prepare(CPU)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threshold": 1.0}, r"threshold must be in \[0, 1\), got 1.0"),
+        ({"counting_threshold": -0.1}, r"counting_threshold must be in \[0, 1\)"),
+        ({"max_objects": 0}, "max_objects must be at least 1, got 0"),
+        ({"margin": -1.0}, "margin must be at least 0"),
+        ({"clip_pretrained": "openai"}, "clip_pretrained is open_clip's"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Geneval(**settings)
