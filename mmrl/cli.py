@@ -172,6 +172,57 @@ def evaluate(
 
 
 @app.command()
+def score(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder of pictures or videos, or a file of answers.")],
+    reward: Annotated[
+        list[str], typer.Option("--reward", help="A reward, with settings: 'box_iou kind=giou'; may be given again.")
+    ],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Of all outputs without a prompt of their own.")
+    ] = None,
+    response: Annotated[str | None, typer.Option("--response", help="The field of the answers in a file.")] = None,
+    coordinates: Annotated[
+        str, typer.Option(help="Unit of points and boxes in answers: original, thousand, unit.")
+    ] = "original",
+    dialect: Annotated[
+        str | None, typer.Option(help="How answers write actions: plain, qwen, ui_tars, pyautogui ...")
+    ] = None,
+    frames: Annotated[int, typer.Option("--frames", min=2, help="Of each video, evenly spread.")] = 16,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Outputs at most, the first ones.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="A page of all outputs, the best first.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A .jsonl file of the scores of each output.")] = None,
+    best: Annotated[
+        Path | None, typer.Option("--best", help="A .jsonl file of the best output of each prompt (best of n).")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="Of rewards with a model: cpu, cuda ...")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Score outputs that are there: pictures, videos or answers, with any rewards."""
+    from mmrl import score_files
+
+    sections = [score_files.reward_section(text) for text in reward]
+    seeing = score_files.Seeing.checked(coordinates, dialect, frames)
+    found = score_files.score_path(
+        path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
+    )
+    rows = found.rows()
+    if out is not None:
+        score_files.write_rows(rows, out)
+    if best is not None:
+        score_files.write_rows([rows[row] for row in found.best()], best)
+    if html is not None:
+        from mmrl._score_files.page import write_page
+
+        write_page(found, html, str(path), seeing)
+    if as_json:
+        print(json.dumps(found.summary(), indent=2))
+        return
+    print(found)
+    for file in filter(None, (out, best, html)):
+        print(file)
+
+
+@app.command()
 def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]) -> None:
     """Write a run's report.html again."""
     from mmrl.report import write_report

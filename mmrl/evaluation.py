@@ -130,7 +130,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         prompt=prompt.text,
         seed=rollout.keys[number].draw,
         scores=scores,
-        image=_drawn(outputs, row) if outputs.images is not None else _answered(prompt, outputs, row),
+        image=_drawn(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         action=None if outputs.actions is None else outputs.actions[row],
@@ -166,7 +166,7 @@ def _drawn(outputs: Outputs, row: int) -> Image.Image:
     return Image.fromarray(pixels.numpy())
 
 
-def _answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
+def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
     """The question's first clip or image with the true place and the answer's, as far as there is one."""
     if prompt.clips:
         return timeline.answered(prompt.clips[0], prompt.target, None if outputs.texts is None else outputs.texts[row])

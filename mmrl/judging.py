@@ -55,7 +55,7 @@ def judge(
     """
     for term in scorer.terms:
         check_prompts(term.name, term.reward, prompts)
-    numbers = list(group) if group is not None else _by_prompt(prompts)
+    numbers = list(group) if group is not None else groups_of(prompts)
     if len(numbers) != len(prompts):
         raise ConfigError(f"needs a group for each of {len(prompts)} outputs, got {len(numbers)}")
     index = torch.arange(len(prompts))
@@ -74,6 +74,12 @@ def judge(
         ),
         iteration,
     )
+
+
+def groups_of(prompts: Sequence[Prompt]) -> list[int]:
+    """[B] for each prompt the number of the first one that is asked with the same words and media."""
+    first: dict[Any, int] = {}
+    return [first.setdefault((one.text, one.system, one.media, one.clips), row) for row, one in enumerate(prompts)]
 
 
 def score(
@@ -149,9 +155,3 @@ def _action(text: str, canvas: Canvas | None, dialect: DialectName) -> Action | 
         return None if canvas is None else DIALECTS[dialect].parse(text, canvas)
     except ParseError:
         return None
-
-
-def _by_prompt(prompts: Sequence[Prompt]) -> list[int]:
-    """The number of the first prompt that is asked with the same words and media."""
-    first: dict[Any, int] = {}
-    return [first.setdefault((one.text, one.system, one.media, one.clips), row) for row, one in enumerate(prompts)]

@@ -55,6 +55,7 @@ CORE = [
     "trackers",
     "tracking",
     "report",
+    "score_files",
     "trainer",
     "summary",
     "pairs",

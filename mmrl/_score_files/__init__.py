@@ -1,0 +1,1 @@
+"""What `mmrl score` reads and writes."""

@@ -1,0 +1,139 @@
+"""The outputs in a folder or a file, with the prompts that they answer."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mmrl._datasets._files import FILES, METADATA, Source
+from mmrl.config import DatasetSettings
+from mmrl.data import Prompt
+from mmrl.datasets import load_dataset_prompts
+from mmrl.demands import Demands
+from mmrl.errors import ConfigError
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
+VIDEOS = (".mp4", ".webm", ".mov", ".mkv", ".avi")
+RESPONSES = ("response", "completion", "output", "prediction")  # what a file of answers may call them
+ABOUT = ("prompt", "text", "caption")  # what the metadata of an image folder may call the prompt
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output: a picture, a video, or a text."""
+
+    name: str  # the file, or the line
+    prompt: Prompt
+    file: Path | None = None  # the picture or video
+    text: str | None = None
+
+    @property
+    def is_video(self) -> bool:
+        return self.file is not None and self.file.suffix.lower() in VIDEOS
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How outputs are read."""
+
+    prompt: str | None = None  # of all outputs that have none of their own
+    response: str | None = None  # the field of an answer; None: the first of RESPONSES
+    demands: Demands = field(default_factory=Demands)  # what rewards ask of targets
+
+
+def read_items(path: Path, reading: Reading) -> list[Item]:
+    """The outputs of a folder (pictures or videos) or of a file (answers).
+
+    A folder's prompts are those of its `samples.json` (as `mmrl sample` and runs write it), of its `metadata.jsonl`
+    (`file_name` and `prompt`, other fields are the target), or of a text file beside each picture (`cat.png`,
+    `cat.txt`). A file's rows are prompts in the layout `columns`, each with an answer or a list of answers.
+
+    Raises ConfigError where there is nothing, or a row is none.
+    """
+    if path.is_dir():
+        if (path / "samples.json").is_file():
+            items = list(_of_run(path, reading))
+        elif any((path / name).is_file() for name in METADATA):
+            items = list(_of_metadata(path, reading))
+        else:
+            items = list(_of_folder(path, reading))
+    elif path.suffix.lower() in FILES and path.suffix.lower() != ".txt":
+        items = list(_of_file(path, reading))
+    else:
+        found = "there is no such file or folder" if not path.exists() else "it is neither"
+        raise ConfigError(
+            f"score needs a folder of pictures or videos, or a file of answers (.jsonl, .json, .csv, .parquet), "
+            f"got {str(path)!r}: {found}"
+        )
+    if not items:
+        raise ConfigError(f"there is nothing to score in {path}")
+    return items
+
+
+def _of_folder(path: Path, reading: Reading) -> Iterator[Item]:
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in (*IMAGES, *VIDEOS))
+    for file in files:
+        beside = file.with_suffix(".txt")
+        text = _text_of(beside) if beside.is_file() else reading.prompt
+        yield Item(file.name, Prompt(text or "", source=str(file)), file)
+
+
+def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
+    for row in Source(str(path)).rows():
+        if row.fault is not None:
+            raise ConfigError(f"{row.place}: {row.fault}")
+        values = {key: value for key, value in row.values.items() if value is not None}
+        name = values.pop("image", None)
+        if not isinstance(name, str) or not _is_inside(path / name, path):
+            raise ConfigError(f"{row.place}: file_name must be a file of the folder, got {name!r}")
+        key = next((key for key in ABOUT if isinstance(values.get(key), str)), None)
+        text = values.pop(key) if key is not None else reading.prompt
+        yield Item(name, Prompt(text or "", target=values, source=row.place), path / name)
+
+
+def _of_run(path: Path, reading: Reading) -> Iterator[Item]:
+    try:
+        found = json.loads((path / "samples.json").read_text(encoding="utf-8"))
+        is_texts = found["kind"] == "text"
+        for number, sample in enumerate(found["samples"]):
+            prompt = Prompt(sample["prompt"], target=sample.get("target", {}), source=f"samples.json, {number}")
+            file = None if is_texts else path / sample["file"]
+            if file is not None and not _is_inside(file, path):
+                raise ValueError(f"{sample['file']!r} is no file of the folder")
+            yield Item(file.name if file else f"sample {number}", prompt, file, sample.get("text"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: {error!r}") from error
+
+
+def _of_file(path: Path, reading: Reading) -> Iterator[Item]:
+    rows = load_dataset_prompts(DatasetSettings(path=str(path)), reading.demands)
+    for prompt in rows:
+        key, said = _response(prompt.target, reading.response, prompt.source)
+        target = {name: value for name, value in prompt.target.items() if name != key}
+        plain = replace(prompt, target=target)
+        for number, text in enumerate(said, 1):
+            yield Item(prompt.source if len(said) == 1 else f"{prompt.source}, answer {number}", plain, text=text)
+
+
+def _response(target: Mapping[str, Any], wanted: str | None, place: str) -> tuple[str, list[str]]:
+    """The field of the answers of a row, and the answers."""
+    key = wanted or next((name for name in RESPONSES if name in target), None)
+    said = target.get(key or "")
+    texts = [said] if isinstance(said, str) else said
+    if key is None or not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        names = wanted or " or ".join(RESPONSES)
+        raise ConfigError(f"{place}: needs a text or a list of texts in {names}, got {said!r:.80}; --response names it")
+    return key, list(texts)
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    """Whether it is a file below the folder, and not one that a path leads out to."""
+    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the prompt {file}: {error}") from error
