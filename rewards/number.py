@@ -15,7 +15,7 @@ from mmrl.rewards._places import is_number
 
 Kind = Literal["relaxed", "linear", "mean"]
 
-_DIGITS = r"(?:[0-9]{1,3}+(?:,[0-9]{3})++(?![0-9])|[0-9]{1,30}+)(?:\.[0-9]{0,30}+)?+|\.[0-9]{1,30}+"
+_DIGITS = r"(?:[0-9]{1,3}+(?:,[0-9]{3})++|[0-9]{1,30}+)(?:\.[0-9]{0,30}+)?+|\.[0-9]{1,30}+"
 _NUMBER = re.compile(rf"([+-]?+)({_DIGITS})")
 # Up to 21 characters without a number, maybe with a square or a cube at the end: "m^2", "m3", "%", "km / h".
 _UNIT = r" ?+(?![eE][+-]?[0-9])[^\d\s_.,;:=+*<>()\[\]-][^\d,;:=+*<>]{0,20}+(?:(?<=[^\W\d_])[23]|(?<=\^)[23])?+"

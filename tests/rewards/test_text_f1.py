@@ -45,6 +45,7 @@ def judge(text: str, target: Any) -> float:
         ("U.S.", "US", 1),
         ("don't", "dont", 1),
         ("anthem", "them", 0),  # articles are whole words
+        ("pizza", "pizz", 0),
         ("red", ["blue", "red house", "red car by sea"], 2 / 3),
         ("日本", "日本", 1),
     ],

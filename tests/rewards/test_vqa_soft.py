@@ -50,6 +50,7 @@ def judge(text: str, people: Any) -> float:
         ("red,blue", "red blue"),
         ("red ,blue-green", "red blue green"),
         ("red, blue,green", "red bluegreen"),  # one with a space beside it goes everywhere
+        ("red ,blue,green", "red bluegreen"),
         ("what?", "what"),
         ("dont", "don't"),
         ("couldnt've", "couldn't've"),
