@@ -13,6 +13,7 @@ from mmrl._report.pairs import about_pairs, pair_cards
 from mmrl._report.record import Record
 from mmrl._report.samples import Pairs
 from mmrl._report.theme import NUM_COLOURS, SCRIPT, STYLE
+from mmrl._report.trends import opposed
 from mmrl._report.words import count, duration, number
 
 TIME_PARTS = {
@@ -21,6 +22,8 @@ TIME_PARTS = {
     "time/score": "rewards",
     "time/update": "forward, backward, optimizer step",
 }
+
+OF_REWARDS = "time/reward/"
 
 
 def page(record: Record, pairs: Pairs | None) -> str:
@@ -32,7 +35,7 @@ def page(record: Record, pairs: Pairs | None) -> str:
             "Rewards",
             "rewards",
             "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
-            _charts(reward_breakdown(record)),
+            _warnings(opposed(record)) + _charts(reward_breakdown(record)),
         ),
         ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
         ("Where the time goes", "time", _time_about(record), _time(record)),
@@ -53,6 +56,10 @@ def page(record: Record, pairs: Pairs | None) -> str:
         f"{_header(record, headline(record))}<nav>{links}</nav>{body}</main>"
         f'<div id="tip" role="status"></div><script>{SCRIPT}</script></body></html>\n'
     )
+
+
+def _warnings(notes: Sequence[str]) -> str:
+    return "".join(f'<p class="warning">{note}</p>' for note in notes)
 
 
 def _policy() -> str:
@@ -123,7 +130,13 @@ def _grid(columns: str, cards: Sequence[str]) -> str:
 
 def _time_about(record: Record) -> str:
     evaluation = record.total("time/evaluation")
-    return f"Evaluation took {duration(evaluation)} more, apart from training." if evaluation else ""
+    asked = {
+        name.removeprefix(OF_REWARDS): record.total(name) for name in record.metrics if name.startswith(OF_REWARDS)
+    }
+    each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in asked.items() if seconds)
+    return (f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else "") + (
+        f"Rewards, asked while others are sampled where there are several chunks: {each}." if each else ""
+    )
 
 
 def _time(record: Record) -> str:
@@ -159,6 +172,7 @@ def _time_parts(record: Record) -> list[_TimePart]:
     """One part for each colour but the last, which is what is left of the iterations."""
     apart = {"time/iteration", "time/evaluation"}
     names = [name for name in TIME_PARTS if name in record.metrics]
+    apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others
     names += [name for name in record.metrics if name.startswith("time/") and name not in apart | TIME_PARTS.keys()]
     seconds = {name: record.total(name) or 0.0 for name in names}
     parts = [

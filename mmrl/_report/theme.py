@@ -94,6 +94,8 @@ tbody tr:last-child > * { border-bottom: 0; }
 .up { color: var(--good); }
 .down { color: var(--bad); }
 .warning { border-left: 3px solid var(--bad); padding: 4px 0 4px 12px; margin-top: 16px; }
+.warning + .warning { margin-top: 8px; }
+.warning + .grid { margin-top: 16px; }
 dl.versions { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: 12px 18px; }
 .versions dt { color: var(--soft); font-size: 13px; }
 .versions dd { overflow-wrap: anywhere; }
