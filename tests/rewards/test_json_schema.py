@@ -73,6 +73,7 @@ def judge(text: str, schema: dict[str, Any] = SCHEMA, **settings: Any) -> float:
         ('{"label": "cat", "count": 2, "count": 2}', 0, 0),  # a key twice
         (f"{GOOD} {GOOD}", 0, 0),
         (f"here it is: {GOOD}", 0, 0),
+        (f"here it is:\n```json\n{GOOD}\n```", 0, 0),
         (f"```json\n{GOOD}\n```\n```json\n{GOOD}\n```", 0, 0),
         ("{'label': 'cat', 'count': 2}", 0, 0),
         ('{"label": "cat", "count": 1e2}', 0, 0),
@@ -135,10 +136,13 @@ def test_a_schema_that_is_none_is_refused(schema: dict[str, Any], message: str) 
         JsonSchema(schema)
 
 
-def test_a_reference_to_nowhere_is_an_error_and_no_score() -> None:
+def test_a_reference_to_elsewhere_is_an_error_and_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("urllib.request.urlopen", asked.append)
     reward = JsonSchema({"items": {"$ref": "https://example.com/schema.json"}}, tag=None)
     with pytest.raises(ValueError, match="schema refers to what it does not hold"):
         reward.score(answers(["[1]"]))
+    assert asked == []
 
 
 def test_the_draft_is_that_of_the_schema() -> None:
