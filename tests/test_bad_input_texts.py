@@ -52,7 +52,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "needs images, but modality 'vision_language' makes texts, is_finished, num_tokens, canvases",
         ),
         ("evaluation.rewards=[{name: jpeg_size}]", "reward 'jpeg_size' needs images, but modality 'vision_language'"),
-        ("rewards=[{name: step_reward}]", "reward 'step_reward' needs step_rewards, but modality 'vision_language'"),
+        (
+            "rewards=[{name: step_reward}]",
+            "reward 'step_reward' needs outcomes and step_rewards, but modality 'vision_language'",
+        ),
         ("loss={name: grpo, kl_coef: 0.1}", "loss.kl is 'exact', but tokens have no exact KL"),
         ("loss={name: reinforce, kl_coef: 0.1, kl: exact}", "set loss.kl to k1, k2 or k3"),
         ("group_size=1", "advantage 'grpo' compares the samples of a group: group_size must be at least 2, got 1"),
