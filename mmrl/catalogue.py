@@ -41,8 +41,24 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
             "granularity": cls.granularity,  # type: ignore[attr-defined]
             "needs": sorted(cls.needs),  # type: ignore[attr-defined]
             "differentiable": cls.differentiable,  # type: ignore[attr-defined]
+            "batch_size": cls.batch_size,  # type: ignore[attr-defined]
+            "holds": sorted(plugins.held(cls)),
         }
     return row
+
+
+def details(row: dict[str, Any]) -> str:
+    """What a reward says of itself, in a line; empty for other rows."""
+    if "granularity" not in row:
+        return ""
+    if row["holds"]:
+        return f"wraps another reward, whose range and needs count too; {row['source']}"
+    low, high = ("-inf" if row["range"][0] is None else f"{row['range'][0]:g}"), row["range"][1]
+    said = [f"judges each {row['granularity']}", f"{low} to {'inf' if high is None else f'{high:g}'}"]
+    said += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
+    said += ["differentiable"] if row["differentiable"] else []
+    said += [f"{row['batch_size']} at once"] if row["batch_size"] else []
+    return "; ".join([*said, row["source"]])
 
 
 def _lab(name: str) -> dict[str, Any]:

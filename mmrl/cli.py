@@ -126,6 +126,8 @@ def list_plugins(
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{row['name']:{width}}  {row['summary']}")
+        if more := catalogue.details(row):
+            print(f"{'':{width}}  {more}")
 
 
 @app.command()

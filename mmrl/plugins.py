@@ -85,9 +85,14 @@ def _held(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
     hints = _settings(cls)
     return {
         name: _built(hints[name], kind, given[name], f"{place}.{name}")
-        for name in given
-        if name in hints and (kind := _kind_held(hints[name])) is not None
+        for name, kind in held(cls).items()
+        if name in given
     }
+
+
+def held(cls: type) -> dict[str, Kind]:
+    """The fields of a plug-in that hold other plug-ins, and of which kind these are."""
+    return {name: kind for name, hint in _settings(cls).items() if (kind := _kind_held(hint)) is not None}
 
 
 def _kind_held(hint: Any) -> Kind | None:

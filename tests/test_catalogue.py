@@ -53,7 +53,7 @@ def test_layouts_and_labs_with_their_splits_are_listed() -> None:
 
 def test_a_reward_without_ends_has_none_in_its_range() -> None:
     rows = {row["name"]: row for row in catalogue.rows("rewards")}
-    assert rows["jpeg_size"]["range"] == [None, None]  # JSON has no infinity
+    assert rows["aesthetic"]["range"] == [None, None]  # JSON has no infinity
     assert rows["shapes"]["range"] == [0.0, 1.0]
     assert rows["clip_score"]["differentiable"] and not rows["shapes"]["differentiable"]
 
@@ -62,7 +62,7 @@ def test_a_reward_without_ends_has_none_in_its_range() -> None:
     ("kind", "message"),
     [
         ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
-        ("x", "known are configs, modalities, samplers, rewards, losses, advantages"),
+        ("x", "known are configs, modalities, samplers, rewards, mixes, losses, advantages"),
     ],
 )
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:

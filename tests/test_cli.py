@@ -70,19 +70,24 @@ def test_a_list_is_json_alone(cli: CommandLine, kind: str) -> None:
     rows = json.loads(ended.out)
     assert all(row["name"] and row["summary"] for row in rows)
     shown = cli("list", kind)
-    assert [line.split()[0] for line in shown.out.splitlines()] == [row["name"] for row in rows]
+    names = [line.split()[0] for line in shown.out.splitlines() if not line.startswith(" ")]
+    assert names == [row["name"] for row in rows]
 
 
 def test_a_list_of_rewards_says_what_each_is(cli: CommandLine) -> None:
     rows = {row["name"]: row for row in json.loads(cli("list", "rewards", "--json").out)}
     assert {"shapes", "jpeg_size", "clip_score", "aesthetic"} <= set(rows)
     assert all(
-        set(row) == {"name", "summary", "source", "range", "granularity", "needs", "differentiable"}
+        set(row)
+        == {"name", "summary", "source", "range", "granularity", "needs", "differentiable", "batch_size", "holds"}
         for row in rows.values()
     )
     shapes = rows["shapes"]
     assert (shapes["range"], shapes["granularity"]) == ([0, 1], "sample")
     assert (shapes["needs"], shapes["differentiable"]) == (["images"], False)
+    shown = cli("list", "rewards").out
+    assert "judges each sample; 0 to 1; needs images; " + shapes["source"] in shown
+    assert "wraps another reward, whose range and needs count too; " + rows["cached"]["source"] in shown
 
 
 def test_a_check_is_json_alone(cli: CommandLine) -> None:

@@ -40,8 +40,8 @@ def opposed(record: Record) -> list[str]:
     pairs = product((t for t in trends if t.sign > 0), [t for t in trends if t.sign < 0])
     return [
         f"<b>{escape(up.name)}</b> rose ({number(up.first)} &rarr; {number(up.last)}) while <b>{escape(down.name)}</b> "
-        f"fell ({number(down.first)} &rarr; {number(down.last)}): one may be bought with the other. Look at the samples, "
-        "and at the weights of the two."
+        f"fell ({number(down.first)} &rarr; {number(down.last)}): one may be bought with the other. Look at the "
+        "samples, and at the weights of the two."
         for up, down in list(pairs)[:MAX_NOTES]
     ]
 
@@ -60,7 +60,7 @@ def _trend(record: Record, name: str) -> Trend | None:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank; 0 if all are equal."""
+    """Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank; 0: all are equal."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
