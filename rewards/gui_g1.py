@@ -76,5 +76,5 @@ def size_term(boxes: Tensor, targets: Tensor, size: Tensor) -> Tensor:
     Args:
         size: [B, 2] width and height of the images.
     """
-    near = (1 - (boxes - targets).abs() / size.repeat(1, 2)).clamp(min=0)
-    return torch.where((near > 0).all(1), 4 / (1 / near).sum(1), 0.0)  # 1 / 0 is infinite, and its 4 / inf is 0 too
+    near = 1 - (boxes - targets).abs() / size.repeat(1, 2)  # below 0 is as bad as 0
+    return torch.where((near > 0).all(1), 4 / (1 / near).sum(1), 0.0)

@@ -181,6 +181,12 @@ def test_wrong_boxes_behind_a_right_one_are_not_free() -> None:
     assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
 
 
+def test_of_equally_sure_boxes_the_one_that_fits_best_is_first() -> None:
+    """Both fit the second truth, which is the only one for the first of them."""
+    truth, said = [FIRST, covering(0.6)], [covering(0.6), covering(0.72)]  # IoU 0.6 and 1; 0.72 and 0.6 / 0.72
+    assert judge(found(*said), truth, kind="map") == pytest.approx(0.5 + 0.5 * 0.5 * 51 / 101)
+
+
 def test_a_label_that_is_not_in_the_truth_lowers_the_mean() -> None:
     """VLM-R1's code leaves such boxes out."""
     truth, labels = [FIRST, SECOND], ["cat", "dog"]
