@@ -54,8 +54,10 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
 
     Where nothing could be judged there is no mean, and its key is left out. `is_degenerate`: [B] bool.
     """
+    is_relative = scores.mix is not None and scores.mix.is_relative
     metrics = {
-        **mean_and_std("reward", scores.total, scores.share),
+        # a mix that compares within groups has the mean 0: that of the weighted sum says how good the samples are
+        **mean_and_std("reward", scores.weighted_sum if is_relative else scores.total, scores.share),
         "reward/failed": float(num_failed(scores)),
         "groups/degenerate": _share(is_degenerate, scores.group),
     }

@@ -1,6 +1,7 @@
 """Metrics of scores, and the groups that teach nothing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.turn_returns import TurnReturns
 from mmrl.data import Scores
 from mmrl.mixes.advantage_weighted import AdvantageWeighted
+from mmrl.mixes.gdpo import Gdpo
 from mmrl.score_metrics import advantages_of, constant_groups, degenerate_groups, score_metrics
 
 
@@ -85,6 +87,13 @@ def test_a_group_with_equal_totals_teaches_something_where_its_returns_differ() 
 def made_alone() -> tuple[torch.Tensor, torch.Tensor]:
     """Two episodes of one turn each."""
     return torch.tensor([0, 1]), torch.tensor([0, 0])
+
+
+def test_the_reward_of_a_mix_within_groups_is_told_by_the_weighted_sum() -> None:
+    made = replace(some_scores(), mix=Gdpo())
+    metrics = score_metrics(made, degenerate_groups(made, Grpo()))
+    assert float(made.total[made.valid].mean()) == pytest.approx(0, abs=1e-6)
+    assert metrics["reward/mean"] == pytest.approx(7.2)
 
 
 def test_advantages_of_each_reward_alone_are_summed_and_tell_equal_sums_apart() -> None:
