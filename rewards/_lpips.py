@@ -57,7 +57,7 @@ class Lpips(nn.Module):
 
 
 def _unit(features: Tensor) -> Tensor:
-    """Scaled to length 1 at each place; where all are 0 they stay 0, with the gradient 0 that `sqrt` would make NaN."""
+    """Scaled to length 1 at each place; where all are 0 they stay 0."""
     length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return features / (length + 1e-10)
 

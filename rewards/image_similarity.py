@@ -27,8 +27,6 @@ class ImageSimilarity:
     (Zhang et al. 2018, arXiv 1801.03924, version 0.1): place by place; 0 for the same image, and unbounded below, since
     its weights are learned. There the prompt's image is first resized (bicubic) to the size of the sample; the others
     see both images through their own resizing and cropping.
-
-    LPIPS' published code has the gradient NaN where all features of a place are 0; here it is 0 there.
     """
 
     source: ClassVar[str] = "Oquab et al. 2023, arXiv 2304.07193; Zhang et al. 2018 (LPIPS), arXiv 1801.03924"
