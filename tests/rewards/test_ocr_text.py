@@ -110,6 +110,7 @@ def test_one_text_is_judged_as_flow_grpo_does(lines: list[str], text: str) -> No
         (("good", "mornin", "x" * 40, "tea"), ("good morning", "tea"), (10 / 11 + 1) / 2),
         ((), ("a", "b"), 0.0),
         (("zzzz",), ("open", "tea"), 0.0),
+        (("opxn",), ("open", "opun"), (3 / 4 + 0) / 2),  # what is nearly read serves one text too
     ],
 )
 def test_hand_numbers_of_several_texts(lines: tuple[str, ...], texts: tuple[str, ...], expected: float) -> None:

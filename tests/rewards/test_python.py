@@ -217,8 +217,10 @@ def test_what_is_no_column_of_scores_raises(value: Any, message: str, own: Any) 
 
 
 def test_an_unbounded_range_takes_any_finite_number(own: Any) -> None:
-    own.VALUES["it"] = -1e6
+    own.VALUES.update(it=-1e6, infinite=float("inf"))
     assert Python("my_rewards:returns").score(answers(["it"])).tolist() == [-1e6]
+    with pytest.raises(ValueError, match="gave inf"):
+        Python("my_rewards:returns").score(answers(["infinite"]))
 
 
 def test_what_the_function_raises_is_left_as_it_is() -> None:
@@ -229,6 +231,8 @@ def test_what_the_function_raises_is_left_as_it_is() -> None:
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"wants 'answer'.*the target, which has box"):
         Python("my_rewards:close").score(answers(["a"], {"box": 3}))
+    with pytest.raises(ValueError, match="wants 'image', and there is none"):  # a field of the target is no image
+        Python("my_rewards:scaled").score(answers(["a"], {"image": 3}))
 
 
 @pytest.mark.parametrize(
