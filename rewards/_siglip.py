@@ -20,19 +20,7 @@ def load_siglip(model: str, device: torch.device) -> Clip:
     Texts are lower-cased and padded to the model's context, as in training: SigLIP looks at the last place, without a
     mask. Raises ConfigError where there is no such model; SigLIP 2 NaFlex, whose images have any size, is another one.
     """
-    from transformers import AutoConfig, AutoTokenizer, SiglipImageProcessor, SiglipModel
-
-    try:
-        kind = AutoConfig.from_pretrained(model).model_type
-        if kind != "siglip":
-            raise ValueError(f"its model_type is {kind!r}, not 'siglip'")
-        siglip: Any = SiglipModel.from_pretrained(model, dtype=torch.float32)  # Any: its `to` is not typed
-        processor, tokenizer = SiglipImageProcessor.from_pretrained(model), AutoTokenizer.from_pretrained(model)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the SigLIP {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a SigLIP, or of a SigLIP 2 of a fixed size, with tokenizer and image processor"
-        ) from error
+    siglip, processor, tokenizer = _load_parts(model)
     siglip.to(device).eval().requires_grad_(False)
     context = siglip.config.text_config.max_position_embeddings
 
@@ -59,6 +47,23 @@ def load_siglip(model: str, device: torch.device) -> Clip:
         logit_scale=float(siglip.logit_scale.exp()),
         logit_bias=float(siglip.logit_bias),
     )
+
+
+def _load_parts(model: str) -> tuple[Any, Any, Any]:
+    from transformers import AutoConfig, AutoTokenizer, SiglipImageProcessor, SiglipModel
+
+    try:
+        kind = AutoConfig.from_pretrained(model).model_type
+        if kind != "siglip":
+            raise ValueError(f"its model_type is {kind!r}, not 'siglip'")
+        siglip: Any = SiglipModel.from_pretrained(model, dtype=torch.float32)  # Any: its `to` is not typed
+        processor, tokenizer = SiglipImageProcessor.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
+        raise ConfigError(
+            f"cannot load the SigLIP {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
+            " folder of a SigLIP, or of a SigLIP 2 of a fixed size, with tokenizer and image processor"
+        ) from error
+    return siglip, processor, tokenizer
 
 
 def write_tiny_siglip(folder: Path, seed: int, *, logit_scale: float, logit_bias: float) -> None:

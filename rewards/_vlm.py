@@ -97,36 +97,11 @@ def load_vlm(model: str, placement: Placement) -> Vlm:
 
 def write_tiny_vlm(folder: Path, seed: int, words: Sequence[str]) -> None:
     """Writes a random LLaVA as transformers saves one; each of `words` is one token."""
-    from transformers import (
-        CLIPImageProcessor,
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        LlavaProcessor,
-    )
+    from transformers import CLIPImageProcessor, LlavaProcessor
 
     tokenizer = byte_tokenizer(["<pad>", "</s>", "<image>"], eos="</s>", pad="<pad>", words=words)
-    tower: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
-    ends: dict[str, Any] = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    config = LlavaConfig(
-        text_config=LlamaConfig(**tower, **ends, vocab_size=len(tokenizer), max_position_embeddings=4096),
-        vision_config=CLIPVisionConfig(**tower, image_size=SIDE, patch_size=PATCH),
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        image_seq_length=(SIDE // PATCH) ** 2,
-        tie_word_embeddings=False,
-    )
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are drawn anew
-        model: Any = LlavaForConditionalGeneration(config)
+        model = _tiny_llava(tokenizer)
     randomise(model, torch.Generator().manual_seed(seed))
     with torch.no_grad():  # surer of its answers than random weights are
         model.lm_head.weight.mul_(4)
@@ -140,3 +115,28 @@ def write_tiny_vlm(folder: Path, seed: int, words: Sequence[str]) -> None:
         num_additional_image_tokens=1,
         chat_template=TEMPLATE,
     ).save_pretrained(folder)
+
+
+def _tiny_llava(tokenizer: Any) -> Any:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    tower: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    ends: dict[str, Any] = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    return LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=LlamaConfig(**tower, **ends, vocab_size=len(tokenizer), max_position_embeddings=4096),
+            vision_config=CLIPVisionConfig(**tower, image_size=SIDE, patch_size=PATCH),
+            image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+            image_seq_length=(SIDE // PATCH) ** 2,
+            tie_word_embeddings=False,
+        )
+    )
