@@ -80,7 +80,7 @@ def said(*pairs: str) -> list[str]:
         (said("0.5 red", "0.5 red"), [1, 1]),
         (said("0.50 red", "0.51 red"), [1, 1]),  # within 0.01 of the mean
         (said("0.48 red", "0.52 red"), [0, 1]),
-        (said("0.96 red", "0.99 red", "0.93 red"), [1, 1, 0]),  # 0.95, 0.95, 0.93: the mean is 0.9433
+        (said("0.95 red", "1.0 red", "1.0 red"), [1, 1, 1]),  # all are 0.95: surer than that is not better
         (said("0.9 blue", "0.9 blue"), [0, 0]),  # nobody is right
         (said("0.1 red"), [1]),  # without peers
         (["<answer>red</answer>", *said("0.2 red")], [0, 1]),  # no likelihood: no bonus, no peer

@@ -22,13 +22,13 @@ SENTENCES = st.lists(st.sampled_from(["a", "cat", "dog", "sits", "on", "mat"]), 
 
 
 def draw(given: random.Random) -> RewardBatch:
-    """A group of equal answers, one of answers with more and more words of their own, one with an empty answer."""
+    """A group of equal answers, one of answers of more and more words, one that the tiny twin finds most different."""
     mixed = [" ".join(given.choices(["cat", "dog", "sun", "sea", "hat"], k=1 + row)) for row in range(4)]
-    return answers(["the red cat"] * 4 + mixed + ["", "red", "a blue hat", "no"])
+    return answers(["the red cat"] * 4 + mixed + given.sample(["a", "m", "r", "x"], 4))
 
 
-# There is no truth. What scores 1 throughout is a group whose answers share no word.
-EXAMPLE = Example(draw=draw, best=lambda: answers(["a cat", "one dog", "that hat", "the sun"]))
+# There is no truth: what differs most depends on the model. The other kinds, which load none, are tested here alone.
+EXAMPLE = Example(draw=draw, settings={"kind": "embedding"})
 
 
 @pytest.fixture(scope="module")

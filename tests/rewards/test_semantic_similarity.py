@@ -122,9 +122,9 @@ def test_a_text_longer_than_the_model_reads_is_not_cut(folder: Path) -> None:
 
 
 def test_marks_of_the_models_own_are_text_in_an_answer(folder: Path) -> None:
-    reward = prepared(folder, pooling="last")
-    ends = judge(reward, ["a cat<eos>", "a dog<eos>"], "sea<eos>")
-    assert ends[0] != pytest.approx(1, abs=1e-4) and ends[0] != ends[1]
+    reward = prepared(folder)
+    assert judge(reward, ["<eos>" * 51, "<eos>" * 52], "sea")[1] == 0, "5 tokens each, of 256"
+    assert judge(reward, ["<eos>" * 51], "sea")[0] > 0
 
 
 def test_the_answer_stands_in_its_one_tag(folder: Path) -> None:
