@@ -44,6 +44,7 @@ CORE = [
     "scoring",
     "scorers",
     "judging",
+    "interop",
     "drawing",
     "filmstrip",
     "timeline",

@@ -1,0 +1,194 @@
+"""Rewards as reward functions of other trainers: what those of TRL and verl have in common."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl._datasets._pictures import BadRow, PictureFolder
+from mmrl._datasets._row import without_none
+from mmrl.actions import DIALECTS, DialectName
+from mmrl.contracts import Reward
+from mmrl.coordinates import Convention
+from mmrl.data import Outputs, Prompt, Scores
+from mmrl.errors import ConfigError
+from mmrl.judging import answered, judge, scorer_of
+from mmrl.keys import seed_from
+from mmrl.media import Picture
+from mmrl.plugins import did_you_mean
+from mmrl.reward_batches import CONTROLS, MEDIA
+from mmrl.scoring import Scorer
+
+Section = str | Mapping[str, Any]  # a reward by name, or as in a config
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """B answers of another trainer; those with the same number in `group` are compared."""
+
+    prompts: tuple[Prompt, ...]  # B
+    texts: tuple[str, ...]  # B
+    group: tuple[int, ...]  # B
+    num_tokens: tuple[int, ...] | None = None  # B, the end token included
+    is_finished: tuple[bool, ...] | None = None  # B: ended by itself
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Rewards that judge the answers of another trainer."""
+
+    scorer: Scorer
+    coordinates: Convention
+    dialect: DialectName | None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What at least one of its rewards needs."""
+        return frozenset[str]().union(*(term.reward.needs for term in self.scorer.terms))
+
+    @property
+    def target_fields(self) -> list[str]:
+        """The fields of a target that its rewards cannot do without."""
+        return sorted(need.removeprefix("target.") for need in self.needs if need.startswith("target."))
+
+    @property
+    def compares(self) -> str | None:
+        """The first of its rewards, or its mix, that judges an answer by the others of its group; None: none does."""
+        if self.scorer.mix is not None and self.scorer.mix.is_relative:
+            return f"mix {type(self.scorer.mix).__name__}"
+        names = [term.name for term in self.scorer.terms if term.reward.granularity == "group"]
+        return f"reward {names[0]!r}" if names else None
+
+    def __call__(self, answers: Answers) -> Scores:
+        """The scores [B, R], NaN where a reward could not judge, which is logged.
+
+        Raises ConfigError where prompts lack what a reward needs, or a target is none that it could judge by.
+        """
+        if "canvases" in self.needs and not all(prompt.media for prompt in answers.prompts):
+            asking = next(term.name for term in self.scorer.terms if "canvases" in term.reward.needs)
+            raise ConfigError(f"reward {asking!r} needs an image in every prompt: coordinates are those of an image")
+        counted, ended = answers.num_tokens, answers.is_finished
+        outputs = Outputs(
+            num_tokens=None if counted is None else torch.tensor(counted, dtype=torch.int64),
+            is_finished=None if ended is None else torch.tensor(ended, dtype=torch.bool),
+        )
+        outputs = answered(
+            answers.prompts, answers.texts, coordinates=self.coordinates, dialect=self.dialect, outputs=outputs
+        )
+        # Noise of rewards is a function of what is judged: batches and processes do not repeat each other's.
+        judgement = judge(
+            self.scorer,
+            answers.prompts,
+            outputs,
+            group=answers.group,
+            iteration=answers.iteration,
+            seed=seed_from(*answers.texts),
+        )
+        unjudged = judgement.scores.values.isnan().sum(0).tolist()
+        for number, failure in zip(unjudged, judgement.first_failures, strict=True):
+            if failure:
+                log.warning("%d of %d answers could not be judged: %s", number, len(answers.texts), failure)
+        return judgement.scores
+
+
+def judge_for(
+    trainer: str,
+    rewards: Section | Sequence[Section],
+    *,
+    makes: Collection[str],
+    mix: Mapping[str, Any] | None,
+    coordinates: Convention,
+    dialect: DialectName | None,
+    device: str,
+) -> Judge:
+    """Rewards that are ready to judge the answers of a trainer, which hold `makes` (of `reward_batches.MEDIA`).
+
+    Raises ConfigError for an unknown reward, setting or dialect, for a reward that needs more than the trainer can
+    tell, and where weights cannot be loaded.
+    """
+    if coordinates == "resized":
+        raise ConfigError(
+            f"coordinates 'resized' are pixels after the processor of {trainer}, which tells no reward their number: "
+            "resize the images of the data set (mmrl.coordinates.resized_size), then the unit is 'original'"
+        )
+    if dialect is not None and dialect not in DIALECTS:
+        raise ConfigError(f"there is no dialect {dialect!r}{did_you_mean(dialect, DIALECTS)}")
+    there = {"texts", "canvases", *makes} | (set() if dialect is None else {"actions"})
+    sections = [rewards] if isinstance(rewards, str | Mapping) else list(rewards)
+    scorer = scorer_of(sections, mix=mix, device=device)
+    for term in scorer.terms:
+        _check_reward(trainer, term.name, term.reward, there)
+    if scorer.mix is not None and scorer.mix.is_of_advantages:
+        raise ConfigError(f"this mix is one of advantages, which are made by {trainer}; give it each reward alone")
+    return Judge(scorer, coordinates, dialect)
+
+
+def _check_reward(trainer: str, name: str, reward: Reward, there: set[str]) -> None:
+    """Raises ConfigError for a reward that needs what the trainer does not tell, or that learns from what it sees."""
+    if lacking := sorted(need for need in reward.needs if need in (*MEDIA, CONTROLS) and need not in there):
+        hint = "; name a dialect to read actions" if "actions" in lacking else ""
+        told = ", ".join(one for one in MEDIA if one in there)
+        raise ConfigError(f"reward {name!r} needs {' and '.join(lacking)}; of {trainer} it sees {told}{hint}")
+    if hasattr(reward, "state_dict") and _has_state(reward.state_dict()):
+        raise ConfigError(f"reward {name!r} keeps a state between iterations, which {trainer} does not save")
+
+
+def _has_state(state: Mapping[str, Any]) -> bool:
+    """Whether there is anything in it but the empty states of rewards held."""
+    return any(_has_state(value) if isinstance(value, Mapping) else True for value in state.values())
+
+
+def plain(value: Any) -> Any:
+    """A value of a data set as Python has it: arrays as lists, without the fields that Arrow filled with None."""
+    return without_none(_without_arrays(value))
+
+
+def _without_arrays(value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {key: _without_arrays(inner) for key, inner in value.items()}
+    return [_without_arrays(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class GivenPicture:
+    """An image that is in memory already."""
+
+    image: Any = field(hash=False)  # of Pillow, in RGB
+
+    @property
+    def size(self) -> tuple[int, int]:
+        width, height = self.image.size
+        return width, height
+
+    def load(self) -> Any:
+        return self.image
+
+
+def pictures(value: Any, name: str) -> tuple[Picture, ...]:
+    """One image or a list of them, each of Pillow, bytes, {bytes, path}, base64 or a path, as a prompt has them.
+
+    `name` is what errors call it. Raises ConfigError for what is no image.
+    """
+    folder = PictureFolder(Path.cwd(), outside=True)
+    values = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    try:
+        # One of Pillow in RGB is taken as it is; all else goes the way of the files of a data set.
+        return tuple(
+            GivenPicture(one) if getattr(one, "mode", None) == "RGB" else folder.picture(one, name) for one in values
+        )
+    except BadRow as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_lengths(number: int, what: str, given: Mapping[str, Sequence[Any]]) -> None:
+    """Raises ConfigError where one of the lists does not have one entry for each of `number` of `what`."""
+    for name, values in given.items():
+        if len(values) != number:
+            raise ConfigError(f"needs one of {name!r} for each of {number} {what}, got {len(values)}")
