@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.actions import Action
 from mmrl.answers import check_tag
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
+from mmrl.rewards._boxes import has_area
 from mmrl.rewards._places import answered_clicks, target_box, target_boxes
 
 
@@ -62,19 +62,16 @@ class GaussianClick:
         """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
         targets = target_boxes(batch)
         clicks = answered_clicks(batch, self.tag)
-        scores = [self._judge(click, target) for click, target in zip(clicks, targets, strict=True)]
-        return torch.tensor(scores, dtype=torch.float32)
-
-    def _judge(self, click: Action | None, target: Tensor) -> float:
-        """The score of one click and target [4]."""
-        if click is None or (click.box is None and (self.needs_box or self.point_weight == 0)):
-            return 0.0
-        point = float(point_term(target.new_tensor(click.point), target, self.alpha))
-        if click.box is None:
-            return point
-        coverage = float(coverage_term(target.new_tensor(click.box), target, self.alpha))
+        points = [click.point if click and click.point else (0.0, 0.0) for click in clicks]
+        boxes = [click.box if click and click.box else (0.0, 0.0, 0.0, 0.0) for click in clicks]
+        point = point_term(torch.tensor(points, dtype=torch.float64).view(-1, 2), targets, self.alpha)
+        box = torch.tensor(boxes, dtype=torch.float64).view(-1, 4)
         total = self.point_weight + self.coverage_weight
-        return (self.point_weight * point + self.coverage_weight * coverage) / total
+        both = (self.point_weight * point + self.coverage_weight * coverage_term(box, targets, self.alpha)) / total
+        alone = torch.zeros_like(point) if self.needs_box or self.point_weight == 0 else point
+        values = torch.where(has_area(box), both, alone)  # a click's box has an area
+        is_click = torch.tensor([click is not None for click in clicks], dtype=torch.bool)
+        return torch.where(is_click, values, 0.0).float()
 
 
 def point_term(point: Tensor, target: Tensor, alpha: float) -> Tensor:
