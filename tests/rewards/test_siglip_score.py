@@ -46,6 +46,14 @@ def test_the_score_is_that_of_transformers(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 + rounding * float(expected.std()))
 
 
+def test_a_short_text_is_padded_to_the_context(twin: SiglipScore, make_batch: Callable[..., RewardBatch]) -> None:
+    twin.prepare(CPU)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    beside_a_long_one = twin.score(make_batch(Outputs(images=images), TEXTS))
+    alone = twin.score(make_batch(Outputs(images=images[:1]), TEXTS[:1]))
+    torch.testing.assert_close(alone, beside_a_long_one[:1])
+
+
 def test_capitals_do_not_matter(twin: SiglipScore, make_batch: Callable[..., RewardBatch]) -> None:
     twin.prepare(CPU)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
