@@ -12,7 +12,8 @@ from mmrl.media import Clip
 from mmrl.video import key_frames
 
 NUM_FRAMES = 8
-CELL, GAP, LINE, SIZE = 128, 4, 22, 13  # pixels: width of a frame, between frames, height of a line, of its letters
+# Pixels: width of a frame, between frames, height of a line, of its letters; a report shows them at half the size.
+CELL, GAP, LINE, SIZE = 128, 4, 32, 23
 
 
 def true_spans(target: Mapping[str, Any]) -> tuple[Span, ...]:

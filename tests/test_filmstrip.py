@@ -17,10 +17,16 @@ def test_pictures_stand_side_by_side_in_order() -> None:
     assert strip.getpixel((42, 10)) == (255, 255, 255)
 
 
-def test_a_row_is_full_at_some_point() -> None:
-    strip = filmstrip([plain(10, 10, n) for n in range(PER_ROW + 1)], [""] * (PER_ROW + 1))
-    assert strip.size == (PER_ROW * 10 + (PER_ROW - 1) * GAP, 2 * (10 + LINE) + GAP)
-    assert strip.getpixel((0, 10 + LINE + GAP)) == (PER_ROW,) * 3
+@pytest.mark.parametrize(
+    ("count", "columns", "num_rows"), [(1, 1, 1), (3, 3, 1), (4, 2, 2), (5, 3, 2), (6, 3, 2), (7, 3, 3), (8, 3, 3)]
+)
+def test_rows_are_of_like_length(count: int, columns: int, num_rows: int) -> None:
+    assert PER_ROW == 3
+    strip = filmstrip([plain(10, 10, n) for n in range(count)], [""] * count)
+    assert strip.size == (columns * 10 + (columns - 1) * GAP, num_rows * (10 + LINE) + (num_rows - 1) * GAP)
+    for n in range(count):
+        row, column = divmod(n, columns)
+        assert strip.getpixel((column * (10 + GAP), row * (10 + LINE + GAP))) == (n,) * 3
 
 
 def test_large_pictures_shrink_to_the_cell_and_keep_their_shape() -> None:

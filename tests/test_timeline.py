@@ -8,7 +8,7 @@ from PIL import Image
 from mmrl.answers import Span
 from mmrl.data import Outputs, Prompt
 from mmrl.drawing import PREDICTED, TRUE
-from mmrl.evaluation import _answered
+from mmrl.evaluation import answered as answered_prompt
 from mmrl.timeline import CELL, GAP, LINE, answer_spans, answered, timeline, true_spans
 from tests.clips import clip
 
@@ -66,6 +66,6 @@ def test_a_clip_is_drawn_with_spans_only_where_its_target_has_some() -> None:
 
 def test_a_saved_sample_of_a_prompt_with_a_clip_is_its_time_line() -> None:
     asked = Prompt("when?", clips=(clip(20),), target={"span": [0.5, 1.0]})
-    image = _answered(asked, Outputs(texts=("0 to 1", "0.5 to 1.0")), 1)
+    image = answered_prompt(asked, Outputs(texts=("0 to 1", "0.5 to 1.0")), 1)
     expected = answered(clip(20), {"span": [0.5, 1.0]}, "0.5 to 1.0")
     assert image is not None and image.tobytes() == expected.tobytes()
