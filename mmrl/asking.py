@@ -1,17 +1,14 @@
 """One reward asked about a batch: cut as it likes, its failures found sample by sample."""
 
-import sys
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError
-from mmrl.errors import Failure
+from mmrl.errors import Failure, place
 from mmrl.reward_batches import check_needs, pack, select, units_of
 
 
@@ -64,7 +61,7 @@ def ask_once(name: str, reward: Reward, batch: RewardBatch) -> tuple[Tensor | No
     except (ConfigError, RunError):
         raise
     except (Exception, SystemExit) as error:
-        return None, Failure(f"{name}: {type(error).__name__}: {error}{_place(error, reward)}", error)
+        return None, Failure(f"{name}: {type(error).__name__}: {error}{place(error, reward)}", error)
     if not isinstance(answer, Tensor) or answer.shape != (len(batch),) or answer.dtype != torch.float32:
         got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"reward {name!r} must return a torch.float32 tensor [{len(batch)}], got {got}")
@@ -83,11 +80,3 @@ def _ask_units(name: str, reward: Reward, everyone: RewardBatch, units: list[Ten
         return torch.full((len(rows),), torch.nan), failure
     alone = [_ask_units(name, reward, everyone, [unit]) for unit in units]
     return torch.cat([values for values, _ in alone]), next((message for _, message in alone if message), None)
-
-
-def _place(error: BaseException, reward: Reward) -> str:
-    """Where it was raised, in words: the last line of the reward's own file, else the last of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = getattr(sys.modules.get(type(reward).__module__), "__file__", None)
-    chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
-    return f" (at {Path(chosen.filename).name}:{chosen.lineno})"

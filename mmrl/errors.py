@@ -1,5 +1,8 @@
 """The ways in which a command ends badly."""
 
+import sys
+import traceback
+from pathlib import Path
 from typing import Self
 
 
@@ -32,3 +35,11 @@ class Failure(str):
 def raised(words: str | None) -> BaseException | None:
     """What was raised behind these words, where it is known: the cause that `--debug` shows."""
     return words.error if isinstance(words, Failure) else None
+
+
+def place(error: BaseException, owner: object) -> str:
+    """Where it was raised, in words: the last line of the file of `owner`'s class, else the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(type(owner).__module__), "__file__", None)
+    chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+    return f" (at {Path(chosen.filename).name}:{chosen.lineno})"

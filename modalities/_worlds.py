@@ -11,6 +11,7 @@ from typing import Any
 
 from mmrl.contracts import ConfigError, Environment
 from mmrl.data import Observation
+from mmrl.errors import place
 
 
 class BrokenWorld(Exception):
@@ -46,7 +47,7 @@ class World:
         if isinstance(error, ConfigError):
             raise error
         if error is not None:
-            raise BrokenWorld(f"{type(error).__name__}: {error}") from error
+            raise BrokenWorld(f"{type(error).__name__}: {error}{place(error, self.environment)}") from error
         return answer
 
     def leave(self) -> None:

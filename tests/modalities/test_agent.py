@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -19,6 +20,7 @@ from mmrl.modalities._worlds import BrokenWorld, World
 from mmrl.plans import EpisodePlan
 from mmrl.plugins import build
 from mmrl.views import DecisionView
+from tests import toy_worlds
 from tests.toy_worlds import Clicker, Corridor, clicker
 from tests.vision_twins import picture
 
@@ -122,7 +124,7 @@ def test_worlds_are_used_again_and_begin_anew() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["crash", "hang"])
-def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str) -> None:
+def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = clicker(step_seconds=0.4, environment=Corridor(places=99), invalid_limit=99)
     tasks = (Prompt("go", target={"trouble": trouble}), TASKS[0])
     rollout = play(policy, tasks)
@@ -131,6 +133,9 @@ def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str) -> None
     assert [outcome for outcome in outcomes if outcome] == ["failed"] * 3 + ["turn_limit"] * 3
     assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
     assert len(policy._idle) == 3, "a broken world is not used again"
+    line = next(n for n, line in enumerate(Path(toy_worlds.__file__).read_text().splitlines(), 1) if "gave way" in line)
+    said = {"crash": f"OSError: the floor gave way (at toy_worlds.py:{line})", "hang": "more than step_seconds 0.4"}
+    assert said[trouble] in caplog.text
 
 
 @pytest.mark.parametrize(
