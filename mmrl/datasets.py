@@ -148,6 +148,8 @@ class _Reader:
                 raise BadRow(fault)
             return
         lacking, reward = missing
+        if lacking in raw.values and raw.values[lacking] is None:
+            raise BadRow(f"its field {lacking!r}, which reward {reward!r} needs, is null")
         hint = ""
         if lacking in self.layout.fields and (like := nearest(lacking, raw.values)) and like != lacking:
             hint = f"; map one with columns: {{{lacking}: {like}}}"

@@ -338,6 +338,13 @@ def test_an_answer_that_is_no_box_is_a_bad_row_where_a_box_is_needed(tmp_path: P
         load_dataset_prompts(settings, NEEDS_BOTH)
 
 
+def test_a_field_that_a_reward_needs_and_that_is_null_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "answer": null}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"line 2: its field 'answer', which reward 'exact_answer' needs, is null$"):
+        load_dataset_prompts(DatasetSettings(path=str(path)), NEEDS_ANSWER)
+
+
 def test_a_missing_field_is_answered_with_all_fields_of_the_row(tmp_path: Path) -> None:
     """Those read before it too, by their names in the file."""
     path = tmp_path / "mine.jsonl"

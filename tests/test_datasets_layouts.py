@@ -273,6 +273,7 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
     ("layout", "row", "message"),
     [
         ("columns", {}, "it has no field 'prompt'; its fields are none"),
+        ("columns", {"prompt": None}, "its field 'prompt' is null"),
         ("columns", {"prompt": 3}, "'prompt' must be a text or a list of messages, got 3"),
         ("columns", {"prompt": "  "}, "its prompt is empty"),
         ("columns", {"prompt": [{"role": "user"}]}, "needs a role .* and content"),

@@ -55,6 +55,8 @@ class Row:
         """The same of a field that must be there."""
         if name not in self.values:
             called = f"{self.columns[name]!r} (for {name!r})" if name in self.columns else repr(name)
+            if name in self.nulls:
+                raise BadRow(f"its field {called} is null")
             raise BadRow(f"it has no field {called}; its fields are {', '.join(self.names) or 'none'}")
         return self.take(name)
 
