@@ -137,6 +137,9 @@ def sample(
     image: Annotated[
         list[Path] | None, typer.Option("--image", help="An image of the one prompt; may be given more than once.")
     ] = None,
+    video: Annotated[
+        list[Path] | None, typer.Option("--video", help="A video of the one prompt; may be given more than once.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     weights: Which = None,
@@ -153,6 +156,7 @@ def sample(
         *(source, prompt, count, seed, out or Path("samples")),
         *(_weights(weights), _at(at)),
         images=image or [],
+        videos=video or [],
         by=sampler,
     )
     for listed in json.loads((drawn / "samples.json").read_text(encoding="utf-8"))["samples"]:

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
+from mmrl.video import StoredClip
 
 EVALUATED = ("evaluation.", "prompts.held_out", "scoring.")  # what an evaluation of a run may change
 
@@ -152,21 +153,23 @@ def sample(
     at: Literal["last", "best"] = "last",
     *,
     images: Sequence[Path] = (),
+    videos: Sequence[Path] = (),
     by: str | None = None,
 ) -> Path:
     """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
 
-    `by`: another sampler, `train` or one of `evaluation.also`. `images` belong to the one prompt that is then given.
-    Raises ConfigError where they cannot, or cannot be read.
+    `by`: another sampler, `train` or one of `evaluation.also`. `images` and `videos` belong to the one prompt that is
+    then given. Raises ConfigError where they cannot, or cannot be read.
     """
     _refuse_full(out)
-    media = _pictures(source, prompts, images)
+    _refuse_media(source, prompts, {"--image": images, "--video": videos})
+    media, clips = _pictures(images), _clips(videos)
     trainer, weights = restored(source, which, at, is_whole=True)
     sampler = _sampler(trainer, by)
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     with trainer.policy.weights(weights):
-        rollout = trainer.policy.rollout([Prompt(text, media) for text in prompts], plans, keys)
+        rollout = trainer.policy.rollout([Prompt(text, media, clips=clips) for text in prompts], plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     save_samples(samples, out)
     return out
@@ -207,21 +210,35 @@ def _config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
 
 
-def _pictures(source: str, prompts: list[str], images: Sequence[Path]) -> tuple[StoredPicture, ...]:
-    """The images of a prompt from the command line, read once before any weight is loaded."""
-    if not images:
-        return ()
-    if len(prompts) != 1:
-        raise ConfigError(f"--image belongs to one prompt: give one --prompt, got {len(prompts)}")
-    settings = _config_of(source).modality
-    if plugins.build("modalities", settings).draws == "latents":
-        raise ConfigError(f"modality {settings['name']!r} draws images and is not asked about any; leave --image out")
-    if missing := [str(path) for path in images if not path.is_file()]:
-        raise ConfigError(f"--image: there is no file {missing[0]!r}")
-    pictures = tuple(StoredPicture(str(path), path=path) for path in images)
+def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[Path]]) -> None:
+    """Raises ConfigError for files, by their option, that are not there or that no prompt can have."""
+    for option, paths in files.items():
+        if not paths:
+            continue
+        if len(prompts) != 1:
+            raise ConfigError(f"{option} belongs to one prompt: give one --prompt, got {len(prompts)}")
+        settings = _config_of(source).modality
+        if plugins.build("modalities", settings).draws == "latents":
+            name, kind = settings["name"], option.removeprefix("--")
+            raise ConfigError(f"modality {name!r} draws images and is not asked about any {kind}; leave {option} out")
+        if missing := [str(path) for path in paths if not path.is_file()]:
+            raise ConfigError(f"{option}: there is no file {missing[0]!r}")
+
+
+def _pictures(paths: Sequence[Path]) -> tuple[StoredPicture, ...]:
+    """Images from the command line, read once before any weight is loaded."""
+    pictures = tuple(StoredPicture(str(path), path=path) for path in paths)
     for picture in pictures:
         picture.load()
     return pictures
+
+
+def _clips(paths: Sequence[Path]) -> tuple[StoredClip, ...]:
+    """Videos from the command line, their headers read before any weight is loaded."""
+    clips = tuple(StoredClip(str(path), path=path) for path in paths)
+    for clip in clips:
+        clip.header()
+    return clips
 
 
 def _refuse_full(out: Path) -> None:
