@@ -17,21 +17,21 @@ Kind = Literal["kimi", "efficient"]
 class LengthPenalised(Holder):
     """r and what the length of the answer, n tokens, adds or takes, compared within the group.
 
-      kimi       r + weight l for right answers, r + weight min(0, l) for wrong ones, with
+      kimi       r + penalty l for right answers, r + penalty min(0, l) for wrong ones, with
                  l = 1/2 - (n - shortest) / (longest - shortest), 0 where all are of one length
                  (Kimi Team 2025, "Kimi k1.5", arXiv 2501.12599, section 2.3.3)
-      efficient  r (1 - weight sigmoid((n - mean) / std)) for right answers, r for wrong ones, mean and population std
+      efficient  r (1 - penalty sigmoid((n - mean) / std)) for right answers, r for wrong ones, mean and population std
                  over the right ones; sigmoid(0) where all are of one length
                  (Arora and Zanette 2025, arXiv 2502.04463, equation 2)
 
     An answer is right where r is at least `threshold`. Samples drawn for comparison only set no length.
 
-    Raises ValueError for a weight that is not above 0 (for `efficient` in (0, 1)), or a reward of groups or episodes.
+    Raises ValueError for a penalty that is not above 0 (for `efficient` in (0, 1)), or a reward of groups or episodes.
     """
 
     reward: Reward
     kind: Kind = "kimi"
-    weight: float = 0.5
+    penalty: float = 0.5
     threshold: float = 0.5
 
     source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"
@@ -47,14 +47,14 @@ class LengthPenalised(Holder):
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if not self.weight > 0 or (self.kind == "efficient" and self.weight >= 1):
-            raise ValueError(f"weight must be above 0, and below 1 for 'efficient', got {self.weight}")
+        if not self.penalty > 0 or (self.kind == "efficient" and self.penalty >= 1):
+            raise ValueError(f"penalty must be above 0, and below 1 for 'efficient', got {self.penalty}")
         low, high = self.reward.range
         if self.reward.granularity != "sample":
             raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
         if self.kind == "efficient" and low < 0:
             raise ValueError(f"kind 'efficient' is for rewards of at least 0, got one that goes down to {low:g}")
-        ends = (low - self.weight / 2, high + self.weight / 2) if self.kind == "kimi" else (low, high)
+        ends = (low - self.penalty / 2, high + self.penalty / 2) if self.kind == "kimi" else (low, high)
         self.says(range=ends, needs=self.needs | self.reward.needs)
 
     def score(self, batch: RewardBatch) -> Tensor:
@@ -65,11 +65,11 @@ class LengthPenalised(Holder):
         is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control.cpu()
         if self.kind == "kimi":
             bonus = _shorter(lengths, batch.group, is_learned)
-            return scores + self.weight * torch.where(is_right, bonus, bonus.clamp(max=0)).float()
+            return scores + self.penalty * torch.where(is_right, bonus, bonus.clamp(max=0)).float()
         counted = is_right & is_learned
         mean, spread = (stat(lengths, batch.group, counted) for stat in (group_mean, group_std))
         place = torch.where(spread > 0, (lengths - mean) / torch.where(spread > 0, spread, 1.0), 0.0)
-        return scores * torch.where(is_right, 1 - self.weight * place.sigmoid(), 1.0).float()
+        return scores * torch.where(is_right, 1 - self.penalty * place.sigmoid(), 1.0).float()
 
 
 def _shorter(lengths: Tensor, group: Tensor, counted: Tensor) -> Tensor:

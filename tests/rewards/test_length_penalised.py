@@ -26,18 +26,18 @@ EXAMPLE = Example(draw=draw, best=lambda: lengths((1, 1), (0, 2), (1, 3), (0, 4)
 def test_kimi_by_hand() -> None:
     # 10 to 30 tokens: 1/2, 0, -1/2 and -1/4; wrong answers gain nothing
     batch = lengths((1, 10), (1, 20), (0, 10), (0.4, 30), (1, 7), (1, 7), (0, 7), (0, 7))
-    scores = wrapped("length_penalised", weight=0.4).score(batch).tolist()
+    scores = wrapped("length_penalised", penalty=0.4).score(batch).tolist()
     assert scores == pytest.approx([1 + 0.2, 1, 0, 0.4 - 0.2, 1, 1, 0, 0])
-    assert wrapped("length_penalised", weight=0.4).range == pytest.approx((-0.2, 1.2))
+    assert wrapped("length_penalised", penalty=0.4).range == pytest.approx((-0.2, 1.2))
 
 
 def test_efficient_by_hand() -> None:
     # right ones of 10 and 30 tokens: mean 20, population std 10
     batch = lengths((1, 10), (1, 30), (0, 500), (0.2, 3))
-    scores = wrapped("length_penalised", kind="efficient", weight=0.4).score(batch).tolist()
+    scores = wrapped("length_penalised", kind="efficient", penalty=0.4).score(batch).tolist()
     short, long = (1 / (1 + math.exp(-place)) for place in (-1, 1))
     assert scores == pytest.approx([1 - 0.4 * short, 1 - 0.4 * long, 0, 0.2])
-    alone = wrapped("length_penalised", kind="efficient", weight=0.4).score(lengths((1, 10), (0, 30)))
+    alone = wrapped("length_penalised", kind="efficient", penalty=0.4).score(lengths((1, 10), (0, 30)))
     assert alone.tolist() == pytest.approx([1 - 0.4 / 2, 0])
 
 
@@ -49,9 +49,9 @@ def test_controls_set_no_length() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="weight must be above 0"):
-        wrapped("length_penalised", weight=0.0)
+    with pytest.raises(ConfigError, match="penalty must be above 0"):
+        wrapped("length_penalised", penalty=0.0)
     with pytest.raises(ConfigError, match=r"below 1 for 'efficient', got 1\.0"):
-        wrapped("length_penalised", kind="efficient", weight=1.0)
+        wrapped("length_penalised", kind="efficient", penalty=1.0)
     with pytest.raises(ConfigError, match="must judge samples"):
         wrapped("length_penalised", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
