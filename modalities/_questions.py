@@ -9,17 +9,24 @@ from mmrl.modalities._inputs import EncodedPrompt, called
 from mmrl.modalities._vllm_protocol import Question
 
 
+def clip_refusal(prompt: Prompt) -> str | None:
+    """Why a server cannot be asked a prompt with videos; None for one without."""
+    if not prompt.clips:
+        return None
+    return (
+        f"{called(prompt)} has a video: modality.engine draws answers to images alone, since the server would "
+        "choose frames by rules of its own; remove modality.engine"
+    )
+
+
 def question_of(prompt: Prompt, encoded: EncodedPrompt) -> Question:
     """The prompt with each image's run of tokens as one token, which the server's processor makes a run of again.
 
     Raises ConfigError for videos, of which the server would choose frames by its own rules, and for families that write
     an image as anything but one run of one token.
     """
-    if prompt.clips:
-        raise ConfigError(
-            f"{called(prompt)} has a video: modality.engine draws answers to images alone, since the server would "
-            "choose frames by rules of its own; remove modality.engine"
-        )
+    if why := clip_refusal(prompt):
+        raise ConfigError(why)
     tokens, is_image = encoded.tokens.tolist(), (encoded.token_types == 1).tolist()
     sent = one_for_each_run(tokens, is_image)
     num_runs = len(sent) - is_image.count(False)

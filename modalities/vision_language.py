@@ -22,6 +22,7 @@ from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._loading import check_finite, load, model_type_of
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._models import autocast, without_adapter
+from mmrl.modalities._questions import clip_refusal
 from mmrl.modalities._refusals import refusal
 from mmrl.modalities._token_model import Way
 from mmrl.modalities._tokens import TokenPolicy
@@ -187,7 +188,7 @@ class VisionLanguage(TokenPolicy):
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
-        return refusal(prompt, self.encoder)
+        return (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
 
     def unreadable(self, prompt: Prompt) -> str | None:
         """The same with the prompt encoded."""

@@ -100,6 +100,7 @@ def test_a_video_is_not_asked_about(served: Vllm) -> None:
     there = policy(engine=served)
     prompt = Prompt("when?", (picture(30, 30, 2),))
     prompt = replace(prompt, clips=(object(),))  # type: ignore[arg-type]
+    assert "images alone" in str(there.refusal(prompt)), "said before a run begins"
     encoded = there.encode([replace(prompt, clips=())])
     there.encode = lambda prompts: encoded  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine draws answers to images alone"):
