@@ -1,5 +1,6 @@
 """Charts map values to the right pixels, and numbers read well."""
 
+import re
 from array import array
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_line_goes_through_pixels_worked_out_by_hand() -> None:
 )
 def test_ticks_are_round_and_span_the_values(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high, 5)[0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("last", "shown"), [(2, "012"), (3, "0123"), (5, "012345")])
+def test_iterations_of_short_runs_are_whole_numbers(last: int, shown: str) -> None:
+    line = Line("a", Series(array("d", range(last + 1)), array("d", [0.5] * (last + 1))))
+    chart = line_chart([line], "reward", (0, last), "a")
+    assert re.findall(r'text-anchor="middle">([^<]*)</text>', chart)[: len(shown)] == list(shown)
 
 
 def test_few_points_are_all_kept_and_of_many_the_ends_and_extremes() -> None:

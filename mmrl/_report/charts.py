@@ -167,7 +167,7 @@ def _axes(frame: Frame, x: Scale, y: Scale, marks: Sequence[float], step: float)
     across, step = ticks(x.low, x.high, 6)
     for mark in across:
         if x.low <= mark <= x.high and mark == round(mark):
-            text = tick_label(mark, step)
+            text = tick_label(mark, max(step, 1.0))  # iterations are whole
             parts.append(
                 f'<text x="{_px(x(mark))}" y="{frame.height - frame.bottom + 21}" text-anchor="middle">{text}</text>'
             )
