@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.rewards._frames import frames_of
+from mmrl.rewards._frames import parts_of
 
 
 @dataclass(frozen=True)
@@ -29,5 +30,9 @@ class Flicker:
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, with a gradient to the videos where they ask for one; raises ValueError for a single frame."""
-        videos = frames_of(batch, fewest=2).clamp(0, 1)
-        return 1 - (videos[:, 1:] - videos[:, :-1]).abs().mean(dim=(1, 2, 3, 4))
+        return torch.cat([_steadiness(videos.clamp(0, 1)) for videos in parts_of(batch, fewest=2)])
+
+
+def _steadiness(videos: Tensor) -> Tensor:
+    """[b] of videos [b, F, 3, H, W] in [0, 1]."""
+    return 1 - (videos[:, 1:] - videos[:, :-1]).abs().mean(dim=(1, 2, 3, 4))

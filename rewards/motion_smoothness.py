@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, RewardBatch
-from mmrl.rewards._frames import frames_of
+from mmrl.rewards._frames import parts_of
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,13 @@ class MotionSmoothness:
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, with a gradient to the videos where they ask for one; raises ValueError below 3 frames."""
-        videos = frames_of(batch, fewest=3).clamp(0, 1)
+        return torch.cat([self._smoothness(videos.clamp(0, 1)) for videos in parts_of(batch, fewest=3)])
+
+    def _smoothness(self, videos: Tensor) -> Tensor:
+        """[b] of videos [b, F, 3, H, W] in [0, 1]."""
         before, inner, after = videos[:, :-2], videos[:, 1:-1], videos[:, 2:]
         pixels = (1, 2, 3, 4)
-        deviation = (inner - (before + after) / 2).abs().mean(pixels)  # [B]
+        deviation = (inner - (before + after) / 2).abs().mean(pixels)  # [b]
         if not self.relative:
             return 1 - deviation
         distance = ((inner - before).abs() + (inner - after).abs()).mean(pixels) / 2
