@@ -26,7 +26,7 @@ from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
 from mmrl.video import StoredClip
 
-EVALUATED = ("evaluation.", "prompts.held_out", "scoring.")  # what an evaluation of a run may change
+EVALUATED = ("evaluation.", "prompts.held_out", "scoring.", "modality.engine")  # what an evaluation of a run may change
 
 
 def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
