@@ -25,6 +25,7 @@ from mmrl.modalities._tokens import TokenPolicy
 from mmrl.modalities._vllm import Vllm
 from mmrl.samplers._base import FlowSampler, StochasticSampler
 from mmrl.samplers._window import Window
+from mmrl.schedules import Schedule
 
 ROOT = Path(__file__).parents[1]
 NEEDED = "needed"
@@ -50,13 +51,20 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "sampler / window": Window,
     "loss / every loss on decisions": DecisionLoss,
     "loss / decay": OldDecay,
+    "rewards / a weight that changes": Schedule,
 }
-SECTIONS: dict[plugins.Kind, str] = {
+SECTIONS: dict[plugins.Kind, str] = {  # rewards are in tests/test_reward_reference.py
     "modalities": "modality",
     "samplers": "sampler",
-    "rewards": "rewards",
+    "mixes": "mix",
     "advantages": "advantage",
     "losses": "loss",
+}
+ENVIRONMENTS = {  # by their headings in docs/environments.md
+    "screens": "screens",
+    "Web pages": "browser",
+    "gymnasium": "gymnasium",
+    "BrowserGym": "browsergym",
 }
 
 
@@ -68,11 +76,11 @@ def owners() -> dict[str, type]:
     return found
 
 
-def tables() -> dict[str, dict[str, str]]:
-    """The settings under each heading of docs/configs.md and the text of their defaults."""
+def tables(page: str = "configs.md") -> dict[str, dict[str, str]]:
+    """The settings under each heading of a page and the text of their defaults."""
     found: dict[str, dict[str, str]] = {}
     section = heading = ""
-    for line in (ROOT / "docs" / "configs.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = heading = line[3:]
         elif line.startswith("### "):
@@ -133,6 +141,19 @@ def test_every_setting_is_in_the_guide_with_its_default(heading: str) -> None:
     assert list(written) == list(expected)
     wrong = {name: (text, expected[name]) for name, text in written.items() if not is_same(text, expected[name])}
     assert not wrong, "what the guide says, and what the default is"
+
+
+@pytest.mark.parametrize(("heading", "name"), sorted(ENVIRONMENTS.items()))
+def test_every_setting_of_an_environment_is_in_the_guide_with_its_default(heading: str, name: str) -> None:
+    expected = defaults(plugins.find("environments", name))
+    written = {key: text for key, text in tables("environments.md")[heading].items() if key in expected}
+    assert list(written) == list(expected)
+    wrong = {key: (text, expected[key]) for key, text in written.items() if not is_same(text, expected[key])}
+    assert not wrong, "what the guide says, and what the default is"
+
+
+def test_the_guide_has_every_environment() -> None:
+    assert sorted(ENVIRONMENTS.values()) == plugins.names("environments")
 
 
 def test_the_guide_leaves_out_no_class_with_settings_and_invents_none() -> None:
