@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from mmrl.contracts import Checking, Placement, Reward
 from mmrl.data import Prompt, Scores
+from mmrl.dense import DENSE
 
 
 class Holder:
@@ -17,7 +18,13 @@ class Holder:
     """
 
     def says(self, **attributes: Any) -> None:
-        """Sets what this one says of itself, such as `needs`, in place of what its class says."""
+        """Sets what this one says of itself, such as `needs`, in place of what its class says.
+
+        Raises ValueError where it holds a dense reward: it makes one number of one number.
+        """
+        for field_name, reward in self.held().items():
+            if reward.granularity in DENSE:
+                raise ValueError(f"{field_name} must judge samples, got a reward that judges each {reward.granularity}")
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -31,7 +38,8 @@ class Holder:
         """The rewards that it holds, by the names of their fields and of their places in these."""
         found: dict[str, Reward] = {}
         for item in fields(self):  # type: ignore[arg-type]  # the classes that inherit are dataclasses
-            found |= dict(_rewards_in(item.name, getattr(self, item.name)))
+            if item.init:  # the others may not be set yet
+                found |= dict(_rewards_in(item.name, getattr(self, item.name)))
         return found
 
     def needs_of_held(self) -> frozenset[str]:
