@@ -1,5 +1,6 @@
 """Any reward, asked once about the same sample."""
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -23,8 +24,9 @@ class Cached(Holder):
     For slow judges of answers that come up again: greedy evaluation, groups that have converged, a resumed run within
     one process. The last `size` different samples are remembered, in memory only: the scores do not depend on it, so
     that there is no state to save. A sample is the same where its prompt (text, system, media, target) and all of its
-    outputs are. The reward held must judge samples by these alone: one that draws noise (`dithered`), follows the
-    iteration (`annealed`) or has a state is to stand around this one, not inside.
+    outputs are. NaN is not remembered: it may have been the server's fault. The reward held must judge samples by
+    these alone: one that draws noise (`dithered`), follows the iteration (`annealed`) or has a state is to stand around
+    this one, not inside.
 
     Raises ValueError for a reward that does not judge samples or has a state, or a size below 1.
     """
@@ -61,7 +63,7 @@ class Cached(Holder):
             new = self.reward.score(select(batch, torch.tensor(list(missing.values())))).tolist()
             found |= dict(zip(missing, new, strict=True))
         with self._lock:
-            for name in names:
+            for name in (name for name in names if not math.isnan(found[name])):
                 self._known[name] = found[name]
                 self._known.move_to_end(name)
             while len(self._known) > self.size:

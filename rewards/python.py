@@ -77,6 +77,11 @@ class Python:
         wanted = {_need(name) for name, default in parameters.items() if default is MISSING and name not in GIVEN}
         object.__setattr__(self, "needs", self.needs | wanted)
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether the same sample may score otherwise in another call, as far as its parameters tell."""
+        return not {"seed", "iteration"}.isdisjoint(self._parameters)
+
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError where the function returns something else, and what the function raises."""
         if self.mode == "batch":

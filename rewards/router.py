@@ -64,7 +64,8 @@ class Router(Holder):
         asked = {id(reward): reward for reward in self.rewards.values()}
         places = [torch.tensor(chosen) for chosen in rows.values()]
         parts = [asked[key].score(select(batch, place)) for key, place in zip(rows, places, strict=True)]
-        return torch.cat(parts)[torch.cat(places).argsort()]
+        together = torch.cat([part.to(parts[0].device) for part in parts])
+        return together[torch.cat(places).argsort()]
 
     def _reward_for(self, prompt: Prompt) -> Reward:
         kind = prompt.target.get(self.by)

@@ -20,7 +20,8 @@ class RunningNormalised(Holder):
     Samples that could not be judged or are drawn for comparison only do not count. An evaluation has statistics of its
     own, which stay empty: it says r.
 
-    Raises ValueError for an epsilon below 0.
+    It stands around other wrappers, not inside of them: only a reward of the run sees its scores. Raises ValueError for
+    an epsilon below 0.
     """
 
     reward: Reward

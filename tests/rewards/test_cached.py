@@ -54,3 +54,25 @@ def test_rewards_that_change_or_compare_groups_are_refused() -> None:
         wrapped("cached", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
     with pytest.raises(ConfigError, match="size must be at least 1"):
         wrapped("cached", size=0)
+
+
+def test_a_failure_is_asked_about_again() -> None:
+    reward = wrapped("cached")
+    for _ in range(2):
+        assert reward.score(said("nan", "0.5")).isnan().tolist() == [True, False]
+    assert sorted(reward.reward.asked) == ["0.5", "nan", "nan"]
+
+
+def drawn(seed: int, iteration: int = 0) -> float:
+    return float(seed + iteration)
+
+
+def steady(text: str) -> float:
+    return float(text)
+
+
+def test_a_function_that_looks_at_the_seed_or_the_iteration_is_not_cached() -> None:
+    here = "tests.rewards.test_cached"
+    wrapped("cached", reward={"name": "python", "function": f"{here}:steady"})
+    with pytest.raises(ConfigError, match="changes from call to call"):
+        wrapped("cached", reward={"name": "python", "function": f"{here}:drawn"})
