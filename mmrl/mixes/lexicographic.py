@@ -51,7 +51,7 @@ class Lexicographic(Plain):
         columns = [scores.names.index(name) for name in self.order]
         values = torch.where(scores.valid[:, None], scores.values[:, columns].double(), 0.0)
         if self.tolerance > 0:
-            values = (values / self.tolerance).floor()
+            values = _bin(values, self.tolerance)
         # [B] place of each sample among all: unique rows come in lexicographic order
         place = values.unique(dim=0, return_inverse=True)[1]
         shares = torch.zeros(len(values))
@@ -62,3 +62,10 @@ class Lexicographic(Plain):
             equal = (mine[:, None] == mine).sum(1) - 1
             shares[rows] = (worse + equal / 2) / (len(rows) - 1) if len(rows) > 1 else torch.full((len(rows),), 0.5)
         return shares
+
+
+def _bin(values: Tensor, width: float) -> Tensor:
+    """The number of the bin of each value; its lower edge is in it, also where float32 holds it as a little less."""
+    places = values / width
+    edges = places.round()
+    return torch.where((places - edges).abs() <= 1e-6 * edges.abs().clamp(min=1), edges, places.floor())

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from mmrl.contracts import ConfigError
 from mmrl.data import Scores
 from mmrl.plugins import build, names
+from mmrl.score_metrics import advantages_of
 from mmrl.scoring import RewardTerm, Scorer
 
 SETTINGS: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
@@ -125,3 +126,22 @@ def test_what_cannot_be_mixed_is_refused_before_anything_is_scored(
 def test_bad_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mix_of(name, **settings)
+
+
+def test_where_all_weights_are_still_0_nothing_is_learned_and_nothing_fails(mix: Any) -> None:
+    scores = made(mix, (0.0, 0.0, 0.0))
+    assert scores.total[VALID].isfinite().all()
+    if SETTINGS.get(mix_name(mix)) is None:  # those with settings of their own look at rewards of any weight
+        assert advantages_of(scores, build("advantages", {"name": "grpo"}), None).tolist() == [0] * 5
+
+
+def mix_name(mix: Any) -> str:
+    return type(mix).__module__.rpartition(".")[2]
+
+
+def test_the_lower_edge_of_a_bin_is_in_it_whatever_float32_makes_of_it() -> None:
+    number = torch.arange(8)
+    values = torch.tensor([[0.1 * n] for n in range(8)])  # 0.7 is held as 0.69999999
+    mix = mix_of("lexicographic", order=["a"], tolerance=0.1)
+    scores = Scores(values, ("a",), (1.0,), number >= 0, number * 0, number, number * 0, mix=mix)
+    assert_close(scores.total, number / 7)
