@@ -20,8 +20,8 @@ class Trusted(Holder):
     an answer is right where its accuracy is at least `threshold`. gamma is 1 where right answers have the better
     thoughts, and where a group has none of one kind, so that there is nothing to compare: the code gives all thoughts 0
     there, and always those of answers below 0.2 (`gated` with that threshold). Both means are those of the group. In
-    the mix its weight is the paper's alpha, 0.3, and the code's decay is 500. Samples drawn for comparison only are in no mean, nor are those of which one of both is NaN, and so
-    is what is said of them.
+    the mix its weight is the paper's alpha, 0.3, and the code's decay is 500. Samples drawn for comparison only are in
+    no mean; nor are those of which one of both is NaN, and they score NaN.
 
     Raises ValueError where a reward held does not judge samples, or for a decay that is not above 0.
     """
