@@ -229,6 +229,22 @@ def _statistics(values: Tensor) -> dict[str, Any]:
     }
 
 
+def write(
+    found: Reckoning, source: str, seeing: Seeing, *, out: Path | None, best: Path | None, html: Path | None
+) -> list[Path]:
+    """Writes what is asked for: the scores of each output, the best of each group, a page; returns these files."""
+    rows = found.rows()
+    if out is not None:
+        write_rows(rows, out)
+    if best is not None:
+        write_rows([rows[row] for row in found.best()], best)
+    if html is not None:
+        from mmrl._score_files.page import write_page
+
+        write_page(found, html, source, seeing)
+    return [file for file in (out, best, html) if file is not None]
+
+
 def write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """One line of JSON for each row."""
     file.parent.mkdir(parents=True, exist_ok=True)
