@@ -35,7 +35,8 @@ class Detection:
       confidence  max(0, sum of c over the pairs - sum of c over the other answered boxes) / max(n, m)
     The paper adds the two (and a format term): that is this reward with weight 2. Its confidence part is the mean of c
     (matched) and 1 - c (not matched), so that boxes far from everything with confidence 0 raise it; here the same
-    slopes start from 0. A box that matches nothing, or that is written again, never raises the score.
+    slopes start from 0. A box that matches nothing, or that is written again, never raises the score (one place with k
+    true boxes, such as one for each of its labels, may be written k times).
 
     `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w =
     `format_weight` for a list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with
@@ -109,7 +110,7 @@ class Detection:
             boxes, labels = target_detections(batch.prompts[row], self.labels)
             canvas = canvas_of(batch, row)
             try:
-                found = read_detections(text, self.tag, canvas)
+                found = read_detections(text, self.tag, canvas, len(boxes))
             except ParseError:
                 scores.append(0.0)
                 continue

@@ -139,7 +139,7 @@ def near_boxes(draw: st.DrawFn) -> list[int]:
 
 
 ANSWERS = st.lists(near_boxes(), min_size=1, max_size=7, unique_by=tuple)
-TRUTHS = st.lists(near_boxes(), min_size=1, max_size=5)
+TRUTHS = st.lists(near_boxes(), min_size=1, max_size=5, unique_by=tuple)
 LABELS = st.sampled_from(["cat", "dog"])
 
 
