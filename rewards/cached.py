@@ -3,11 +3,12 @@
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,7 +77,19 @@ def _name(batch: RewardBatch, row: int) -> Hashable:
     prompt, outputs = batch.prompts[row], batch.outputs
     values = ((item.name, getattr(outputs, item.name)) for item in fields(Outputs))
     said = tuple((name, _frozen(value[row])) for name, value in values if value is not None)
-    return (prompt.text, prompt.system, prompt.media, prompt.clips, repr(sorted(prompt.target.items())), said)
+    return (prompt.text, prompt.system, prompt.media, prompt.clips, _written(prompt.target), said)
+
+
+def _written(value: Any) -> Hashable:
+    """A value of a target part by part: `repr` leaves out the middle of a large array."""
+    if isinstance(value, Mapping):
+        return tuple((repr(key), _written(value[key])) for key in sorted(value, key=repr))
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(map(_written, value))
+    if isinstance(value, np.ndarray):
+        plain = _written(value.tolist()) if value.dtype.hasobject else blake2b(value.tobytes()).hexdigest()
+        return value.dtype.str, value.shape, plain
+    return _frozen(value) if isinstance(value, Tensor) else repr(value)
 
 
 def _frozen(value: Any) -> Hashable:

@@ -1,7 +1,9 @@
 """cached: who is asked, and who is not."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +31,16 @@ def test_prompts_targets_and_further_outputs_tell_samples_apart() -> None:
     reward.score(replace(batch, outputs=replace(batch.outputs, num_tokens=torch.tensor([3]))))
     reward.score(replace(batch, iteration=4, seeds=(99,)))
     assert len(reward.reward.asked) == 5
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array, lambda rows: np.array(rows, dtype=object), list])
+def test_targets_are_told_apart_by_every_number_of_a_large_array(make: Any) -> None:
+    reward, batch = wrapped("cached"), said("0.5")
+    for place in (999, 1000, 999):
+        rows = [float(number == place) for number in range(2000)]
+        prompt = replace(batch.prompts[0], target={"mask": {"rows": [make(rows)]}})
+        reward.score(replace(batch, prompts=(prompt,)))
+    assert len(reward.reward.asked) == 2
 
 
 def test_images_are_told_apart_by_their_pixels() -> None:
