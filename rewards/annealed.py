@@ -37,6 +37,7 @@ class Annealed(Holder):
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
     batch_size: ClassVar[int | None] = None
     is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
+    follows_iteration: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         low, high = self.reward.range

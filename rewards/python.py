@@ -78,6 +78,11 @@ class Python:
         object.__setattr__(self, "needs", self.needs | wanted)
 
     @property
+    def follows_iteration(self) -> bool:
+        """Whether it looks at the iteration, as far as its parameters tell."""
+        return "iteration" in self._parameters
+
+    @property
     def is_changing(self) -> bool:
         """Whether the same sample may score otherwise in another call, as far as its parameters tell."""
         return not {"seed", "iteration"}.isdisjoint(self._parameters)

@@ -47,6 +47,11 @@ class Trusted(Holder):
         low, high = self.reward.range
         self.says(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_held())
 
+    @property
+    def follows_iteration(self) -> bool:
+        """Whether the same group may score otherwise in another iteration."""
+        return self.decay is not None
+
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
         thoughts, accuracy = ask_held(self.reward, batch).cpu(), ask_held(self.accuracy, batch).cpu()
