@@ -31,7 +31,7 @@ class LengthPenalised(Holder):
 
     reward: Reward
     kind: Kind = "kimi"
-    penalty: float = 0.5
+    penalty: float = 0.5  # how much the length counts
     threshold: float = 0.5
 
     source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"

@@ -30,7 +30,7 @@ class UncertaintyWeighted(Holder):
 
     rewards: tuple[Reward, ...]
     kind: Kind = "lower_bound"
-    scale: float = 1.0
+    scale: float = 1.0  # how much disagreement counts
 
     source: ClassVar[str] = "Zhang et al. 2025 (Ctrl-U), arXiv 2410.11236; Kim et al. 2024, arXiv 2404.01863"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the rewards held

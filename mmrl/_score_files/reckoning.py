@@ -34,7 +34,7 @@ class Reckoning:
         shown = self.summary()
         heads = ("mean", "std", "min", "max", "failed")
         width = max(len("reward"), *map(len, shown["scores"]))
-        lines = [f"{shown['outputs']} outputs in {shown['groups']} groups", ""]
+        lines = [f"{_many(shown['outputs'], 'output')} in {_many(shown['groups'], 'group')}", ""]
         lines.append(f"{'reward':{width}}" + "".join(f"{head:>10}" for head in heads))
         for name, said in shown["scores"].items():
             cells = [f"{said[h]:10.4g}" if isinstance(said[h], float) else f"{said[h] or 0:>10}" for h in heads]
@@ -99,6 +99,10 @@ class Seeing:
             if given is not None and given not in known:
                 raise ConfigError(f"--{name}: unknown {given!r}{did_you_mean(given, known)}")
         return cls(cast(Convention, coordinates), cast("DialectName | None", dialect), num_frames)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _statistics(values: Tensor) -> dict[str, Any]:
