@@ -26,9 +26,9 @@ class VqaSoft:
     (`_vqa_words.vqa_plain`).
 
     0 where the text does not hold exactly one such tag, and for an answer of which nothing is left. At least four
-    people must have answered: of fewer, not even all are enough for 1; and one of them something that is left. The official script compares the ten answers as
-    they are where all ten agree, so that "two" is wrong when all wrote "two" and it itself has become "2"; here it is
-    right.
+    people must have answered: of fewer, not even all are enough for 1; and one of them something of which a word is
+    left. The official script compares the ten answers as they are where all ten agree, so that "two" is wrong when all
+    wrote "two" and it itself has become "2"; here it is right.
     """
 
     source: ClassVar[str] = "Antol et al. 2015 (VQA), arXiv 1505.00468; github.com/GT-Vision-Lab/VQA"
