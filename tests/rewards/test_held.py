@@ -121,3 +121,13 @@ def test_rewards_on_other_devices_are_brought_together() -> None:
     assert reward.score(batch).device.type == "meta"
     soft = build("rewards", {"name": "annealed", "reward": kinds["there"], "then": WRITTEN, "last": 4})
     assert soft.score(replace(batch, iteration=2)).device.type == "meta"
+
+
+def test_a_router_to_groups_asks_a_reward_of_samples_in_its_own_sizes() -> None:
+    kinds = {"few": FEW, "group": {"name": "trusted", "reward": WRITTEN, "accuracy": SECOND}}
+    reward = build("rewards", {"name": "router", "rewards": kinds})
+    tasks = ["few"] * 4 + ["group"] * 4
+    texts = ("0.1 0", "0.2 0", "0.3 0", "0.4 0", "0.5 1", "0.6 1", "0.7 1", "0.8 1")
+    batch = make_batch(Outputs(texts=texts), ["?"] * 8, [{"task": task} for task in tasks])
+    assert reward.granularity == "group"
+    assert reward.score(batch).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
