@@ -50,8 +50,9 @@ class Detection:
     of 0.5, 0.55 ... 0.95, or at 0.5; with `labels` its mean over labels. Confidences that are not written are 1, and
     equal ones are one step of the curve: in the paper's code they count in their order, so that any number of wrong
     boxes behind a right one is free (1.0 for one right and 9 wrong, here 0.1). Labels that are not in the truth have a
-    precision of 0 here; there they are left out. `map_length` is `map` in the order written, as theirs (odLength),
-    times min(1, m / n).
+    precision of 0 here; there they are left out. As in COCO, wrong boxes that are less sure than all right ones cost
+    nothing: a model may guess on with small confidences. `map_length` makes them cost; it is `map` in the order
+    written, as theirs (odLength), times min(1, m / n).
 
     No boxes for no objects scores 1; boxes for none, and none for some, 0 (the latter earns its format in `vision_r1`).
     So does an answer that is not one list of detections in its `tag` (None: the whole text). With `labels` a pair needs

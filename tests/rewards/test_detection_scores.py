@@ -181,6 +181,12 @@ def test_wrong_boxes_behind_a_right_one_are_not_free() -> None:
     assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
 
 
+def test_guesses_of_small_confidence_are_free_but_for_their_number() -> None:
+    said = found(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)), confidences=[0.9, *[0.1] * 9])
+    assert judge(said, [FIRST], kind="map") == 1
+    assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
+
+
 def test_of_equally_sure_boxes_the_one_that_fits_best_is_first() -> None:
     """Both fit the second truth, which is the only one for the first of them."""
     truth, said = [FIRST, covering(0.6)], [covering(0.6), covering(0.72)]  # IoU 0.6 and 1; 0.72 and 0.6 / 0.72
