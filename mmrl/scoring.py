@@ -227,7 +227,7 @@ class Scorer:
             weighted.append(weight * values)
         if not weighted:
             raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
-        return torch.stack(weighted).sum(0)
+        return torch.stack([values.to(weighted[0].device) for values in weighted]).sum(0)
 
 
 class ScoringQueue:

@@ -97,4 +97,8 @@ def _frozen(value: Any) -> Hashable:
     if not isinstance(value, Tensor):
         return value  # type: ignore[no-any-return]
     plain = value.detach().cpu().contiguous()
-    return str(plain.dtype), tuple(plain.shape), blake2b(plain.flatten().view(torch.uint8).numpy()).hexdigest()
+    return (
+        str(plain.dtype),
+        tuple(plain.shape),
+        blake2b(plain.flatten().view(torch.uint8).numpy().tobytes()).hexdigest(),
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, RewardBatch, RunError
 from mmrl.plugins import build
 from mmrl.scoring import RewardTerm, Scorer
-from tests.test_scoring import Asked, rollout
+from tests.asked import Asked, rollout
 
 
 def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
