@@ -11,6 +11,7 @@ from mmrl.answers import ParseError, extract, read_literal, shown
 from mmrl.coordinates import Box, Canvas
 from mmrl.rewards._boxes import box_overlap, has_area
 from mmrl.rewards._places import is_number
+from mmrl.rewards._references import composed
 
 MAX_DETECTIONS = 300  # of an answer, or as many as there are true boxes where these are more
 _PLACES = ("Position", "bbox_2d")
@@ -100,7 +101,7 @@ def _detection(found: object, canvas: Canvas) -> DetectedBox:
         raise ParseError(f"a confidence is a number between 0 and 1, got {shown(str(confidence))}")
     if label is not None and not isinstance(label, str):
         raise ParseError(f"a label is a text, got {shown(str(label))}")
-    return DetectedBox(box, float(confidence), label)
+    return DetectedBox(box, float(confidence), None if label is None else composed(label))
 
 
 def _corners(place: object, canvas: Canvas) -> Box:

@@ -84,3 +84,14 @@ def test_what_is_new_of_the_boxes_answered() -> None:
     one, two = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 2.0, 2.0)
     assert are_new([one, two, one], []) == are_new([one, two, one], [two, one]) == [True, True, False]
     assert are_new([one, two, one, one], [one, one, two]) == [True, True, True, False]
+
+
+def test_labels_are_compared_composed() -> None:
+    reward = {"name": "detection", "labels": True}
+    box = (0, 0, 10, 10)
+    for label, other in (("caf\u00e9", "cafe\u0301"), ("cafe\u0301", "CAF\u00c9"), ("cafe\u0301", "cafe\u0301")):
+        assert judge([(box, label)], [(box, other)], reward) == 1
+    assert judge([(box, "cafe")], [(box, "cafe\u0301")], reward) == 0
+    assert judge([(box, "e" + 31 * "\u0301")], [(box, "e")], reward) == 0
+    with pytest.raises(ValueError, match="30 accents"):
+        judge([(box, "e")], [(box, "e" + 31 * "\u0301")], reward)
