@@ -21,8 +21,8 @@ from mmrl.data import Rollout
 from mmrl.scoring import RewardTerm
 from mmrl.trainer import Trainer
 
-# As shipped, and with as many prompts as fill a chunk of an eighth, as they fill a GPU.
-LABS = ["quickstart", "quickstart prompts_per_iteration=32 updates.epochs=1", "quickstart_gui prompts_per_iteration=64"]
+# As shipped, and with so many prompts that an eighth of them still makes a full batch.
+LABS = ["quickstart", "quickstart_gui prompts_per_iteration=64"]
 
 
 @dataclass

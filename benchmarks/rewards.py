@@ -129,9 +129,9 @@ def main() -> None:
     if options.only != "overlap":
         for name, reward, example in cheap_rewards(options.rewards):
             batch = batch_for(name, reward, example, options.answers, options.images, options.side)
-            is_large = name in LARGE
-            measure_reward(name, reward, batch, options.pairs, "large clips" if is_large else "answers")
-            if is_large:
+            given = "large clips" if name in LARGE else "media" if batch.outputs.texts is None else "answers"
+            measure_reward(name, reward, batch, options.pairs, given)
+            if name in LARGE:
                 small = batch_for(name, reward, example, options.answers, options.images, side=32)
                 measure_reward(name, reward, small, options.pairs, "small clips")
             if name in CLICKS:

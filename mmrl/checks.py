@@ -17,7 +17,7 @@ from mmrl.datasets import missing_files
 from mmrl.errors import RunError
 from mmrl.pairs import EvaluationParts, Parts, example_plan
 from mmrl.parts import build, make_trainer
-from mmrl.prompts import tiny_prompts, with_stand_ins
+from mmrl.prompts import counted, tiny_prompts, with_stand_ins
 from mmrl.scoring import RewardTerm, Scorer
 from mmrl.trainer import Trainer
 
@@ -60,6 +60,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         summary["held-out samples"] = _num_held_out(config, parts.evaluation)
     if missing:
         summary["data that is not here, which train needs"] = ", ".join(missing)
+    else:
+        summary["training prompts"] = counted([prompt for prompts in parts.prompts.sets for prompt in prompts])
     if model := _absent_model(config):
         summary["model that is not here, which train needs"] = model
     if size := _size_on_disk(config):

@@ -8,14 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from mmrl.cli_options import (
+    At,
+    ConfigName,
+    Json,
+    Overrides,
+    Source,
+    Which,
+    checkpoint_named,
+    show,
+    weights_named,
+)
 from mmrl.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from mmrl.data import WeightsName
 
 app = typer.Typer(
     help="Fine-tune generative and multimodal models by the rewards of their outputs.",
@@ -24,12 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")]
-Source = Annotated[str, typer.Argument(metavar="RUN", help="A run directory (or a config: its untrained model).")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Settings to change.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
-Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
-At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
 INTERRUPTED = 130  # the exit code of Ctrl-C, as shells have it
 _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
 _is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
@@ -106,7 +108,7 @@ def check(
 
     checked = load_config(config, overrides or [])
     found = checks.check_tiny(checked) if tiny else checks.plan_summary(checked)
-    _show(found, as_json)
+    show(found, as_json)
     if not found.get("is_good", True):
         raise typer.Exit(1)
 
@@ -154,7 +156,7 @@ def sample(
 
     drawn = run.sample(
         *(source, prompt, count, seed, out or Path("samples")),
-        *(_weights(weights), _at(at)),
+        *(weights_named(weights), checkpoint_named(at)),
         images=image or [],
         videos=video or [],
         by=sampler,
@@ -172,9 +174,9 @@ def evaluate(
     """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
     from mmrl import run
 
-    result = run.evaluate(source, _weights(weights), _at(at), overrides or [])
+    result = run.evaluate(source, weights_named(weights), checkpoint_named(at), overrides or [])
     if _is_main:
-        _show(result.metrics, as_json)
+        show(result.metrics, as_json)
 
 
 @app.command()
@@ -211,21 +213,11 @@ def score(
     found = score_files.score_path(
         path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
     )
-    rows = found.rows()
-    if out is not None:
-        score_files.write_rows(rows, out)
-    if best is not None:
-        score_files.write_rows([rows[row] for row in found.best()], best)
-    if html is not None:
-        from mmrl._score_files.page import write_page
-
-        write_page(found, html, str(path), seeing)
+    written = score_files.write(found, str(path), seeing, out=out, best=best, html=html)
     if as_json:
         print(json.dumps(found.summary(), indent=2))
         return
-    print(found)
-    for file in filter(None, (out, best, html)):
-        print(file)
+    print("\n".join(map(str, [found, *written])))
 
 
 @app.command()
@@ -246,7 +238,7 @@ def export(
     """Write a run's weights as a plain model folder or a LoRA that other tools load."""
     from mmrl import run
 
-    print(run.export(source, out or Path(source) / "export", _weights(weights), _at(at)))
+    print(run.export(source, out or Path(source) / "export", weights_named(weights), checkpoint_named(at)))
 
 
 def main() -> NoReturn:
@@ -307,24 +299,3 @@ def _where_it_stopped(folder: Path) -> str:
     if not (folder / "config.yaml").is_file():
         return f" before the first iteration; nothing is left in {folder}"
     return f"; go on from the last checkpoint with: mmrl train --resume {folder}"
-
-
-def _show(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    width = max(len(name) for name in found)
-    for name, value in found.items():
-        print(f"{name:{width}}  {value:.4g}" if isinstance(value, float) else f"{name:{width}}  {value}")
-
-
-def _weights(name: str | None) -> "WeightsName | None":
-    if name in (None, "trained", "averaged", "old", "reference"):
-        return name  # type: ignore[return-value]
-    raise ConfigError(f"--weights must be trained, averaged, old or reference, got {name!r}")
-
-
-def _at(name: str) -> Any:
-    if name in ("last", "best"):
-        return name
-    raise ConfigError(f"--checkpoint must be last or best, got {name!r}")

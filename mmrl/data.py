@@ -251,8 +251,10 @@ class Scores:
     @classmethod
     def join(cls, parts: "Sequence[Scores]") -> "Scores":
         """The scores of all parts, in order; episode numbers are shifted."""
+        # a part without samples does not know the weights of its iteration
+        first = next((part for part in parts if len(part.group)), parts[0])
         return replace(
-            parts[0],
+            first,
             values=torch.cat([part.values for part in parts]),
             valid=torch.cat([part.valid for part in parts]),
             group=torch.cat([part.group for part in parts]),

@@ -1,6 +1,7 @@
 """The ways in which a command ends badly."""
 
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Self
@@ -38,8 +39,25 @@ def raised(words: str | None) -> BaseException | None:
 
 
 def place(error: BaseException, owner: object) -> str:
-    """Where it was raised, in words: the last line of the file of `owner`'s class, else the last of all."""
+    """Where it was raised, in words: the last line that the user wrote, if any; else the last of `owner`'s class.
+
+    The user's are files that are neither ours nor of installed packages, as a function that a reward of ours calls.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(type(owner).__module__), "__file__", None)
+    theirs = [frame for frame in frames if not _is_installed(frame.filename)]
     chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+    chosen = theirs[-1] if theirs else chosen
     return f" (at {Path(chosen.filename).name}:{chosen.lineno})"
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is one of ours, of an installed package or of Python itself."""
+    path = Path(file)
+    ours = Path(__file__).parent
+    folders = (
+        ours,
+        *(folder.resolve() for folder in ours.iterdir() if folder.is_symlink()),
+        Path(sysconfig.__file__).parent,
+    )
+    return not path.is_file() or "site-packages" in path.parts or any(path.is_relative_to(one) for one in folders)

@@ -1,7 +1,8 @@
 """Rewards alone: scores of outputs that are there, for Python, the command line and other trainers."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +34,24 @@ def scorer_of(
     scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
     for term in scorer.terms:
         refuse_dense(term.name, term.reward)
-    scorer.prepare(Placement(torch.device(device), torch.float32))
+    needs_models = any("model" in term.reward.needs for term in scorer.terms)
+    with _quiet() if needs_models else nullcontext():  # what is not needed is not imported
+        scorer.prepare(Placement(torch.device(device), torch.float32))
     return scorer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Models are loaded without transformers' progress bars, which come back where they were."""
+    from transformers.utils import logging as transformers_logging
+
+    has_bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if has_bars:
+            transformers_logging.enable_progress_bar()
 
 
 def judge(
@@ -55,6 +72,8 @@ def judge(
     Raises:
         ConfigError: prompts or outputs lack what a reward needs, or a target is none that it could judge by.
     """
+    known = {id(prompt): replace(prompt, target=without_arrays(prompt.target)) for prompt in prompts}
+    prompts = [known[id(prompt)] for prompt in prompts]  # a group still shares its prompt
     for term in scorer.terms:
         check_prompts(term.name, term.reward, prompts)
     numbers = list(group) if group is not None else groups_of(prompts)
@@ -76,6 +95,16 @@ def judge(
         ),
         iteration,
     )
+
+
+def without_arrays(value: Any) -> Any:
+    """A value with the arrays and the numbers of numpy, torch and Arrow as lists and numbers of Python."""
+    if isinstance(value, Mapping):
+        return {key: without_arrays(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_arrays(inner) for inner in value]
+    name = next((name for name in ("tolist", "as_py") if hasattr(value, name)), None)
+    return value if name is None else without_arrays(getattr(value, name)())
 
 
 def groups_of(prompts: Sequence[Prompt]) -> list[int]:

@@ -53,6 +53,13 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
     return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in lines)
 
 
+def counted(prompts: Sequence[Prompt]) -> str:
+    """How many there are, and how many of them have media: a misspelt column of images shows here."""
+    images, videos = (sum(map(bool, media)) for media in ([p.media for p in prompts], [p.clips for p in prompts]))
+    has = [f"{count} with {what}" for what, count in (("images", images), ("videos", videos)) if count]
+    return f"{len(prompts)}, {', '.join(has) or 'all of text alone'}"
+
+
 def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple[str | DatasetSettings, float]]:
     """The sources of a run and their weights; raises ConfigError for an empty list."""
     if isinstance(train, str | DatasetSettings):

@@ -2,117 +2,30 @@
 
 import json
 import logging
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
 
 from mmrl._score_files.items import Item, Reading, read_items
-from mmrl.actions import DIALECTS, DialectName
+from mmrl._score_files.page import write_page
+from mmrl._score_files.reckoning import Reckoning, Seeing
 from mmrl.config import NOT_YAML
 from mmrl.contracts import ConfigError
-from mmrl.coordinates import Convention
-from mmrl.data import Outputs, Scores
+from mmrl.data import Outputs
 from mmrl.judging import answered, groups_of, judge, scorer_of
 from mmrl.media import StoredPicture, as_tensor
-from mmrl.plugins import did_you_mean
 from mmrl.scoring import Judgement, Scorer
 from mmrl.video import FrameSampling, StoredClip
 
+__all__ = ["Reckoning", "Seeing", "reward_section", "score_path", "write", "write_rows"]
+
 log = logging.getLogger(__name__)
 CHUNK = 64  # pictures that are in memory at once, where groups allow it
-
-
-@dataclass(frozen=True)
-class Reckoning:
-    """The outputs of a folder or file and what the rewards say of them."""
-
-    items: list[Item]
-    scores: Scores  # values NaN where a reward could not judge
-    first_failures: tuple[str | None, ...]  # R
-
-    @property
-    def total(self) -> list[float | None]:
-        """The rewards mixed; None for an output that a reward which counts could not judge."""
-        pairs = zip(self.scores.total.tolist(), self.scores.valid.tolist(), strict=True)
-        return [value if is_valid else None for value, is_valid in pairs]
-
-    def __str__(self) -> str:
-        """A table for a terminal."""
-        shown = self.summary()
-        heads = ("mean", "std", "min", "max", "failed")
-        width = max(len("reward"), *map(len, shown["scores"]))
-        lines = [f"{shown['outputs']} outputs in {shown['groups']} groups", ""]
-        lines.append(f"{'reward':{width}}" + "".join(f"{head:>10}" for head in heads))
-        for name, said in shown["scores"].items():
-            cells = [f"{said[h]:10.4g}" if isinstance(said[h], float) else f"{said[h] or 0:>10}" for h in heads]
-            lines.append(f"{name:{width}}" + "".join(cells))
-        for failure in filter(None, self.first_failures):
-            lines.append(f"could not be judged, the first: {failure}")
-        return "\n".join(lines)
-
-    def summary(self) -> dict[str, Any]:
-        """For each reward, and for their total where there are several: mean, std, ends, and how many it failed on."""
-        columns = dict(zip(self.scores.names, self.scores.values.unbind(1), strict=True))
-        found = {name: _statistics(values) for name, values in columns.items()}
-        if len(columns) > 1:
-            found["total"] = _statistics(torch.where(self.scores.valid, self.scores.total, torch.nan))
-        return {"outputs": len(self.items), "groups": len(self.scores.group.unique()), "scores": found}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One object for each output, as JSON has it."""
-        listed = []
-        for row, (item, total) in enumerate(zip(self.items, self.total, strict=True)):
-            values = self.scores.values[row].tolist()
-            scores = {n: v if math.isfinite(v) else None for n, v in zip(self.scores.names, values, strict=True)}
-            said = {} if item.text is None else {"response": item.text}
-            group = int(self.scores.group[row])
-            listed.append(
-                {
-                    "name": item.name,
-                    "prompt": item.prompt.text,
-                    **said,
-                    "group": group,
-                    "scores": scores,
-                    "total": total,
-                }
-            )
-        return listed
-
-    def best(self) -> list[int]:
-        """The row of the best output of each group, the first of several that are equally good (best of n)."""
-        found: dict[int, int] = {}
-        totals = [-math.inf if total is None else total for total in self.total]
-        for row, group in enumerate(self.scores.group.tolist()):
-            if totals[row] > -math.inf and (group not in found or totals[row] > totals[found[group]]):
-                found[group] = row
-        return [found[group] for group in sorted(found)]
-
-
-@dataclass(frozen=True)
-class Seeing:
-    """How outputs become what rewards see."""
-
-    coordinates: Convention = "original"
-    dialect: DialectName | None = None
-    num_frames: int = 16  # of a video, evenly spread
-
-    @classmethod
-    def checked(cls, coordinates: str, dialect: str | None, num_frames: int) -> "Seeing":
-        """Of texts from a user. Raises ConfigError for an unknown unit or dialect."""
-        for name, given, known in (
-            ("coordinates", coordinates, ("original", "thousand", "unit")),
-            ("dialect", dialect, tuple(DIALECTS)),
-        ):
-            if given is not None and given not in known:
-                raise ConfigError(f"--{name}: unknown {given!r}{did_you_mean(given, known)}")
-        return cls(cast(Convention, coordinates), cast("DialectName | None", dialect), num_frames)
 
 
 def reward_section(text: str) -> dict[str, Any]:
@@ -216,17 +129,18 @@ def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:
             )
 
 
-def _statistics(values: Tensor) -> dict[str, Any]:
-    judged = values[~values.isnan()].double()
-    if not len(judged):
-        return {"mean": None, "std": None, "min": None, "max": None, "failed": len(values)}
-    return {
-        "mean": float(judged.mean()),
-        "std": float(judged.std(unbiased=False)),
-        "min": float(judged.min()),
-        "max": float(judged.max()),
-        "failed": len(values) - len(judged),
-    }
+def write(
+    found: Reckoning, source: str, seeing: Seeing, *, out: Path | None, best: Path | None, html: Path | None
+) -> list[Path]:
+    """Writes what is asked for: the scores of each output, the best of each group, a page; returns these files."""
+    rows = found.rows()
+    if out is not None:
+        write_rows(rows, out)
+    if best is not None:
+        write_rows([rows[row] for row in found.best()], best)
+    if html is not None:
+        write_page(found, html, source, seeing)
+    return [file for file in (out, best, html) if file is not None]
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> None:

@@ -39,13 +39,10 @@ def degenerate_groups(
 def advantages_of(scores: Scores, advantage: Advantage, paths: Tensor | None) -> Tensor:
     """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
     if scores.mix is not None and scores.mix.is_of_advantages:
-        return torch.stack(
-            [
-                weight * advantage(scores.of(name), paths)
-                for name, weight in zip(scores.names, scores.weights, strict=True)
-                if weight != 0
-            ]
-        ).sum(0)
+        pairs = zip(scores.names, scores.weights, strict=True)
+        own = [weight * advantage(scores.of(name), paths) for name, weight in pairs if weight != 0]
+        # where no weight has risen from 0 yet, nothing is better than anything else
+        return torch.stack(own).sum(0) if own else torch.zeros(len(scores.group))
     return advantage(scores, paths)
 
 

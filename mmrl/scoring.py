@@ -230,7 +230,7 @@ class Scorer:
             weighted.append(weight * found.values)
         if not weighted:
             raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
-        return torch.stack(weighted).sum(0)
+        return torch.stack([values.to(weighted[0].device) for values in weighted]).sum(0)
 
 
 class ScoringQueue:

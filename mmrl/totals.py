@@ -22,6 +22,6 @@ def without_too_large(scores: Scores, failures: Sequence[str | None]) -> tuple[S
     if not too_large.any():
         return scores, tuple(failures)
     said = f"the weighted sum of the rewards is {float(scores.total[too_large][0]):g}"
-    counted = next(number for number, weight in enumerate(scores.weights) if weight != 0)
+    counted = next((number for number, weight in enumerate(scores.weights) if weight != 0), 0)
     told = [failure or (said if number == counted else None) for number, failure in enumerate(failures)]
     return replace(scores, valid=scores.valid & ~too_large), tuple(told)

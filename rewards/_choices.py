@@ -1,6 +1,7 @@
 """The letters of a multiple choice, as models and datasets write them."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from string import ascii_uppercase
 
@@ -113,4 +114,5 @@ def _without_own_letter(text: str, letter: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.casefold().split()).rstrip(". ")
+    # Answers come composed, with few accents in a row (`_references.answer_text`); options are as the data has them.
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split()).rstrip(". ")

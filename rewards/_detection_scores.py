@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.coordinates import Box
-from mmrl.rewards._detections import DetectedBox, box_overlaps, pairs_by_confidence, pairs_by_overlap
+from mmrl.rewards._detections import DetectedBox, are_new, box_overlaps, pairs_by_confidence, pairs_by_overlap
 
 Matching = Literal["confidence", "hungarian"]
 COCO_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
@@ -36,15 +36,13 @@ def compare(
 
     A box that is written again overlaps nothing, so that it is one that is wrong.
     """
-    first: dict[Box, int] = {}
-    for row, one in enumerate(found):
-        first.setdefault(one.box, row)
+    is_new = are_new([one.box for one in found], boxes)
     order = list(range(len(found)))
     if not is_ordered:
         order.sort(key=lambda row: (found[row].box, row))
     answered = torch.tensor([found[row].box for row in order], dtype=torch.float64).view(-1, 4)
     overlap = box_overlaps(answered, torch.tensor(boxes, dtype=torch.float64).view(-1, 4))
-    overlap = overlap * torch.tensor([first[found[row].box] == row for row in order], dtype=torch.float64).view(-1, 1)
+    overlap = overlap * torch.tensor([is_new[row] for row in order], dtype=torch.float64).view(-1, 1)
     said: tuple[str | None, ...] = (None,) * len(found)
     true: tuple[str | None, ...] = (None,) * len(boxes)
     if labels is not None:

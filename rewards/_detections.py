@@ -1,5 +1,7 @@
 """Lists of detections that a model wrote, and which of them are which of the true boxes."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +11,9 @@ from mmrl.answers import ParseError, extract, read_literal, shown
 from mmrl.coordinates import Box, Canvas
 from mmrl.rewards._boxes import box_overlap, has_area
 from mmrl.rewards._places import is_number
+from mmrl.rewards._references import composed
 
-MAX_DETECTIONS = 300
+MAX_DETECTIONS = 300  # of an answer, or as many as there are true boxes where these are more
 _PLACES = ("Position", "bbox_2d")
 _CONFIDENCES = ("Confidence", "confidence")
 _LABELS = ("Label", "label")
@@ -25,30 +28,45 @@ class DetectedBox:
     label: str | None = None
 
 
-def read_detections(text: str, tag: str | None, canvas: Canvas) -> list[DetectedBox]:
+def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[DetectedBox]:
     """The list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing beside it.
 
     `[{'Position': [x1, y1, x2, y2], 'Confidence': c}, ...]` (Visual-RFT) or `[{"bbox_2d": [...], "label": "cat"}]`
     (Qwen), of which one alone needs no list; `No Objects` is an empty one. Where no confidence is written it is 1. A
     box that is written again is the first one written again: it keeps the first one's confidence and label.
 
-    Raises ParseError for anything else, a confidence outside of [0, 1], and more than MAX_DETECTIONS.
+    Raises ParseError for anything else, a confidence outside of [0, 1], and more than MAX_DETECTIONS, or `num_true`
+    where that is more.
     """
-    return [_detection(one, canvas) for one in _items(text, tag)]
+    return [_detection(one, canvas) for one in _items(text, tag, num_true)]
 
 
-def read_boxes(text: str, tag: str | None, canvas: Canvas) -> list[Box]:
+def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[Box]:
     """The boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
 
     One box needs no list around it. Corners are as written. Raises ParseError as `read_detections` does.
     """
-    items = _items(text, tag)
+    items = _items(text, tag, num_true)
     if len(items) == 4 and all(map(is_number, items)):
         items = [items]
     return [_detection(one, canvas).box if isinstance(one, dict) else _corners(one, canvas) for one in items]
 
 
-def _items(text: str, tag: str | None) -> list[object]:
+def are_new(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
+    """Whether each of the answered boxes is one that was not written before, and so may be one of the true ones.
+
+    Where a true box stands k times (one place with two labels), the first k of an answered one are new.
+    """
+    copies = max(Counter(true).values(), default=1)
+    before: Counter[Box] = Counter()
+    new = []
+    for box in found:
+        new.append(before[box] < copies)
+        before[box] += 1
+    return new
+
+
+def _items(text: str, tag: str | None, num_true: int) -> list[object]:
     """The entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of none."""
     inner = unfenced(extract(text, tag)).strip()
     if inner.rstrip(".").casefold() == "no objects":
@@ -57,8 +75,8 @@ def _items(text: str, tag: str | None) -> list[object]:
     found = [found] if isinstance(found, dict) else found
     if not isinstance(found, list):
         raise ParseError(f"detections are a list, got {shown(inner)}")
-    if len(found) > MAX_DETECTIONS:
-        raise ParseError(f"an answer may hold {MAX_DETECTIONS} detections, got {len(found)}")
+    if len(found) > (most := max(MAX_DETECTIONS, num_true)):
+        raise ParseError(f"an answer may hold {most} detections, got {len(found)}")
     return found
 
 
@@ -83,7 +101,7 @@ def _detection(found: object, canvas: Canvas) -> DetectedBox:
         raise ParseError(f"a confidence is a number between 0 and 1, got {shown(str(confidence))}")
     if label is not None and not isinstance(label, str):
         raise ParseError(f"a label is a text, got {shown(str(label))}")
-    return DetectedBox(box, float(confidence), label)
+    return DetectedBox(box, float(confidence), None if label is None else composed(label))
 
 
 def _corners(place: object, canvas: Canvas) -> Box:

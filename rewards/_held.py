@@ -5,9 +5,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from mmrl.contracts import Checking, Placement, Reward
+import torch
+from torch import Tensor
+
+from mmrl.contracts import Checking, Placement, Reward, RewardBatch
 from mmrl.data import Prompt, Scores
 from mmrl.dense import DENSE
+from mmrl.reward_batches import pack, select, units_of
 
 
 class Holder:
@@ -20,11 +24,18 @@ class Holder:
     def says(self, **attributes: Any) -> None:
         """Sets what this one says of itself, such as `needs`, in place of what its class says.
 
-        Raises ValueError where it holds a dense reward: it makes one number of one number.
+        Raises ValueError for a reward held that learns from its scores: it would not be told of them; and for a dense
+        one: of its numbers a holder would make one.
         """
-        for field_name, reward in self.held().items():
+        for name, reward in self.held().items():
             if reward.granularity in DENSE:
-                raise ValueError(f"{field_name} must judge samples, got a reward that judges each {reward.granularity}")
+                raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
+            if hasattr(reward, "update") and getattr(type(reward), "update", None) is not Holder.update:
+                raise ValueError(
+                    f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "
+                    "not inside"
+                )
+        attributes = {"concurrency": self._concurrency_of_held()} | attributes
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -38,9 +49,12 @@ class Holder:
         """The rewards that it holds, by the names of their fields and of their places in these."""
         found: dict[str, Reward] = {}
         for item in fields(self):  # type: ignore[arg-type]  # the classes that inherit are dataclasses
-            if item.init:  # the others may not be set yet
-                found |= dict(_rewards_in(item.name, getattr(self, item.name)))
+            found |= dict(_rewards_in(item.name, getattr(self, item.name))) if item.init else {}
         return found
+
+    def _concurrency_of_held(self) -> int:
+        """How many batches may be under way at once: as many as all of them allow."""
+        return min((getattr(reward, "concurrency", 1) for reward in self.held().values()), default=1)
 
     def needs_of_held(self) -> frozenset[str]:
         """What at least one of them needs."""
@@ -81,6 +95,14 @@ class Holder:
                 reward.load_state_dict(state[name])  # type: ignore[attr-defined]
 
 
+def ask_held(reward: Reward, batch: RewardBatch) -> Tensor:
+    """[B] what a reward says of a batch, asked about no more samples at once than it wants, but for whole groups."""
+    parts = [torch.cat(units) for units in pack(units_of(reward, batch), reward.batch_size)]
+    if len(parts) < 2:
+        return reward.score(batch)
+    return torch.cat([reward.score(select(batch, rows)) for rows in parts])[torch.cat(parts).argsort()]
+
+
 def check_prompt(reward: Reward, prompt: Prompt) -> None:
     """Raises ValueError where the reward says that it cannot judge answers to this prompt, or a target field lacks."""
     for need in sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target.")):
@@ -93,7 +115,8 @@ def check_prompt(reward: Reward, prompt: Prompt) -> None:
 def is_changing(reward: Reward) -> bool:
     """Whether the same sample may score otherwise in another call: noise of its own, the iteration, a state."""
     held = reward.held().values() if isinstance(reward, Holder) else ()
-    return getattr(reward, "is_changing", False) or any(map(is_changing, held))
+    has_state = hasattr(reward, "state_dict") and not isinstance(reward, Holder)
+    return has_state or getattr(reward, "is_changing", False) or any(map(is_changing, held))
 
 
 def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:

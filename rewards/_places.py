@@ -11,6 +11,7 @@ from mmrl.answers import ParseError, extract, read_box
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Box, Canvas, Point
 from mmrl.data import Prompt
+from mmrl.rewards._references import composed
 
 
 def target_boxes(batch: RewardBatch) -> Tensor:
@@ -29,7 +30,7 @@ def target_box(prompt: Prompt) -> Box:
 def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list[str] | None]:
     """`target.boxes` of a prompt, maybe none, and `target.labels` where they are asked for.
 
-    Raises ValueError where these are no boxes (`target_boxes`), or not one text for each of them.
+    Labels are composed (NFC). Raises ValueError where these are no boxes (`target_boxes`), or not one text for each.
     """
     given, labels = prompt.target["boxes"], prompt.target.get("labels")
     if not isinstance(given, list | tuple):
@@ -42,7 +43,7 @@ def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list
         raise ValueError(
             f"target.labels must be {len(boxes)} texts, one for each box, got {labels!r} for {prompt.text!r}"
         )
-    return boxes, list(labels)
+    return boxes, [composed(label) for label in labels]
 
 
 def true_box(box: Any, name: str, prompt: Prompt) -> Box:

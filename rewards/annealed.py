@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, ask_held
 from mmrl.schedules import Schedule, Shape
 
 
@@ -37,21 +37,26 @@ class Annealed(Holder):
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
     batch_size: ClassVar[int | None] = None
     is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
+    follows_iteration: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         low, high = self.reward.range
-        others = [(0.0, 0.0)] if self.then is None else [self.then.range]
+        other_low, other_high = (0.0, 0.0) if self.then is None else self.then.range
         if self.then is not None and self.then.granularity != self.reward.granularity:
             raise ValueError(f"both must judge the same, got {self.reward.granularity} and {self.then.granularity}")
         schedule = Schedule(start=0.0, end=1.0, first=self.first, last=self.last, shape=self.shape)
         self.says(_schedule=schedule)
-        self.adopt(self.reward, range=(min(low, *(end[0] for end in others)), max(high, *(end[1] for end in others))))
+        self.adopt(
+            self.reward,
+            range=(min(low, other_low), max(high, other_high)),
+            differentiable=self.reward.differentiable and (self.then is None or self.then.differentiable),
+        )
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
         share = self._schedule(batch.iteration)
-        total = torch.zeros(len(batch))
-        for reward, part in ((self.reward, 1 - share), (self.then, share)):
-            if reward is not None and part > 0:
-                total = total + part * reward.score(batch).to(total.device)
-        return total
+        terms = [(self.reward, 1 - share)] + ([] if self.then is None else [(self.then, share)])
+        asked = [part * ask_held(reward, batch) for reward, part in terms if part > 0]
+        if not asked:
+            return torch.zeros(len(batch))
+        return torch.stack([one.to(asked[0].device) for one in asked]).sum(0)

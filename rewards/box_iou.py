@@ -11,7 +11,7 @@ from mmrl.contracts import Granularity, RewardBatch
 from mmrl.coordinates import Box
 from mmrl.data import Prompt
 from mmrl.rewards._boxes import BoxKind, box_overlap, has_area
-from mmrl.rewards._detections import pairs_by_overlap, read_boxes
+from mmrl.rewards._detections import are_new, pairs_by_overlap, read_boxes
 from mmrl.rewards._places import answered_boxes, canvas_of, target_box, target_boxes, target_detections
 
 
@@ -30,8 +30,8 @@ class BoxIou:
     With `many` the answer is one list of n boxes, `[[x1, y1, x2, y2], ...]` or `[{"bbox_2d": [...]}, ...]`, in its
     `tag` (None: the whole text) and the target `target.boxes`, m of them. They are matched one with one so that the sum
     of those numbers is largest (the Hungarian method), and the score is that sum / max(n, m): a missing box, one too
-    many and one written again cost the same. No boxes for no objects scores 1. (Perception-R1, Yu et al. 2025, arXiv
-    2504.07954, matches so.)
+    many and one written again cost the same (a box that is k times in the truth may be written k times). No boxes for
+    no objects scores 1. (Perception-R1, Yu et al. 2025, arXiv 2504.07954, matches so.)
 
     VLM-R1's code gives 0 for an overlap of at most one unit, so for all boxes in 0..1; here they count as any others.
     """
@@ -74,12 +74,13 @@ class BoxIou:
         boxes, _ = target_detections(batch.prompts[row], has_labels=False)
         canvas = canvas_of(batch, row)
         try:
-            found = read_boxes(batch.outputs.texts[row], self.tag, canvas)
+            found = read_boxes(batch.outputs.texts[row], self.tag, canvas, len(boxes))
         except ParseError:
             return 0.0
         if not found or not boxes:
             return float(not found and not boxes)
-        distinct = sorted(set(found))  # a box that is written again matches nothing; sorted: any order is the same
+        # a box that is written again matches nothing; sorted: any order is the same
+        distinct = sorted(box for box, is_new in zip(found, are_new(found, boxes), strict=True) if is_new)
         values = self._values(_tensor(distinct)[:, None].expand(-1, len(boxes), 4), _tensor(boxes))
         return sum(float(values[pair]) for pair in pairs_by_overlap(values)) / max(len(found), len(boxes))
 

@@ -1,12 +1,14 @@
 """Any reward, asked once about the same sample."""
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +25,9 @@ class Cached(Holder):
     For slow judges of answers that come up again: greedy evaluation, groups that have converged, a resumed run within
     one process. The last `size` different samples are remembered, in memory only: the scores do not depend on it, so
     that there is no state to save. A sample is the same where its prompt (text, system, media, target) and all of its
-    outputs are. The reward held must judge samples by these alone: one that draws noise (`dithered`), follows the
-    iteration (`annealed`) or has a state is to stand around this one, not inside.
+    outputs are. NaN is not remembered: it may have been the server's fault. The reward held must judge samples by
+    these alone: one that draws noise (`dithered`), follows the iteration (`annealed`) or has a state is to stand around
+    this one, not inside.
 
     Raises ValueError for a reward that does not judge samples or has a state, or a size below 1.
     """
@@ -61,7 +64,7 @@ class Cached(Holder):
             new = self.reward.score(select(batch, torch.tensor(list(missing.values())))).tolist()
             found |= dict(zip(missing, new, strict=True))
         with self._lock:
-            for name in names:
+            for name in (name for name in names if not math.isnan(found[name])):
                 self._known[name] = found[name]
                 self._known.move_to_end(name)
             while len(self._known) > self.size:
@@ -74,7 +77,19 @@ def _name(batch: RewardBatch, row: int) -> Hashable:
     prompt, outputs = batch.prompts[row], batch.outputs
     values = ((item.name, getattr(outputs, item.name)) for item in fields(Outputs))
     said = tuple((name, _frozen(value[row])) for name, value in values if value is not None)
-    return (prompt.text, prompt.system, prompt.media, prompt.clips, repr(sorted(prompt.target.items())), said)
+    return (prompt.text, prompt.system, prompt.media, prompt.clips, _written(prompt.target), said)
+
+
+def _written(value: Any) -> Hashable:
+    """A value of a target part by part: `repr` leaves out the middle of a large array."""
+    if isinstance(value, Mapping):
+        return tuple((repr(key), _written(value[key])) for key in sorted(value, key=repr))
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(map(_written, value))
+    if isinstance(value, np.ndarray):
+        plain = _written(value.tolist()) if value.dtype.hasobject else blake2b(value.tobytes()).hexdigest()
+        return value.dtype.str, value.shape, plain
+    return _frozen(value) if isinstance(value, Tensor) else repr(value)
 
 
 def _frozen(value: Any) -> Hashable:
@@ -82,4 +97,8 @@ def _frozen(value: Any) -> Hashable:
     if not isinstance(value, Tensor):
         return value  # type: ignore[no-any-return]
     plain = value.detach().cpu().contiguous()
-    return str(plain.dtype), tuple(plain.shape), blake2b(plain.flatten().view(torch.uint8).numpy()).hexdigest()
+    return (
+        str(plain.dtype),
+        tuple(plain.shape),
+        blake2b(plain.flatten().view(torch.uint8).numpy().tobytes()).hexdigest(),
+    )

@@ -19,8 +19,8 @@ class ClipRange(Holder):
     """
 
     reward: Reward
-    low: float = 0.0
-    high: float = 1.0
+    low: float = 0.0  # what lower scores become
+    high: float = 1.0  # what higher scores become
 
     source: ClassVar[str] = "Mnih et al. 2015, doi 10.1038/nature14236 (clipped rewards)"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)

@@ -35,7 +35,8 @@ class Detection:
       confidence  max(0, sum of c over the pairs - sum of c over the other answered boxes) / max(n, m)
     The paper adds the two (and a format term): that is this reward with weight 2. Its confidence part is the mean of c
     (matched) and 1 - c (not matched), so that boxes far from everything with confidence 0 raise it; here the same
-    slopes start from 0. A box that matches nothing, or that is written again, never raises the score.
+    slopes start from 0. A box that matches nothing, or that is written again, never raises the score (one place with k
+    true boxes, such as one for each of its labels, may be written k times).
 
     `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w =
     `format_weight` for a list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with
@@ -49,8 +50,9 @@ class Detection:
     of 0.5, 0.55 ... 0.95, or at 0.5; with `labels` its mean over labels. Confidences that are not written are 1, and
     equal ones are one step of the curve: in the paper's code they count in their order, so that any number of wrong
     boxes behind a right one is free (1.0 for one right and 9 wrong, here 0.1). Labels that are not in the truth have a
-    precision of 0 here; there they are left out. `map_length` is `map` in the order written, as theirs (odLength),
-    times min(1, m / n).
+    precision of 0 here; there they are left out. As in COCO, wrong boxes that are less sure than all right ones cost
+    nothing: a model may guess on with small confidences. `map_length` makes them cost; it is `map` in the order
+    written, as theirs (odLength), times min(1, m / n).
 
     No boxes for no objects scores 1; boxes for none, and none for some, 0 (the latter earns its format in `vision_r1`).
     So does an answer that is not one list of detections in its `tag` (None: the whole text). With `labels` a pair needs
@@ -109,7 +111,7 @@ class Detection:
             boxes, labels = target_detections(batch.prompts[row], self.labels)
             canvas = canvas_of(batch, row)
             try:
-                found = read_detections(text, self.tag, canvas)
+                found = read_detections(text, self.tag, canvas, len(boxes))
             except ParseError:
                 scores.append(0.0)
                 continue

@@ -9,6 +9,7 @@ from torch import Tensor
 from mmrl.answers import ParseError, check_tag, extract, read_boxed
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
+from mmrl.rewards._references import composed
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class ExactAnswer:
     """1 where the text in the `tag` (None: the whole text) equals `target.answer`, or one of several right answers.
 
     Both are compared without white space at their ends, with one space for each run of white space inside, and in
-    case-folded letters unless `ignore_case` is off; nothing else is made equal ("3" is not "3.0"). 0 where the text
-    does not hold exactly one such tag. The answer rewards of R1-V and its kin.
+    case-folded letters unless `ignore_case` is off, an accent as part of its letter (Unicode's NFC, which nobody sees);
+    nothing else is made equal ("3" is not "3.0"). 0 where the text does not hold exactly one such tag. The answer
+    rewards of R1-V and its kin.
 
     With `boxed` the answer is what stands in the one `\\boxed{...}` of that text, thoughts before `</think>` apart.
     """
@@ -59,8 +61,11 @@ class ExactAnswer:
         is_texts = isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)
         if not is_texts or not answers or not all(map(str.strip, answers)):
             raise ValueError(f"target.answer must be a text or a list of texts, got {given!r} for {prompt.text!r}")
-        return set(map(self._normalised, answers))
+        try:
+            return set(map(self._normalised, answers))
+        except ParseError as error:
+            raise ValueError(f"target.answer of {prompt.text!r} cannot be compared with: {error}") from None
 
     def _normalised(self, text: str) -> str:
-        text = " ".join(text.split())
+        text = " ".join(composed(text).split())
         return text.casefold() if self.ignore_case else text

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, ask_held
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Gated(Holder):
 
     Such as a slow judge that is asked about answers in the right format only (SophiaVL-R1 asks its thinking model
     where the answer scores at least 0.2, arXiv 2505.17018): a reward that judges samples sees only those that pass. The
-    mix `gate` does the same for all rewards of a run.
+    mix `gate` does the same for all rewards of a run. NaN where the gate is NaN, which is neither open nor shut.
 
     Raises ValueError for numbers that are not finite, or a gate that judges something else than samples.
     """
@@ -45,11 +45,11 @@ class Gated(Holder):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
-        is_open = self.gate.score(batch).detach() >= self.threshold
+        gate = ask_held(self.gate, batch).detach()
+        is_open, shut = gate >= self.threshold, torch.where(gate.isnan(), torch.nan, self.otherwise)  # [B]
         if self.reward.granularity != "sample":  # a group has to stay whole
-            return torch.where(is_open, self.reward.score(batch), self.otherwise)
-        scores = torch.full((len(batch),), self.otherwise, device=is_open.device)
+            return torch.where(is_open, ask_held(self.reward, batch).to(gate.device), shut)
         rows = is_open.cpu().nonzero()[:, 0]
         if not len(rows):
-            return scores
-        return scores.index_put((rows.to(scores.device),), self.reward.score(select(batch, rows)).to(scores.device))
+            return shut
+        return shut.index_put((rows.to(shut.device),), ask_held(self.reward, select(batch, rows)).to(shut.device))

@@ -11,6 +11,7 @@ from mmrl.answers import ParseError, check_tags, tagged
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.coordinates import Box
 from mmrl.data import Prompt
+from mmrl.rewards._places import is_number
 
 MAX_BOXES = 100  # of one thought
 
@@ -90,8 +91,8 @@ def thought_boxes(thought: str) -> set[Box]:
 def true_count(prompt: Prompt) -> int:
     """`target.count` of a prompt; raises ValueError where it is no whole number from 0 to MAX_BOXES."""
     count = prompt.target["count"]
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_BOXES:
+    if not is_number(count) or not 0 <= count <= MAX_BOXES or count != int(count):  # 2.0 is 2, as for `count`
         raise ValueError(
             f"target.count must be a whole number from 0 to {MAX_BOXES}, got {count!r} for {prompt.text!r}"
         )
-    return count
+    return int(count)

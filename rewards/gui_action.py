@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from mmrl.actions import CLICKS, Action, Direction, Kind, keys_of, named
+from mmrl.answers import ParseError
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.coordinates import Canvas, Point
 from mmrl.data import Prompt
 from mmrl.rewards._places import canvas_of, true_box, true_point
+from mmrl.rewards._references import composed
 
 RadiusUnit = Literal["pixels", "share"]
 
@@ -92,7 +94,10 @@ class GuiAction:
         if action.kind == "scroll":
             return action.direction == wanted.text.strip().lower()
         if action.kind in ("type", "open", "answer"):
-            return words_f1(action.text or "", wanted.text) >= self.min_f1
+            try:
+                return words_f1(composed(action.text or ""), wanted.text) >= self.min_f1
+            except ParseError:  # of endless accents
+                return False
         return True
 
     def _is_there(self, point: Point, wanted: "_Wanted", canvas: Canvas) -> bool:
@@ -128,6 +133,7 @@ class _Wanted:
         if text is not None and not isinstance(text, str):
             raise ValueError(f"target.input_text must be a text, got {text!r} for {prompt.text!r}")
         kind, keys = meant
+        text = None if text is None else composed(text)
         if kind == "scroll" and text is not None and text.strip().lower() not in get_args(Direction):
             raise ValueError(f"target.input_text of a scroll must be a direction, got {text!r} for {prompt.text!r}")
         if kind == "hotkey" and text is not None and not keys:

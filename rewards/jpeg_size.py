@@ -40,14 +40,15 @@ class JpegSize:
         """[B] float32, kB; raises ValueError for an image that holds NaN or infinity."""
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
-        if not images.isfinite().all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
-        levels = (images.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)  # [B, 3, H, W]
-        sizes = torch.tensor([self._num_bytes(image) / 1000 for image in levels], dtype=torch.float32)
+        # one by one: each image is still in the cache when it is encoded
+        sizes = torch.tensor([self._num_bytes(image) / 1000 for image in images], dtype=torch.float32)
         return -sizes if self.compressible else sizes
 
     def _num_bytes(self, image: Tensor) -> int:
-        """Bytes of the JPEG file of an image [3, H, W] in 0 .. 255."""
+        """Bytes of the JPEG file of an image [3, H, W] in [0, 1]."""
+        if not image.isfinite().all():
+            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        levels = (image.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
         buffer = io.BytesIO()
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, format="JPEG", quality=self.quality)
+        Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy()).save(buffer, format="JPEG", quality=self.quality)
         return buffer.tell()

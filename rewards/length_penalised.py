@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_std
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, ask_held
 
 Kind = Literal["kimi", "efficient"]
 
@@ -31,7 +31,7 @@ class LengthPenalised(Holder):
 
     reward: Reward
     kind: Kind = "kimi"
-    penalty: float = 0.5
+    penalty: float = 0.5  # how much the length counts
     threshold: float = 0.5
 
     source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"
@@ -54,13 +54,15 @@ class LengthPenalised(Holder):
             raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
         if self.kind == "efficient" and low < 0:
             raise ValueError(f"kind 'efficient' is for rewards of at least 0, got one that goes down to {low:g}")
-        ends = (low - self.penalty / 2, high + self.penalty / 2) if self.kind == "kimi" else (low, high)
+        lowest_right = max(low, self.threshold) * (1 - self.penalty)
+        is_kimi = self.kind == "kimi"
+        ends = (low - self.penalty / 2, high + self.penalty / 2) if is_kimi else (min(low, lowest_right), high)
         self.says(range=ends, needs=self.needs | self.reward.needs)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""
         assert batch.outputs.num_tokens is not None, "scoring checks needs"
-        scores, lengths = self.reward.score(batch).cpu(), batch.outputs.num_tokens.double().cpu()
+        scores, lengths = ask_held(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
         is_right = scores >= self.threshold
         is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control.cpu()
         if self.kind == "kimi":

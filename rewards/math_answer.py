@@ -29,7 +29,8 @@ class MathAnswer:
     `\boxed{...}`, which must be there where `boxed`, and may be where not; one pair of dollars around it is left out.
     `target.answer` is such a text, or a list of which one is enough. Equal are "0.5" and "\frac{1}{2}", "x=3" and "3",
     "2\sqrt{2}" and "\sqrt{8}", "\{1, 2\}" and "2, 1"; floats are rounded to `float_rounding` digits. Units are left
-    out. Letters in a row are a product, "yes" as much as "sey": words are for `exact_answer`.
+    out, and a percent sign as well or not: "50\%" is 50, and it is 0.5. Letters in a row are a product, "yes" as much
+    as "sey": words are for `exact_answer`.
 
     0 for no answer or several, braces that do not close, over 400 letters, over 30 digits in a row, what cannot be
     parsed, and what takes over `seconds` of processor time or 2 GiB to parse and compare, such as "9^{9^{9}}".

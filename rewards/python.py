@@ -90,6 +90,16 @@ class Python:
         wanted = {_need(name) for name, default in parameters.items() if default is MISSING and name not in GIVEN}
         object.__setattr__(self, "needs", self.needs | wanted)
 
+    @property
+    def follows_iteration(self) -> bool:
+        """Whether it looks at the iteration, as far as its parameters tell."""
+        return "iteration" in self._parameters
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the same sample may score otherwise in another call, as far as its parameters tell."""
+        return not {"seed", "iteration"}.isdisjoint(self._parameters)
+
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, or [B, K]; raises ValueError where the function returns else, and what the function raises."""
         is_number = None  # None: everywhere

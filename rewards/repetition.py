@@ -12,6 +12,20 @@ from mmrl.contracts import Granularity, RewardBatch
 
 Unit = Literal["word", "letter"]
 
+# Letters and marks that nothing shows of: default ignorable code points beside the category Cf, and two blanks.
+_BLANK = frozenset(
+    map(
+        chr,
+        (
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0, 0xFFFC),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE10),
+            *range(0xFFF0, 0xFFF9),
+            *range(0xE0000, 0xE1000),
+        ),
+    )
+)
+
 
 @dataclass(frozen=True)
 class Repetition:
@@ -22,8 +36,9 @@ class Repetition:
     left out, for writing without spaces (open-r1 cuts Chinese into words). 0 for a text with no n-gram, an empty one
     too.
 
-    Invisible characters (Unicode's Cf, such as a zero-width space) are left out, so that they make no word different.
-    Of a text over a million characters the beginning counts.
+    Characters that cannot be seen (Unicode's default ignorable code points, such as a zero-width space or a variation
+    selector, other formats and controls, the blank letters U+2800 and U+FFFC) are left out, so that they make no word
+    different. Of a text over a million characters the beginning counts.
     """
 
     source: ClassVar[str] = "Yeo et al. 2025, arXiv 2502.03373, appendix C.2; github.com/huggingface/open-r1"
@@ -61,7 +76,9 @@ class Repetition:
 
 
 def _visible(text: str) -> str:
-    if text.isascii():
-        return text
-    invisible = {ord(letter): None for letter in set(text) if unicodedata.category(letter) == "Cf"}
-    return text.translate(invisible)
+    """The text without characters that nothing shows of; white space stays."""
+    return text.translate({ord(letter): None for letter in set(text) if _is_invisible(letter)})
+
+
+def _is_invisible(letter: str) -> bool:
+    return letter in _BLANK or (unicodedata.category(letter) in ("Cc", "Cf") and not letter.isspace())

@@ -9,7 +9,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Prompt
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, check_prompt
+from mmrl.rewards._held import Holder, ask_held, check_prompt
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class Router(Holder):
             rows.setdefault(id(self._reward_for(prompt)), []).append(row)
         asked = {id(reward): reward for reward in self.rewards.values()}
         places = [torch.tensor(chosen) for chosen in rows.values()]
-        parts = [asked[key].score(select(batch, place)) for key, place in zip(rows, places, strict=True)]
-        return torch.cat(parts)[torch.cat(places).argsort()]
+        parts = [ask_held(asked[key], select(batch, place)) for key, place in zip(rows, places, strict=True)]
+        together = torch.cat([part.to(parts[0].device) for part in parts])
+        return together[torch.cat(places).argsort()]
 
     def _reward_for(self, prompt: Prompt) -> Reward:
         kind = prompt.target.get(self.by)

@@ -1,4 +1,4 @@
-"""A reward by its place among all scores of the run so far."""
+"""A reward in standard deviations from the mean of all its scores of the run so far."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -20,11 +20,12 @@ class RunningNormalised(Holder):
     Samples that could not be judged or are drawn for comparison only do not count. An evaluation has statistics of its
     own, which stay empty: it says r.
 
-    Raises ValueError for an epsilon below 0.
+    It stands around other wrappers, not inside of them: only a reward of the run sees its scores. Raises ValueError for
+    an epsilon below 0.
     """
 
     reward: Reward
-    epsilon: float = 1e-4
+    epsilon: float = 1e-4  # added to the std
     _count: int = field(default=0, init=False, compare=False)
     _mean: float = field(default=0.0, init=False, compare=False)
     _squares: float = field(default=0.0, init=False, compare=False)  # sum of squared distances from the mean

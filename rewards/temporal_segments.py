@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmrl.answers import ParseError, Span, check_tag
+from mmrl.answers import MAX_SPANS, ParseError, Span, check_tag
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
 from mmrl.rewards._spans import answered_spans, matched_iou, read_anchors, true_span, union_iou
@@ -54,7 +54,7 @@ class TemporalSegments:
             raise ValueError(f"anchors stand before the tag of the answer, got tag {self.tag!r}")
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError for a target that is no list of spans."""
+        """Raises ValueError for a target that is no list of spans, or of more than an answer may have."""
         _true_spans(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
@@ -89,4 +89,6 @@ def _true_spans(prompt: Prompt) -> list[Span]:
     given = prompt.target["spans"]
     if not isinstance(given, list | tuple):
         raise ValueError(f"target.spans must be a list of [start, end] in seconds, got {given!r}")
+    if len(given) > MAX_SPANS:
+        raise ValueError(f"target.spans may hold {MAX_SPANS} spans, as many as an answer, got {len(given)}")
     return [true_span(span, "a span of target.spans") for span in given]

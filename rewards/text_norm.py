@@ -25,7 +25,7 @@ class TextNorm(Holder):
     """
 
     reward: Reward
-    temperature: float = 1.0
+    temperature: float = 1.0  # above 0; smaller: nearer to "the best fit takes all"
 
     source: ClassVar[str] = "Kim et al. 2024 (TextNorm), arXiv 2404.01863"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)

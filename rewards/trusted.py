@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, ask_held
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,10 @@ class Trusted(Holder):
 
     Fan et al. 2025, "SophiaVL-R1", arXiv 2505.17018, equations 1 to 4: r judges the thoughts, `accuracy` the answers;
     an answer is right where its accuracy is at least `threshold`. gamma is 1 where right answers have the better
-    thoughts, and where a group has none of one kind, so that there is nothing to compare. The code takes both means
-    over the whole batch; here they are those of the group, as in the paper. In the mix its weight is the paper's
-    alpha, 0.3. Samples drawn for comparison only are in no mean.
+    thoughts, and where a group has none of one kind, so that there is nothing to compare: the code gives all thoughts 0
+    there, and always those of answers below 0.2 (`gated` with that threshold). Both means are those of the group. In
+    the mix its weight is the paper's alpha, 0.3, and the code's decay is 500. Samples drawn for comparison only are in
+    no mean; nor are those of which one of both is NaN, and they score NaN.
 
     Raises ValueError where a reward held does not judge samples, or for a decay that is not above 0.
     """
@@ -46,14 +47,19 @@ class Trusted(Holder):
         low, high = self.reward.range
         self.says(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_held())
 
+    @property
+    def follows_iteration(self) -> bool:
+        """Whether the same group may score otherwise in another iteration."""
+        return self.decay is not None
+
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
-        thoughts = self.reward.score(batch).cpu()
-        is_right = self.accuracy.score(batch).cpu() >= self.threshold
-        is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control
-        right, wrong = is_right & is_learned, ~is_right & is_learned
+        thoughts, accuracy = ask_held(self.reward, batch).cpu(), ask_held(self.accuracy, batch).cpu()
+        is_right, is_judged = accuracy >= self.threshold, ~(thoughts + accuracy).isnan()
+        is_counted = is_judged if batch.is_control is None else is_judged & ~batch.is_control
+        right, wrong = is_right & is_counted, ~is_right & is_counted
         gap = group_mean(thoughts, batch.group, right) - group_mean(thoughts, batch.group, wrong)
         is_compared = (group_sum(right.float(), batch.group) > 0) & (group_sum(wrong.float(), batch.group) > 0)
         trust = torch.where(is_compared, gap.clamp(max=0).exp(), 1.0)
         fading = 1.0 if self.decay is None else math.exp(-batch.iteration / self.decay)
-        return fading * trust * thoughts
+        return torch.where(is_judged, fading * trust * thoughts, torch.nan)

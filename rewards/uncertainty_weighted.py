@@ -22,15 +22,15 @@ class UncertaintyWeighted(Holder):
       lower_bound  m - scale u: Kim et al. 2024, "Confidence-aware reward optimization" (TextNorm), arXiv 2404.01863,
                    whose ensembles of text-normalised rewards (`text_norm`) are used in this way
 
-    Where all agree it is their mean. The rewards must be of one scale: put `running_normalised` or `clip_range` around
-    those that are not.
+    Where all agree it is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around those
+    that are not.
 
     Raises ValueError for fewer than two rewards, ones that judge different things, or a negative scale.
     """
 
     rewards: tuple[Reward, ...]
     kind: Kind = "lower_bound"
-    scale: float = 1.0
+    scale: float = 1.0  # how much disagreement counts
 
     source: ClassVar[str] = "Zhang et al. 2025 (Ctrl-U), arXiv 2410.11236; Kim et al. 2024, arXiv 2404.01863"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the rewards held
@@ -52,19 +52,27 @@ class UncertaintyWeighted(Holder):
         high = max(reward.range[1] for reward in self.rewards)
         if self.kind == "discount" and low < 0:
             raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
-        lowest = low
-        if self.kind == "lower_bound" and self.scale and not math.isfinite(high - low):
-            lowest = -math.inf
-        elif self.kind == "lower_bound":
-            shares = [number / len(self.rewards) for number in range(len(self.rewards) + 1)]  # at the high end
-            lowest += (high - low) * min(share - self.scale * math.sqrt(share * (1 - share)) for share in shares)
         self.says(
-            range=(lowest, high),
+            range=(self._lowest(low, high), high),
             granularity=self.rewards[0].granularity,
             differentiable=all(reward.differentiable for reward in self.rewards),
             needs=self.needs_of_held(),
             batch_size=min((r.batch_size for r in self.rewards if r.batch_size is not None), default=None),
         )
+
+    def _lowest(self, low: float, high: float) -> float:
+        """The lower end for rewards from `low` to `high`: both forms are least where each reward is at an end."""
+        if self.scale == 0:
+            return low
+        if not math.isfinite(high - low):
+            return 0.0 if self.kind == "discount" else -math.inf
+        found = []
+        for number in range(len(self.rewards) + 1):
+            share = number / len(self.rewards)  # of the rewards that are at the high end
+            mean, spread = low + (high - low) * share, (high - low) * math.sqrt(share * (1 - share))
+            least = mean * math.exp(-self.scale * spread) if self.kind == "discount" else mean - self.scale * spread
+            found.append(least)
+        return min(found)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""

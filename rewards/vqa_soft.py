@@ -26,9 +26,9 @@ class VqaSoft:
     (`_vqa_words.vqa_plain`).
 
     0 where the text does not hold exactly one such tag, and for an answer of which nothing is left. At least four
-    people must have answered: of fewer, not even all are enough for 1. The official script compares the ten answers as
-    they are where all ten agree, so that "two" is wrong when all wrote "two" and it itself has become "2"; here it is
-    right.
+    people must have answered: of fewer, not even all are enough for 1; and one of them something of which a word is
+    left. The official script compares the ten answers as they are where all ten agree, so that "two" is wrong when all
+    wrote "two" and it itself has become "2"; here it is right.
     """
 
     source: ClassVar[str] = "Antol et al. 2015 (VQA), arXiv 1505.00468; github.com/GT-Vision-Lab/VQA"
@@ -44,7 +44,7 @@ class VqaSoft:
         check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError where the target is not the answers of at least four people."""
+        """Raises ValueError where the target is not the answers of at least four people, or nothing is left of them."""
         counted_answers(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
@@ -53,15 +53,21 @@ class VqaSoft:
 
 
 def counted_answers(prompt: Prompt) -> Counter[str]:
-    """How many people of `target.answers` gave each answer, in plain form; raises ValueError where fewer than 4 did."""
+    """How many people of `target.answers` gave each answer, in plain form.
+
+    Raises ValueError where fewer than 4 did, or nobody gave one of which something is left: no answer could be right.
+    """
     given = prompt.target["answers"]
     is_texts = isinstance(given, list | tuple) and all(isinstance(text, str) for text in given)
     if not is_texts or len(given) <= ENOUGH:
         raise ValueError(f"target.answers must be the texts of at least 4 people, got {given!r} for {prompt.text!r}")
     try:
-        return Counter(vqa_plain(answer_text(text, None)) for text in given)
+        people = Counter(vqa_plain(answer_text(text, None)) for text in given)
     except ParseError as error:
         raise ValueError(f"target.answers of {prompt.text!r} cannot be compared with: {error}") from None
+    if not any(people):
+        raise ValueError(f"target.answers must have words beside articles, got {given!r} for {prompt.text!r}")
+    return people
 
 
 def leave_one_out(answer: str, people: Counter[str]) -> float:

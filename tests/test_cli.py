@@ -95,6 +95,7 @@ def test_a_check_is_json_alone(cli: CommandLine) -> None:
     assert ended.code == 0
     found = json.loads(ended.out)
     assert found["samples per iteration"] == 12
+    assert found["training prompts"].endswith(", all of text alone")
     assert found["network calls of a rollout"] == 12 * 5
 
 
@@ -188,7 +189,7 @@ def test_an_evaluation_takes_settings_of_its_own(cli: CommandLine, run: Path) ->
     ended = cli("evaluate", str(run), "evaluation.rewards=[{name: jpeg_size}]", "--json")
     assert ended.code == 0 and "held_out/jpeg_size/mean" in json.loads(ended.out)
     ended = cli("evaluate", str(run), "group_size=2")
-    assert ended.code == 2 and "of a run only evaluation., prompts.held_out, scoring. may be overridden" in ended.err
+    assert ended.code == 2 and "prompts.held_out, scoring., modality.engine may be overridden" in ended.err
 
 
 def test_help_names_debug(cli: CommandLine) -> None:

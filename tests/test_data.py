@@ -145,6 +145,8 @@ def test_scores_are_selected_and_joined_again() -> None:
     assert (joined.group.tolist(), joined.turn.tolist()) == ([2, 0, 1], [4, 2, 3])
     assert joined.episode.tolist() == [3, 4 + 1, 4 + 2], "the second part's episodes are others than the first part's"
     assert joined.names == ("good", "short")
+    nothing = replace(scores.select(torch.zeros(0, dtype=torch.int64)), weights=(0.0, 0.0))
+    assert Scores.join([nothing, scores]).weights == scores.weights, "a part without samples knows no weights"
 
 
 def test_what_is_watched_of_answers_is_what_there_is() -> None:

@@ -225,6 +225,13 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
          {"box": (1.0, 2.0, 3.0, 4.0), "action": "double_click"}),
         ("columns", {"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B"}]},
          {"answer": "B"}),
+        # several right answers are a list for exact_answer and its kin, and no exponent is 1 * e - 5 for math_answer
+        ("columns", {"prompt": "Who?", "answer": ["Ada", "<answer> Ada L. </answer>"]}, {"answer": ("Ada", "Ada L.")}),
+        ("easyr1", {"problem": "Where?", "answer": [1, 2]}, {"answer": "[1, 2]"}),
+        ("verl", {"prompt": [{"role": "user", "content": "What?"}], "reward_model": {"ground_truth": ["a", "b"]}},
+         {"answer": ("a", "b")}),
+        ("trl", {"prompt": "What?", "solution": 0.00001}, {"answer": "0.00001"}),
+        ("columns", {"prompt": "What?", "answer": 1e16}, {"answer": "10000000000000000"}),
     ],
 )  # fmt: skip
 def test_a_row_by_hand_has_this_target(tmp_path: Path, layout: str, row: dict[str, Any], expected: Any) -> None:

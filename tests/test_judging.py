@@ -41,6 +41,19 @@ def test_coordinates_are_in_the_unit_that_is_said(picture: StoredPicture) -> Non
         assert mmrl.score(reward, [prompt] * 3, texts=texts, coordinates=unit).tolist() == right  # type: ignore[arg-type]
 
 
+def test_targets_may_hold_arrays_and_numbers_of_numpy_torch_and_arrow(picture: StoredPicture) -> None:
+    import numpy as np
+    import pyarrow
+
+    corners = [100, 50, 120, 60]
+    scalars = (np.int64(100), np.float32(50), pyarrow.scalar(120), torch.tensor(60))
+    for box in (np.array(corners), torch.tensor(corners), pyarrow.array(corners), scalars, tuple(corners)):
+        prompt = Prompt("find", (picture,), {"box": box, "boxes": [box]})
+        assert mmrl.score("box_iou", [prompt], texts=["<answer>[100, 50, 120, 60]</answer>"]).item() == 1
+    found = mmrl.score("count", ["how many?"], texts=["<answer>3</answer>"], targets=[{"count": np.int64(3)}])
+    assert found.item() == 1
+
+
 def test_texts_are_actions_where_a_dialect_is_named(picture: StoredPicture) -> None:
     prompt = Prompt("click", (picture,), {"action": "click", "box": [100, 50, 120, 60]})
     outputs = answered([prompt] * 2, ["pyautogui.click(x=110, y=55)", "no"], dialect="pyautogui")

@@ -65,6 +65,7 @@ CORE = [
     "parts",
     "run",
     "checks",
+    "cli_options",
     "cli",
     "__init__",
     "__main__",

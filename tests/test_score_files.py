@@ -201,7 +201,7 @@ def test_the_command_prints_a_table_or_json_and_writes_files(
     answers(mmrl.folder, [BOX | {"response": ["[10, 10, 50, 50]", "no"]}])
     arguments = ["score", "answers.jsonl", "--reward", "box_iou tag=null"]
     shown = mmrl(*arguments, "--out", "s.jsonl", "--best", "b.jsonl", "--html", "p.html")
-    assert shown.code == 0 and "2 outputs in 1 groups" in shown.out and "p.html" in shown.out
+    assert shown.code == 0 and "2 outputs in 1 group\n" in shown.out and "p.html" in shown.out
     assert [json.loads(line)["total"] for line in Path("s.jsonl").read_text().splitlines()] == [1, 0]
     assert json.loads(Path("b.jsonl").read_text())["response"] == "[10, 10, 50, 50]"
     assert Path("p.html").is_file()

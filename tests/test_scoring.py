@@ -4,87 +4,18 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Granularity, Placement, RewardBatch, RunError
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.keys import GroupKey
+from mmrl.contracts import ConfigError, Placement, RewardBatch, RunError
+from mmrl.data import Outputs
 from mmrl.schedules import Schedule
 from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue
-
-Judge = Callable[[RewardBatch], Any]
-
-
-@dataclass
-class Asked:
-    """A reward that a test writes down; it remembers the samples of each call by their images' value."""
-
-    source: ClassVar[str] = "this test"
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-    differentiable: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset({"images"})
-
-    judge: Judge
-    granularity: Granularity = "sample"
-    batch_size: int | None = None
-    calls: list[list[float]] = field(default_factory=list)
-
-    def score(self, batch: RewardBatch) -> Tensor:
-        self.calls.append(number(batch).tolist())
-        return self.judge(batch)  # type: ignore[no-any-return]
-
-
-def number(batch: RewardBatch) -> Tensor:
-    """[B] the value that fills each sample's image."""
-    assert batch.outputs.images is not None
-    return batch.outputs.images[:, 0, 0, 0]
-
-
-def refuse(*bad: float) -> Judge:
-    """Ten times the sample's number; raises if one of `bad` is in the batch."""
-
-    def judge(batch: RewardBatch) -> Tensor:
-        for value in number(batch).tolist():
-            if value in bad:
-                raise ValueError(f"cannot see {value:g}")
-        return number(batch) * 10
-
-    return judge
-
-
-def rollout(num_groups: int = 2, size: int = 2, first: int = 0) -> Rollout:
-    """Groups of equal size, numbered from `first`; each image is filled with its sample's number."""
-    count = num_groups * size
-    images = torch.arange(float(count)) + first * size
-    return Rollout(
-        prompts=tuple(Prompt(f"prompt {first + n}") for n in range(num_groups)),
-        keys=tuple(GroupKey(seed=0, iteration=0, draw=first + n) for n in range(num_groups)),
-        prompt=torch.arange(num_groups).repeat_interleave(size),
-        group=torch.arange(first, first + num_groups).repeat_interleave(size),
-        episode=torch.arange(count),
-        turn=torch.arange(count),
-        outputs=Outputs(images=images.view(-1, 1, 1, 1).expand(-1, 3, 2, 2)),
-        blocks=(),
-        trace=None,
-        num_calls=0,
-    )
-
-
-def term(name: str, reward: Any, weight: float = 1.0) -> RewardTerm:
-    return RewardTerm(name, reward, weight)
-
-
-def scorer(*judges: Judge | Asked, weights: tuple[float, ...] = (), max_failed_share: float = 1.0) -> Scorer:
-    rewards = [judge if isinstance(judge, Asked) else Asked(judge) for judge in judges]
-    weights = weights or (1.0,) * len(rewards)
-    terms = (term(f"r{n}", reward, weights[n]) for n, reward in enumerate(rewards))
-    return Scorer(tuple(terms), max_failed_share)
+from tests.asked import Asked, Judge, number, refuse, rollout, scorer, term
 
 
 def test_scores_have_a_row_for_each_sample_and_a_column_for_each_reward() -> None:
@@ -184,7 +115,7 @@ def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
     assert judgement.scores.values[judgement.scores.valid, 0].tolist() == [0, 20, 30, 50]
     assert judgement.scores.values[~judgement.scores.valid].isnan().all()
     (failure,) = judgement.first_failures
-    assert failure is not None and re.fullmatch(r"r0: ValueError: cannot see 1 \(at test_scoring\.py:\d+\)", failure)
+    assert failure is not None and re.fullmatch(r"r0: ValueError: cannot see 1 \(at asked\.py:\d+\)", failure)
 
 
 def test_a_reward_that_compares_a_group_fails_for_the_whole_group() -> None:
@@ -356,123 +287,6 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
 def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Scorer(terms, share)
-
-
-def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:
-    def random_and_uneven(batch: RewardBatch) -> Tensor:
-        time.sleep(0.02 if batch.group[0] == 0 else 0.0)  # the first chunk is the slowest
-        return torch.rand(len(batch), generator=batch.generator) + number(batch)
-
-    whole = scorer(random_and_uneven, refuse(3, 6))
-    chunks = [rollout(2, first=0), rollout(1, first=2), rollout(3, first=3)]
-    expected = Judgement.join([whole.judge(chunk, 4) for chunk in chunks])
-    with ScoringQueue(whole) as queue:
-        for chunk in chunks:
-            queue.submit(chunk, 4)
-        found = queue.join()
-        queue.submit(chunks[1], 4)
-        again = queue.join()
-    torch.testing.assert_close(found.scores.values, expected.scores.values, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(found.scores.valid, expected.scores.valid)
-    assert found.scores.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert found.first_failures == expected.first_failures
-    nothing, failure = found.first_failures
-    assert nothing is None and str(failure).startswith("r1: ValueError: cannot see 3 (at test_scoring.py:")
-    assert again.scores.group.tolist() == [2, 2], "what was joined once is not joined again"
-
-
-def test_a_chunk_is_scored_while_the_next_is_drawn() -> None:
-    events: list[str] = []
-    drawn = threading.Event()
-
-    def judge(batch: RewardBatch) -> Tensor:
-        events.append("scoring starts")
-        assert drawn.wait(timeout=10), "sampling goes on while this reward thinks"
-        events.append("scoring ends")
-        return number(batch)
-
-    with ScoringQueue(scorer(judge)) as queue:
-        queue.submit(rollout(1), 0)
-        while not events:
-            time.sleep(0.001)
-        events.append("next chunk drawn")
-        drawn.set()
-        scores = queue.join().scores
-    assert events == ["scoring starts", "next chunk drawn", "scoring ends"]
-    assert scores.values[:, 0].tolist() == [0, 1]
-
-
-def test_slow_rewards_and_slow_sampling_take_turns_side_by_side() -> None:
-    events: list[str] = []
-
-    def judge(batch: RewardBatch) -> Tensor:
-        events.append(f"scoring {int(batch.group[0])}")
-        time.sleep(0.05)
-        events.append(f"scored {int(batch.group[0])}")
-        return number(batch)
-
-    with ScoringQueue(scorer(judge)) as queue:
-        for chunk in range(3):
-            time.sleep(0.05)
-            events.append(f"drawn {chunk}")
-            queue.submit(rollout(1, first=chunk), 0)
-        queue.join()
-    assert events.index("scoring 0") < events.index("drawn 1") and events.index("scoring 1") < events.index("drawn 2")
-    assert [event for event in events if event.startswith("scored")] == ["scored 0", "scored 1", "scored 2"]
-
-
-@pytest.mark.parametrize("error", [ConfigError, KeyboardInterrupt, RunError])
-def test_what_the_thread_raised_is_raised_at_the_join_with_its_own_type(error: type[BaseException]) -> None:
-    def judge(batch: RewardBatch) -> Tensor:
-        if batch.group[0] == 0:
-            raise error("from the thread")
-        return number(batch)
-
-    with ScoringQueue(scorer(judge)) as queue:
-        for first in range(2):
-            queue.submit(rollout(1, first=first), 0)
-        with pytest.raises(error, match="from the thread"):
-            queue.join()
-        queue.submit(rollout(1, first=5), 0)
-        assert queue.join().scores.group.tolist() == [5, 5], "the queue is clean again"
-
-
-def test_no_thread_is_left_behind_even_when_sampling_fails() -> None:
-    def alive() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("scoring")]
-
-    started, go_on = threading.Event(), threading.Event()
-
-    def judge(batch: RewardBatch) -> Tensor:
-        started.set()
-        assert go_on.wait(10)
-        return number(batch)
-
-    reward = Asked(judge)
-    with pytest.raises(RuntimeError, match="sampling failed"), ScoringQueue(scorer(reward)) as queue:
-        for first in range(3):
-            queue.submit(rollout(1, first=first), 0)
-        assert started.wait(10) and len(alive()) == 1
-        threading.Timer(0.02, go_on.set).start()
-        raise RuntimeError("sampling failed")
-    assert not alive()
-    assert len(reward.calls) == 1, "the waiting chunks are dropped"
-
-
-def test_joining_nothing_is_the_judgement_of_no_sample() -> None:
-    with ScoringQueue(scorer(number, number)) as queue:
-        nothing = queue.join()
-    assert nothing.scores.values.shape == (0, 2) and len(nothing.scores.valid) == 0
-    some = scorer(number, number).judge(rollout(), 0)
-    joined = Judgement.join([nothing, some]).scores
-    assert torch.equal(joined.values, some.scores.values) and joined.group.dtype == torch.int64
-    assert scorer(number).judge(replace(rollout(), **no_samples()), 0).scores.values.shape == (0, 1)
-
-
-def no_samples() -> dict[str, Any]:
-    none = torch.zeros(0, dtype=torch.int64)
-    outputs = Outputs(images=torch.zeros(0, 3, 2, 2))
-    return {"prompt": none, "group": none, "episode": none, "turn": none, "outputs": outputs}
 
 
 def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:

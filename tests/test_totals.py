@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, RewardBatch, RunError
+from mmrl.plugins import build
 from mmrl.scoring import RewardTerm, Scorer
-from tests.test_scoring import Asked, rollout
+from tests.asked import Asked, rollout
 
 
 def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
@@ -30,6 +31,15 @@ def test_a_sum_that_is_too_large_is_a_failed_sample(large: float) -> None:
     assert judgement.first_failures == (f"the weighted sum of the rewards is {torch.tensor(large).item():g}",)
     with pytest.raises(RunError, match=r"1 of 4 samples could not be judged.*the weighted sum of the rewards is"):
         scorer(0.0, large, 1.0, 1e15, share=0.1).score(rollout(), 0)
+
+
+def test_a_total_may_be_too_large_where_no_weight_is_above_0() -> None:
+    reward: Any = Asked(lambda batch: torch.zeros(len(batch)))
+    terms = (RewardTerm("a", reward, 0.0), RewardTerm("b", reward, 0.0))
+    gate = build("mixes", {"name": "gate", "by": "b", "otherwise": 1e19})
+    judgement = Scorer(terms, 1.0, gate).judge(rollout(), 0)
+    assert not judgement.scores.valid.any()
+    assert judgement.first_failures == ("the weighted sum of the rewards is 1e+19", None)
 
 
 def test_a_weight_may_make_a_sum_too_large() -> None:

@@ -1,7 +1,9 @@
 """Values of a row as the typed fields of a target; what does not fit raises BadRow."""
 
 import json
+import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, get_args
 
 from mmrl._datasets._pictures import BadRow
@@ -78,10 +80,19 @@ def many(value: Any, name: str) -> list[Any]:
     return list(found)
 
 
+def answers(value: Any) -> str | tuple[str, ...] | None:
+    """The right answer (`answer`), or each of several right ones: a list of texts."""
+    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+        return tuple(answer(one) or "" for one in value)
+    return answer(value)
+
+
 def answer(value: Any) -> str | None:
-    """The right answer as text, without `<answer>` tags around it; numbers as they are written."""
+    """The right answer as text, without `<answer>` tags around it; numbers in digits, with no exponent."""
     if value is None:
         return None
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(repr(value)):f}"  # 0.00001, which JSON writes as 1e-05
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     start, end = text.rfind("<answer>"), text.rfind("</answer>")
     return text[start + len("<answer>") : end].strip() if 0 <= start < end else text.strip()

@@ -34,7 +34,7 @@ class Columns:
         if not isinstance(system, str | None):
             raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
         target: dict[str, Any] = {
-            "answer": _values.answer(row.take("answer") if "answer" in row.values else asked.answer),
+            "answer": _values.answers(row.take("answer") if "answer" in row.values else asked.answer),
             "box": row.box("box", media) if "box" in row.values else None,
             "point": row.point("point", media) if "point" in row.values else None,
             "input_text": row.text("input_text") if "input_text" in row.values else None,

@@ -18,7 +18,7 @@ class EasyR1:
 
     def prompt(self, row: Row) -> Prompt:
         text = row.text("prompt" if "problem" not in row.values and "prompt" in row.values else "problem")
-        return row.prompt(text, row.images(), {"answer": _values.answer(row.need("answer"))})
+        return row.prompt(text, row.images(), {"answer": _values.answers(row.need("answer"))})
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

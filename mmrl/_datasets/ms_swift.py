@@ -43,7 +43,7 @@ class MsSwift:
             raise BadRow(f"its question has a mark {BOX}; write the box into the text")
         answer = solution if solution is not None else asked.answer
         if answer is not None and BOX not in str(answer):
-            target["answer"] = _values.answer(answer)
+            target["answer"] = _values.answers(answer)
         return row.prompt(text, media, target, asked.system)
 
     def row(self, example: Example) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Trl:
         media = media_of(row, asked)
         solution, answer = row.take("solution"), row.take("answer")
         right = next((one for one in (solution, answer, asked.answer) if one is not None), None)
-        return row.prompt(asked.text, media, {"answer": _values.answer(right)}, asked.system)
+        return row.prompt(asked.text, media, {"answer": _values.answers(right)}, asked.system)
 
     def row(self, example: Example) -> dict[str, Any]:
         parts = [{"type": "image", "text": None}, {"type": "text", "text": f"How many {example.name}s are there?"}]

@@ -23,7 +23,7 @@ class Verl:
         judged = row.need("reward_model")
         if not isinstance(judged, dict) or "ground_truth" not in judged:
             raise BadRow(f"the field 'reward_model' must hold 'ground_truth', got {judged!r:.80}")
-        return row.prompt(asked.text, row.images(), {"answer": _values.answer(judged["ground_truth"])}, asked.system)
+        return row.prompt(asked.text, row.images(), {"answer": _values.answers(judged["ground_truth"])}, asked.system)
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

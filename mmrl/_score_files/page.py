@@ -4,7 +4,6 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -12,15 +11,13 @@ from mmrl._report.samples import data_uri, is_tiny
 from mmrl._report.theme import STYLE
 from mmrl._report.words import count, number
 from mmrl._score_files.items import Item
+from mmrl._score_files.reckoning import Reckoning, Seeing
 from mmrl.errors import ConfigError
 from mmrl.evaluation import answered as drawn
 from mmrl.filmstrip import filmstrip
 from mmrl.judging import answered
 from mmrl.media import StoredPicture
 from mmrl.video import StoredClip, key_frames
-
-if TYPE_CHECKING:
-    from mmrl.score_files import Reckoning, Seeing
 
 MAX_CARDS = 600  # of a page that a browser still opens at once; the rest is in --out
 LARGEST = 384  # pixels of the longer side of a picture
@@ -63,7 +60,7 @@ buttons.forEach((button, i) => button.addEventListener("click", () => {
 """
 
 
-def write_page(found: "Reckoning", file: Path, source: str, seeing: "Seeing") -> None:
+def write_page(found: Reckoning, file: Path, source: str, seeing: Seeing) -> None:
     """Writes the page. Raises ConfigError where a picture cannot be read any more."""
     rows = found.rows()
     names = [*(["total"] if len(found.scores.names) > 1 else []), *found.scores.names]
@@ -101,7 +98,7 @@ def _policy() -> str:
     return f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'"
 
 
-def _table(found: "Reckoning") -> str:
+def _table(found: Reckoning) -> str:
     heads = ("mean", "std", "min", "max", "failed")
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th>'
@@ -115,7 +112,7 @@ def _table(found: "Reckoning") -> str:
     return f'<div class="card"><table>{head}<tbody>{rows}</tbody></table></div>{failures}'
 
 
-def _card(item: Item, names: list[str], scores: list[float | None], seeing: "Seeing") -> str:
+def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing) -> str:
     picture = _picture(item, seeing)
     shown = ""
     if picture is not None:
@@ -137,7 +134,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: "See
     )
 
 
-def _picture(item: Item, seeing: "Seeing") -> Image.Image | None:
+def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
     """The output, or what was asked about with what was answered drawn on it."""
     if item.file is None:
         outputs = answered([item.prompt], [item.text or ""], coordinates=seeing.coordinates, dialect=seeing.dialect)

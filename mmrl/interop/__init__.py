@@ -15,7 +15,7 @@ from mmrl.contracts import Reward
 from mmrl.coordinates import Convention
 from mmrl.data import Outputs, Prompt, Scores
 from mmrl.errors import ConfigError
-from mmrl.judging import answered, judge, scorer_of
+from mmrl.judging import answered, judge, scorer_of, without_arrays
 from mmrl.keys import seed_from
 from mmrl.media import Picture
 from mmrl.plugins import did_you_mean
@@ -146,14 +146,7 @@ def _has_state(state: Mapping[str, Any]) -> bool:
 
 def plain(value: Any) -> Any:
     """A value of a data set as Python has it: arrays as lists, without the fields that Arrow filled with None."""
-    return without_none(_without_arrays(value))
-
-
-def _without_arrays(value: Any) -> Any:
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, Mapping):
-        return {key: _without_arrays(inner) for key, inner in value.items()}
-    return [_without_arrays(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return without_none(without_arrays(value))
 
 
 @dataclass(frozen=True)

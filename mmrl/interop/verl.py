@@ -87,14 +87,14 @@ def _judge(
 ) -> Judge:
     judge = judge_for("verl", rewards, makes=(), mix=mix, coordinates=coordinates, dialect=dialect, device=device)
     for term in judge.scorer.terms:
-        if isinstance(term.weight, Schedule) or _has_schedule(term.reward):
+        if isinstance(term.weight, Schedule) or _follows_iteration(term.reward):
             raise ConfigError(f"reward {term.name!r} changes over the iterations, which verl does not tell")
     return judge
 
 
-def _has_schedule(reward: Any) -> bool:
+def _follows_iteration(reward: Any) -> bool:
     held = reward.held().values() if hasattr(reward, "held") else ()
-    return any(isinstance(value, Schedule) for value in vars(reward).values()) or any(map(_has_schedule, held))
+    return getattr(reward, "follows_iteration", False) or any(map(_follows_iteration, held))
 
 
 @dataclass(frozen=True)

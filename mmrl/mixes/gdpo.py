@@ -13,15 +13,17 @@ from mmrl.numerics import group_mean, group_std
 
 @dataclass(frozen=True)
 class Gdpo(Plain):
-    """R = sum over k of w_k (r_k - mean of its group) / (std of its group + epsilon), population std.
+    """R = sum over k of w_k (r_k - mean of its group) / (std of its group + epsilon).
 
-    Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242, equations 4-6:
-    two samples with different rewards but equal sums are told apart, and a reward of small spread counts as much as
-    its weight says. The paper then normalises over the batch: `advantage: {name: grpo, std: batch}`. A reward that is
-    constant in a group adds 0 there.
+    Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242, equations 4-6,
+    epsilon of NVlabs/GDPO: two samples with different rewards but equal sums are told apart where the spreads of these
+    differ, and a reward of small spread counts as much as its weight says. The std divides by n - 1, as in the paper's
+    figure 2 and its code, or by n with `is_unbiased: false`. The paper then normalises over the batch:
+    `advantage: {name: grpo, std: batch}`. A reward that is constant in a group adds 0 there.
     """
 
     epsilon: float = 1e-4
+    is_unbiased: bool = True
 
     is_relative: ClassVar[bool] = True
 
@@ -35,7 +37,7 @@ class Gdpo(Plain):
         total = torch.zeros(len(values), dtype=torch.float64)
         for reward, weight in zip(values.unbind(1), weights, strict=True):
             centred = reward - group_mean(reward, scores.group, scores.valid)
-            spread = group_std(reward, scores.group, scores.valid)
+            spread = group_std(reward, scores.group, scores.valid, unbiased=self.is_unbiased)
             total += weight * torch.where(
                 spread > 0, centred / torch.where(spread > 0, spread + self.epsilon, 1.0), 0.0
             )

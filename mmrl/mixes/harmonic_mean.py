@@ -12,7 +12,10 @@ from mmrl.mixes._mix import Plain, counted, refuse_negative
 
 @dataclass(frozen=True)
 class HarmonicMean(Plain):
-    """R = sum of w_k / sum of (w_k / r_k), for rewards of at least 0 and weights above 0; 0 where one of them is 0."""
+    """R = sum of w_k / sum of (w_k / r_k), for rewards of at least 0 and weights above 0; 0 where one of them is 0.
+
+    A reward whose scheduled weight is 0 is left out; 0 where all are.
+    """
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
         refuse_negative("harmonic_mean", ranges, weights)
@@ -20,6 +23,6 @@ class HarmonicMean(Plain):
     def __call__(self, scores: Scores) -> Tensor:
         """[B] float32."""
         values, weights = counted(scores)
-        is_above = (values > 0).all(1)
+        is_above = (values > 0).all(1) & (weights.sum() > 0)
         safe = torch.where(is_above[:, None], values, 1.0)
         return torch.where(is_above, weights.sum() / (weights / safe).sum(1), 0.0).float()

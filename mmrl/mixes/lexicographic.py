@@ -51,14 +51,25 @@ class Lexicographic(Plain):
         columns = [scores.names.index(name) for name in self.order]
         values = torch.where(scores.valid[:, None], scores.values[:, columns].double(), 0.0)
         if self.tolerance > 0:
-            values = (values / self.tolerance).floor()
+            values = _bin(values, self.tolerance)
         # [B] place of each sample among all: unique rows come in lexicographic order
         place = values.unique(dim=0, return_inverse=True)[1]
+        rows = scores.valid.nonzero()[:, 0]
+        group, size = (torch.unique(scores.group[rows], return_inverse=True, return_counts=True)[n] for n in (1, 2))
+        # equal pairs of group and place are neighbours, in order: each knows where its run begins and how long it is
+        pair, length = torch.unique(
+            torch.stack([group, place[rows]], 1), dim=0, return_inverse=True, return_counts=True
+        )[1:]
+        before = (length.cumsum(0) - length)[pair] - (size.cumsum(0) - size)[group]
+        others = size[group] - 1
+        beaten = (before + (length[pair] - 1) / 2) / others.clamp(min=1)
         shares = torch.zeros(len(values))
-        for group in scores.group.unique():
-            rows = ((scores.group == group) & scores.valid).nonzero()[:, 0]
-            mine = place[rows]
-            worse = (mine[:, None] > mine).sum(1)
-            equal = (mine[:, None] == mine).sum(1) - 1
-            shares[rows] = (worse + equal / 2) / (len(rows) - 1) if len(rows) > 1 else torch.full((len(rows),), 0.5)
+        shares[rows] = torch.where(others > 0, beaten, 0.5)
         return shares
+
+
+def _bin(values: Tensor, width: float) -> Tensor:
+    """The number of the bin of each value; its lower edge is in it, also where float32 holds it as a little less."""
+    places = values / width
+    edges = places.round()
+    return torch.where((places - edges).abs() <= 1e-6 * edges.abs().clamp(min=1), edges, places.floor())

@@ -173,6 +173,17 @@ def test_functions_can_be_sent_to_processes() -> None:
     assert naive(function, RIGHT, "4") == 1.0
 
 
+def later(iteration: int) -> float:
+    return float(iteration > 5)
+
+
+def test_a_judge_of_groups_that_fades_is_refused() -> None:
+    trusted = {"name": "trusted", "reward": {"name": "exact_answer"}, "accuracy": {"name": "exact_answer"}}
+    batch_score_function(trusted)
+    with pytest.raises(ConfigError, match="changes over the iterations"):
+        batch_score_function({"name": "clip_range", "reward": trusted | {"decay": 500}})
+
+
 @pytest.mark.parametrize(
     ("rewards", "settings", "message"),
     [
@@ -182,6 +193,7 @@ def test_functions_can_be_sent_to_processes() -> None:
         (["exact_answer", "format_tags"], {"mix": {"name": "advantage_weighted"}}, "give it each reward alone"),
         ({"name": "exact_answer", "weight": {"start": 0, "end": 1, "last": 9}}, {}, "changes over the iterations"),
         ({"name": "annealed", "reward": {"name": "exact_answer"}, "last": 9}, {}, "changes over the iterations"),
+        ({"name": "python", "function": f"{__name__}:later"}, {}, "changes over the iterations"),
         ({"name": "cached", "reward": {"name": "exact_answr"}}, {}, "did you mean 'exact_answer'"),
         (["exact_answer", {"name": "format_tags", "label": "score"}], {}, "cannot be labelled 'score'"),
         ("exact_answer", {"unjudged": math.nan}, "unjudged must be a finite number"),

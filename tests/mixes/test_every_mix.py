@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from mmrl.contracts import ConfigError
 from mmrl.data import Scores
 from mmrl.plugins import build, names
+from mmrl.score_metrics import advantages_of
 from mmrl.scoring import RewardTerm, Scorer
 
 SETTINGS: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
@@ -62,7 +63,13 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
     ("gate", {}, [2.2, 0, 2.4, 1.5]),
     ("gate", {"threshold": 0.6, "otherwise": -1}, [2.2, -1, 2.4, 0]),
     # a: 1, 0, 1 and b: 0.2, 0.6, 0.4, whose population std is sqrt(0.08 / 3)
-    ("gdpo", {"epsilon": 0}, [2 / 3 / ROOT - 1.2247449, -4 / 3 / ROOT + 1.2247449, 2 / 3 / ROOT, 0]),
+    (
+        "gdpo",
+        {"epsilon": 0, "is_unbiased": False},
+        [2 / 3 / ROOT - 1.2247449, -4 / 3 / ROOT + 1.2247449, 2 / 3 / ROOT, 0],
+    ),
+    # unbiased: sqrt(1 / 3) and 0.2
+    ("gdpo", {"epsilon": 0}, [2 / 3 * math.sqrt(3) - 1, -4 / 3 * math.sqrt(3) + 1, 2 / 3 * math.sqrt(3), 0]),
     ("lexicographic", {}, [0.5, 0, 1, 0.5]),  # the 1s of a are told apart by b
     ("lexicographic", {"order": ["b", "a"]}, [0, 1, 0.5, 0.5]),
     ("lexicographic", {"tolerance": 0.5}, [0.75, 0, 0.75, 0.5]),  # 0.2 and 0.4 are the same
@@ -125,3 +132,35 @@ def test_what_cannot_be_mixed_is_refused_before_anything_is_scored(
 def test_bad_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mix_of(name, **settings)
+
+
+def test_where_all_weights_are_still_0_nothing_is_learned_and_nothing_fails(mix: Any) -> None:
+    scores = made(mix, (0.0, 0.0, 0.0))
+    assert scores.total[VALID].isfinite().all()
+    if SETTINGS.get(mix_name(mix)) is None:  # those with settings of their own look at rewards of any weight
+        assert advantages_of(scores, build("advantages", {"name": "grpo"}), None).tolist() == [0] * 5
+
+
+def mix_name(mix: Any) -> str:
+    return type(mix).__module__.rpartition(".")[2]
+
+
+def test_the_lower_edge_of_a_bin_is_in_it_whatever_float32_makes_of_it() -> None:
+    number = torch.arange(8)
+    values = torch.tensor([[0.1 * n] for n in range(8)])  # 0.7 is held as 0.69999999
+    mix = mix_of("lexicographic", order=["a"], tolerance=0.1)
+    scores = Scores(values, ("a",), (1.0,), number >= 0, number * 0, number, number * 0, mix=mix)
+    assert_close(scores.total, number / 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [((0, 0), (0, 1), 0.7071), ((0, 0), (1, 1), 1.4142), ((0, 1), (0, 2), 0.7071), ((0, 1), (1, 1), 0.7071)],
+)
+def test_gdpo_gives_the_numbers_of_the_papers_figure_2(
+    first: tuple[int, int], second: tuple[int, int], expected: float
+) -> None:
+    number = torch.arange(2)
+    values = torch.tensor([first, second], dtype=torch.float32)
+    scores = Scores(values, ("a", "b"), (1.0, 1.0), number >= 0, number * 0, number, number * 0, mix=mix_of("gdpo"))
+    assert_close(scores.total, torch.tensor([-expected, expected]), atol=3e-4, rtol=0)  # epsilon

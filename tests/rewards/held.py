@@ -57,5 +57,3 @@ def numbers(source: random.Random) -> RewardBatch:
 
 def said(*texts: str, **other: Any) -> RewardBatch:
     return answers(texts, **other)
-
-

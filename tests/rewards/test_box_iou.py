@@ -255,7 +255,10 @@ def test_no_boxes_for_no_objects() -> None:
 
 @pytest.mark.parametrize("kind", ["iou", "giou"])
 @pytest.mark.parametrize("threshold", [None, 0.5])
-@given(said=st.lists(boxes(), min_size=1, max_size=4, unique=True), truth=st.lists(boxes(), min_size=1, max_size=4))
+@given(
+    said=st.lists(boxes(), min_size=1, max_size=4, unique=True),
+    truth=st.lists(boxes(), min_size=1, max_size=4, unique=True),
+)
 def test_lists_are_matched_as_by_all_assignments(kind: Any, threshold: float | None, said: Any, truth: Any) -> None:
     def worth(box: Box, other: Box) -> float:
         value = float(box_overlap(tensor(box), tensor(other), kind))

@@ -1,7 +1,9 @@
 """cached: who is asked, and who is not."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +33,16 @@ def test_prompts_targets_and_further_outputs_tell_samples_apart() -> None:
     assert len(reward.reward.asked) == 5
 
 
+@pytest.mark.parametrize("make", [torch.tensor, np.array, lambda rows: np.array(rows, dtype=object), list])
+def test_targets_are_told_apart_by_every_number_of_a_large_array(make: Any) -> None:
+    reward, batch = wrapped("cached"), said("0.5")
+    for place in (999, 1000, 999):
+        rows = [float(number == place) for number in range(2000)]
+        prompt = replace(batch.prompts[0], target={"mask": {"rows": [make(rows)]}})
+        reward.score(replace(batch, prompts=(prompt,)))
+    assert len(reward.reward.asked) == 2
+
+
 def test_images_are_told_apart_by_their_pixels() -> None:
     reward = wrapped("cached", reward={"name": "jpeg_size"})
     images = torch.rand(2, 3, 40, 48, generator=torch.Generator().manual_seed(0))
@@ -54,3 +66,25 @@ def test_rewards_that_change_or_compare_groups_are_refused() -> None:
         wrapped("cached", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
     with pytest.raises(ConfigError, match="size must be at least 1"):
         wrapped("cached", size=0)
+
+
+def test_a_failure_is_asked_about_again() -> None:
+    reward = wrapped("cached")
+    for _ in range(2):
+        assert reward.score(said("nan", "0.5")).isnan().tolist() == [True, False]
+    assert sorted(reward.reward.asked) == ["0.5", "nan", "nan"]
+
+
+def drawn(seed: int, iteration: int = 0) -> float:
+    return float(seed + iteration)
+
+
+def steady(text: str) -> float:
+    return float(text)
+
+
+def test_a_function_that_looks_at_the_seed_or_the_iteration_is_not_cached() -> None:
+    here = "tests.rewards.test_cached"
+    wrapped("cached", reward={"name": "python", "function": f"{here}:steady"})
+    with pytest.raises(ConfigError, match="changes from call to call"):
+        wrapped("cached", reward={"name": "python", "function": f"{here}:drawn"})

@@ -128,7 +128,7 @@ def iou(one: Box, other: Box) -> float:
 
 CONFIDENCES = st.integers(0, 100).map(lambda c: c / 100)
 ANSWERS = st.lists(st.tuples(boxes(), CONFIDENCES), max_size=5, unique_by=lambda one: one[0])
-TRUTHS = st.lists(boxes(), min_size=1, max_size=4)
+TRUTHS = st.lists(boxes(), min_size=1, max_size=4, unique=True)
 
 
 @given(ANSWERS, TRUTHS)

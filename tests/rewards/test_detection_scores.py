@@ -139,7 +139,7 @@ def near_boxes(draw: st.DrawFn) -> list[int]:
 
 
 ANSWERS = st.lists(near_boxes(), min_size=1, max_size=7, unique_by=tuple)
-TRUTHS = st.lists(near_boxes(), min_size=1, max_size=5)
+TRUTHS = st.lists(near_boxes(), min_size=1, max_size=5, unique_by=tuple)
 LABELS = st.sampled_from(["cat", "dog"])
 
 
@@ -178,6 +178,12 @@ def test_wrong_boxes_behind_a_right_one_are_not_free() -> None:
     said = found(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)))
     assert coco(said, [FIRST])[0] == pytest.approx(1)
     assert judge(said, [FIRST], kind="map") == pytest.approx(0.1)
+    assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
+
+
+def test_guesses_of_small_confidence_are_free_but_for_their_number() -> None:
+    said = found(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)), confidences=[0.9, *[0.1] * 9])
+    assert judge(said, [FIRST], kind="map") == 1
     assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
 
 

@@ -1,10 +1,15 @@
 """Lists of detections and of boxes as models write them."""
 
+import json
+from typing import Any
+
 import pytest
 
 from mmrl.answers import ParseError
 from mmrl.coordinates import Canvas
-from mmrl.rewards._detections import MAX_DETECTIONS, DetectedBox, read_boxes, read_detections
+from mmrl.plugins import build
+from mmrl.rewards._detections import MAX_DETECTIONS, DetectedBox, are_new, read_boxes, read_detections
+from tests.rewards.example import answers
 
 CANVAS = Canvas((100, 100), (100, 100), "original")
 
@@ -43,3 +48,50 @@ def test_boxes_may_be_plain_lists() -> None:
     for text in ("[0, 0, 10]", "[[0, 0, 10, null]]", "[[[0, 0, 10, 10]]]", "[0, 0, 10, true]", "3", "(0, 0), (10, 10)"):
         with pytest.raises(ParseError):
             read_boxes(text, None, CANVAS)
+
+
+KINDS = ("visual_rft", "vision_r1", "map", "map50", "map_length")
+LISTS = [{"name": "box_iou", "many": True}, *({"name": "detection", "kind": kind, "labels": True} for kind in KINDS)]
+
+
+def judge(said: Any, truth: Any, reward: dict[str, Any]) -> float:
+    """`said` and `truth` are pairs of a box and its label."""
+    found = [{"bbox_2d": list(box), "label": label} for box, label in said]
+    target = {"boxes": [box for box, _ in truth], "labels": [label for _, label in truth]}
+    made = answers([f"<answer>{json.dumps(found)}</answer>"], target, canvases=(CANVAS,))
+    return float(build("rewards", reward).score(made))
+
+
+@pytest.mark.parametrize("reward", LISTS, ids=str)
+def test_a_place_with_two_true_boxes_may_be_written_twice(reward: dict[str, Any]) -> None:
+    """A man and his shirt: a truth that scores less than the most teaches to leave one of them out."""
+    man, shirt, far = ((10, 10, 20, 20), "man"), ((10, 10, 20, 20), "shirt"), ((80, 80, 90, 90), "hat")
+    truth = [man, shirt, far]
+    assert judge(truth, truth, reward) == pytest.approx(1)
+    assert judge([man, far], truth, reward) < 1
+    assert judge([*truth, shirt], truth, reward) < 1
+    assert judge([man, man], [man], reward) < judge([man], [man], reward)
+
+
+@pytest.mark.parametrize("reward", LISTS, ids=str)
+def test_a_crowd_can_be_answered_in_full(reward: dict[str, Any]) -> None:
+    crowd = [((n % 30 * 3, n // 30 * 3, n % 30 * 3 + 2, n // 30 * 3 + 2), "head") for n in range(MAX_DETECTIONS + 1)]
+    assert judge(crowd, crowd, reward) == pytest.approx(1)
+    assert judge([*crowd, crowd[0]], crowd, reward) == 0
+
+
+def test_what_is_new_of_the_boxes_answered() -> None:
+    one, two = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 2.0, 2.0)
+    assert are_new([one, two, one], []) == are_new([one, two, one], [two, one]) == [True, True, False]
+    assert are_new([one, two, one, one], [one, one, two]) == [True, True, True, False]
+
+
+def test_labels_are_compared_composed() -> None:
+    reward = {"name": "detection", "labels": True}
+    box = (0, 0, 10, 10)
+    for label, other in (("caf\u00e9", "cafe\u0301"), ("cafe\u0301", "CAF\u00c9"), ("cafe\u0301", "cafe\u0301")):
+        assert judge([(box, label)], [(box, other)], reward) == 1
+    assert judge([(box, "cafe")], [(box, "cafe\u0301")], reward) == 0
+    assert judge([(box, "e" + 31 * "\u0301")], [(box, "e")], reward) == 0
+    with pytest.raises(ValueError, match="30 accents"):
+        judge([(box, "e")], [(box, "e" + 31 * "\u0301")], reward)

@@ -245,7 +245,8 @@ def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(rewa
     media = (0.3 + 0.4 * noise).requires_grad_()
 
     def total(values: Tensor) -> Tensor:
-        return reward.score(replace(batch, outputs=replace(batch.outputs, **{kind: values}))).double().sum()
+        changed: dict[str, Any] = {kind: values}
+        return reward.score(replace(batch, outputs=replace(batch.outputs, **changed))).double().sum()
 
     (gradient,) = torch.autograd.grad(total(media), media)
     norm = gradient.norm().double()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from mmrl.answers import ParseError
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs
 from mmrl.rewards.exact_answer import ExactAnswer
@@ -38,6 +39,10 @@ def judge(text: str, target: Any, make_batch: Make, **settings: Any) -> float:
         ("<answer>dark   red\ncar</answer>", "Dark red car", 1),
         ("<answer>STRASSE</answer>", "Straße", 1),
         ("<answer>blue</answer>", ["red", "blue"], 1),
+        ("<answer>cafe\u0301</answer>", "Caf\u00e9", 1),
+        ("<answer>caf\u00e9</answer>", ["tea", "cafe\u0301"], 1),
+        ("<answer>cafe</answer>", "caf\u00e9", 0),
+        (f"<answer>e{31 * chr(0x301)}</answer>", "e", 0),
         ("<answer>3</answer>", "3.0", 0),
         ("<answer>redd</answer>", "red", 0),
         ("<answer>red or blue</answer>", ["red", "blue"], 0),
@@ -106,3 +111,11 @@ def test_hostile_texts_have_scores() -> None:
 def test_a_megabyte_is_wrong(piece: str) -> None:
     for boxed in (False, True):
         assert check_scores(ExactAnswer(boxed=boxed), answers(megabytes(piece), TARGET)).tolist() == [0, 0, 0]
+
+
+def test_a_target_of_endless_accents_cannot_judge(make_batch: Make) -> None:
+    with pytest.raises(
+        ValueError, match=r"target\.answer of 'question' cannot be compared with: .* 30 accents"
+    ) as error:
+        judge("<answer>red</answer>", "e" + 31 * "\u0301", make_batch)
+    assert not isinstance(error.value, ParseError), "nobody takes it for a wrong answer"

@@ -1,5 +1,7 @@
 """gated by hand."""
 
+import math
+
 import pytest
 
 from mmrl.contracts import ConfigError
@@ -31,3 +33,9 @@ def test_a_gate_of_groups_is_refused() -> None:
         wrapped("gated", gate={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
     with pytest.raises(ConfigError, match="threshold"):
         wrapped("gated", gate=SECOND, threshold=float("inf"))
+
+
+@pytest.mark.parametrize("inner", [WRITTEN, {"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN}])
+def test_a_gate_that_cannot_judge_is_neither_open_nor_shut(inner: dict[str, object]) -> None:
+    found = wrapped("gated", reward=inner, gate=SECOND, otherwise=-1).score(said("0.2 nan", "0.9 0", "0.9 1"))
+    assert math.isnan(found[0]) and found[1:].tolist() == pytest.approx([-1, 0.9])

@@ -99,7 +99,13 @@ def test_more_boxes_than_anybody_counts_are_none() -> None:
     assert judge(thinking(many.rpartition("[")[0]), count=MAX_BOXES) == 1
 
 
-@pytest.mark.parametrize("count", [None, True, -1, 2.0, "2", MAX_BOXES + 1])
+def test_a_whole_number_of_a_column_of_floats_is_a_count() -> None:
+    """A table with an empty cell makes floats of the others."""
+    GroundedBoxes().check(answers([""], {"count": 1.0}).prompts[0])
+    assert judge(thinking(ONE), 1.0) == judge(thinking(ONE), 1) == 1
+
+
+@pytest.mark.parametrize("count", [None, True, -1, 2.5, "2", MAX_BOXES + 1, float("nan")])
 def test_a_target_that_is_no_count_cannot_judge(count: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.count must be a whole number from 0 to 100, got"):
         judge(thinking(ONE), count)

@@ -55,3 +55,11 @@ def test_bad_settings_are_refused() -> None:
         wrapped("length_penalised", kind="efficient", penalty=1.0)
     with pytest.raises(ConfigError, match="must judge samples"):
         wrapped("length_penalised", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
+
+
+def test_the_lower_end_may_lie_below_that_of_the_reward_held() -> None:
+    high = {"name": "clip_range", "reward": WRITTEN, "low": 0.5}
+    reward = wrapped("length_penalised", kind="efficient", reward=high, penalty=0.4)
+    assert reward.range == pytest.approx((0.3, 1.0))
+    scores = reward.score(lengths((0.5, 900), *[(0.5, 1)] * 3))
+    assert 0.3 < float(scores.min()) < 0.4

@@ -52,7 +52,7 @@ def judge(text: str, target: Any, reward: MathAnswer = REWARD) -> float:
             ("(1,2)", "(1, 2)", 1),
             ("(1,2)", "(2,1)", 0),
             ("5\\text{ cm}", "5", 1),
-            ("50\\%", "0.5", 1),
+            *(("50\\%", target, score) for target, score in (("0.5", 1), ("50", 1), ("5", 0))),
         ),
         *(
             ("\\(7\\)", "7", 1),

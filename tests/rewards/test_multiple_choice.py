@@ -90,6 +90,14 @@ def test_with_options_the_text_counts_too(text: str, letter: str | None) -> None
             assert judge(text, right, options) == (right == letter)
 
 
+@pytest.mark.parametrize("option", ["caf\u00e9", "cafe\u0301"], ids=["composed", "decomposed"])
+def test_an_accent_and_its_letter_are_the_letter_with_the_accent(option: str) -> None:
+    """Answers are composed; options that are not would never be what an answer says."""
+    for said in ("caf\u00e9", "cafe\u0301", "B. caf\u00e9", "B. Cafe\u0301."):
+        assert judge(said, "B", ["tea", option]) == judge(said, "Cafe\u0301", ["tea", option]) == 1
+    assert judge("cafe", "B", ["tea", option]) == 0
+
+
 def test_options_that_say_the_same_are_told_apart_by_their_letters_alone() -> None:
     options = ["cat", "Cat.", "dog"]
     assert [judge(text, "A", options) for text in ("cat", "A", "A. cat", "B. cat")] == [0, 1, 1, 0]

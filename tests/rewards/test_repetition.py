@@ -38,6 +38,9 @@ def judge(text: str, **settings: Any) -> float:
         ("a " * 102, -99 / 100),
         ("a, b c a b c", 0),  # a comma makes another word, as in open-r1
         ("a\u200b b c a b\u200d c", -1 / 4),  # what cannot be seen does not
+        ("a\ufe0f b c a\ufe0e b\u034f c\U000e0101", -1 / 4),
+        ("a\u3164 b c\x00 a\x7f b c\u2800", -1 / 4),
+        ("a\x85b\x1cc a b\u2028c", -1 / 4),  # these are white space
         ("\u200b" * 50, 0),
     ],
 )

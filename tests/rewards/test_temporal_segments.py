@@ -148,6 +148,14 @@ def test_anchors_are_read_before_the_answer_only() -> None:
         read_anchors("<t><t>1 to 2</t></t>", "t", 99)
 
 
+def test_a_truth_of_more_spans_than_an_answer_may_have_is_an_error() -> None:
+    """The truth itself would score 0."""
+    spans = [[second, second + 0.5] for second in range(MAX_SPANS + 1)]
+    assert judge([str(spans[1:])], spans[1:]) == [1]
+    with pytest.raises(ValueError, match=rf"target\.spans may hold {MAX_SPANS} spans, as many as an answer, got 101"):
+        judge([str(spans)], spans)
+
+
 @pytest.mark.parametrize("spans", [None, "1 to 2", [1, 2], [[2, 1]], [[1, 2], [3]], [[1, "2"]], [[-1, 2]]], ids=str)
 def test_a_target_that_is_no_list_of_spans_is_an_error(spans: Any) -> None:
     with pytest.raises(

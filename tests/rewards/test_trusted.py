@@ -45,3 +45,10 @@ def test_bad_settings_are_refused() -> None:
         wrapped("trusted", accuracy=SECOND, decay=0)
     with pytest.raises(ConfigError, match="must judge samples, got one that judges groups"):
         wrapped("trusted", accuracy={"name": "trusted", "reward": WRITTEN, "accuracy": SECOND})
+
+
+def test_what_cannot_be_judged_is_in_no_mean_and_stays_so() -> None:
+    found = wrapped("trusted", accuracy=SECOND).score(said("0.2 1", "0.6 0", "nan 1", "0 nan"))
+    trust = math.exp(0.2 - 0.6)
+    assert found[:2].tolist() == pytest.approx([0.2 * trust, 0.6 * trust])
+    assert found[2:].isnan().all()

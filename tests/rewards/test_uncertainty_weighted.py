@@ -58,3 +58,12 @@ def test_the_gradient_is_finite_where_all_agree() -> None:
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build("rewards", {"name": "uncertainty_weighted"} | settings)
+
+
+def test_the_lower_end_of_a_discount_is_reached() -> None:
+    held = [{"name": "clip_range", "reward": one, "low": 0.5} for one in BOTH]
+    reward = build("rewards", {"name": "uncertainty_weighted", "rewards": held, "kind": "discount", "scale": 4.0})
+    assert reward.range == pytest.approx((0.75 * math.exp(-1), 1.0))  # 0.5 and 1: mean 0.75, std 0.25
+    assert reward.score(said("0 1")).item() == pytest.approx(reward.range[0])
+    mild = build("rewards", {"name": "uncertainty_weighted", "rewards": held, "kind": "discount", "scale": 0.1})
+    assert mild.range == (0.5, 1.0)
