@@ -1,15 +1,41 @@
 """One reward asked about a batch: cut as it likes, its failures found sample by sample."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError
+from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
+from mmrl.dense import DENSE, stray, widened
 from mmrl.errors import Failure, place
-from mmrl.reward_batches import check_needs, pack, select, units_of
+from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_of
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one reward says of n samples."""
+
+    values: Tensor  # [n] float32, NaN where it cannot judge; of a dense reward the sum over the decisions of a sample
+    dense: Tensor | None = None  # [n, K] float32, NaN where it gives no number; None: the reward is not dense
+
+    @classmethod
+    def nothing(cls, count: int, width: int | None) -> "Found":
+        """Of samples that it cannot judge, with `width` decisions where the reward is dense."""
+        return cls(torch.full((count,), torch.nan), None if width is None else torch.full((count, width), torch.nan))
+
+    @classmethod
+    def join(cls, parts: "Sequence[Found]") -> "Found":
+        """All samples, in order."""
+        dense = [part.dense for part in parts if part.dense is not None]
+        width = max((numbers.shape[1] for numbers in dense), default=0)
+        return cls(
+            torch.cat([part.values for part in parts]),
+            torch.cat([widened(numbers, width) for numbers in dense]) if dense else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -19,6 +45,7 @@ class Answer:
     values: Tensor  # [B] float32, NaN where it cannot judge
     failure: str | None  # the first one, in words
     seconds: float  # that it took
+    dense: Tensor | None = None  # [B, K] of a dense reward, as in `Found`
 
 
 @torch.no_grad()
@@ -31,11 +58,12 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
     """
     started = time.perf_counter()
     check_needs(name, reward, everyone)
-    values, first = torch.full((len(everyone),), torch.nan), None
+    if everyone.num_decisions is None:
+        refuse_dense(name, reward)
     packs = pack(units_of(reward, everyone), reward.batch_size)
 
     @torch.no_grad()  # which holds for a thread only
-    def asked(units: list[Tensor]) -> tuple[Tensor, str | None]:
+    def asked(units: list[Tensor]) -> tuple[Found, str | None]:
         return _ask_units(name, reward, everyone, units)
 
     concurrency = getattr(reward, "concurrency", 1)
@@ -44,39 +72,83 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
             answers = list(pool.map(asked, packs))
     else:
         answers = [asked(units) for units in packs]
-    for units, (answer, failure) in zip(packs, answers, strict=True):
-        values[torch.cat(units)] = answer
-        first = first or failure
-    return Answer(values, first, time.perf_counter() - started)
+    found = Found.nothing(len(everyone), _width(reward, everyone))
+    if answers:
+        together = Found.join([answer for answer, _ in answers])
+        order = torch.cat([rows for units in packs for rows in units]).argsort()  # every sample is in one unit
+        dense = None if together.dense is None else together.dense[order]
+        found = Found(together.values[order], dense)
+    first = next((failure for _, failure in answers if failure), None)
+    return Answer(found.values, first, time.perf_counter() - started, found.dense)
 
 
-def ask_once(name: str, reward: Reward, batch: RewardBatch) -> tuple[Tensor | None, str | None]:
-    """One call of a reward: its scores [B], NaN where they are not finite; None where it raised; and the failure.
+def _width(reward: Reward, batch: RewardBatch) -> int | None:
+    return batch.is_decision.shape[1] if reward.granularity in DENSE else None
+
+
+def ask_once(name: str, reward: Reward, batch: RewardBatch) -> tuple[Found | None, str | None]:
+    """One call of a reward: what it says, NaN where that is not finite; None where it raised; and the failure.
 
     The only place that catches what a reward raises: any Exception means that it cannot judge this batch, whatever
     library it came from, and so does an attempt to end the process. Our own two errors stay what they are; Ctrl-C ends.
     """
     try:
         answer = reward.score(batch)
+        ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
     except (ConfigError, RunError):
         raise
     except (Exception, SystemExit) as error:
         return None, Failure(f"{name}: {type(error).__name__}: {error}{place(error, reward)}", error)
-    if not isinstance(answer, Tensor) or answer.shape != (len(batch),) or answer.dtype != torch.float32:
-        got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
-        raise ConfigError(f"reward {name!r} must return a torch.float32 tensor [{len(batch)}], got {got}")
+    width = _width(reward, batch)
+    _check(name, answer, torch.float32, (len(batch),) if width is None else (len(batch), width))
+    if width is not None:
+        return _of_decisions(name, answer, batch, ends)
     bad = ~answer.isfinite()
     failure = f"{name}: returned {float(answer[bad][0])}" if bad.any() else None
-    return torch.where(bad, torch.nan, answer), failure
+    return Found(torch.where(bad, torch.nan, answer)), failure
 
 
-def _ask_units(name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor]) -> tuple[Tensor, str | None]:
-    """Values of the samples of some units, in their order: asked together, and if that fails each unit alone."""
-    rows = torch.cat(units)
-    answer, failure = ask_once(name, reward, select(everyone, rows))
-    if answer is not None:
-        return answer.cpu(), failure
+def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if not isinstance(answer, Tensor) or answer.shape != shape or answer.dtype != dtype:
+        got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+        raise ConfigError(f"reward {name!r} must return a {dtype} tensor {list(shape)}, got {got}")
+
+
+def _of_decisions(
+    name: str, answer: Tensor, batch: RewardBatch, ends: Tensor | None
+) -> tuple[Found | None, str | None]:
+    """The numbers [n, K] of a dense reward, and their sums.
+
+    Raises ConfigError for numbers where there is no decision or no end of a segment, and for segments without an end.
+    """
+    is_number = is_decision = batch.is_decision.to(answer.device)
+    if ends is not None:
+        _check(f"{name}.ends", ends, torch.bool, tuple(answer.shape))
+        is_number = ends.to(answer.device)
+        last = is_decision & ~is_decision.roll(-1, 1)
+        last[:, -1:] = is_decision[:, -1:]
+        if (is_number & ~is_decision).any() or (last & ~is_number).any():
+            raise ConfigError(f"reward {name!r}: a segment must end at a sample's last decision, and none behind it")
+    if (row := stray(answer, is_number)) is not None:
+        raise ConfigError(
+            f"reward {name!r} must be 0 behind the last decision of a sample, and in a segment before its last token; "
+            f"sample {row} of the batch is not"
+        )
+    total = torch.where(is_number, answer, 0.0).double().sum(1).float()
+    bad = ~total.isfinite() | ~is_decision.any(1)  # a sum of inf and -inf is NaN
+    wrong = answer[~answer.isfinite()]
+    said = f"returned {float(wrong[0])}" if len(wrong) else "a sum that is no number, or a sample without decisions"
+    dense = torch.where(is_number & answer.isfinite(), answer, torch.nan)
+    return Found(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {said}" if bad.any() else None
+
+
+def _ask_units(name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor]) -> tuple[Found, str | None]:
+    """What it says of the samples of some units, in their order: asked together, and if that fails each unit alone."""
+    batch = select(everyone, torch.cat(units))
+    found, failure = ask_once(name, reward, batch)
+    if found is not None:
+        return Found(found.values.cpu(), None if found.dense is None else found.dense.cpu()), failure
     if len(units) == 1:
-        return torch.full((len(rows),), torch.nan), failure
+        return Found.nothing(len(batch), _width(reward, batch)), failure
     alone = [_ask_units(name, reward, everyone, [unit]) for unit in units]
-    return torch.cat([values for values, _ in alone]), next((message for _, message in alone if message), None)
+    return Found.join([found for found, _ in alone]), next((message for _, message in alone if message), None)

@@ -34,6 +34,16 @@ class Collected:
     num_calls: int  # network evaluations of this process
     metrics: dict[str, float]  # of what was drawn on all processes, beside its scores
 
+    def own(self, advantages: Tensor) -> Tensor:
+        """[B, 1] or [B, K] of this process's samples, from those [B_all] or [B_all, K_all] of everyone.
+
+        Elsewhere samples may have more decisions than any has here.
+        """
+        if advantages.dim() == 1:
+            return advantages[self.mine, None]
+        assert self.rollout is not None, "this process drew nothing"
+        return advantages[self.mine, : self.rollout.blocks[0].edge.shape[1]]
+
 
 @dataclass(frozen=True)
 class Collector:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmrl.actions import Action
 from mmrl.data import Granularity, Observation, Outputs, Prompt, Rollout, Scores, WeightsName
+from mmrl.dense import decision_mask
 from mmrl.errors import ConfigError, DivergedError, RunError
 from mmrl.evaluations import Evaluation
 from mmrl.keys import GroupKey
@@ -162,9 +163,16 @@ class RewardBatch:
     iteration: int
     generator: torch.Generator  # seeded by the batch's keys
     is_control: Tensor | None = None  # [B] bool: drawn to compare with, not learned from; None: no sample is
+    num_decisions: Tensor | None = None  # [B] int64: tokens or random steps of each sample; None: outputs alone
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    @property
+    def is_decision(self) -> Tensor:
+        """[B, K] bool: where the samples have decisions; K is the largest number of them. For dense rewards."""
+        assert self.num_decisions is not None, "asked of outputs alone"
+        return decision_mask(self.num_decisions)
 
 
 @runtime_checkable
@@ -179,7 +187,20 @@ class Reward(Protocol):
     batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number."""
+        """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number.
+
+        Of granularity step, segment or token: [B, K], a number for each decision of a sample (`range` is that of one),
+        0 behind its last one; a segment's number stands at its last token, with 0 before it.
+        """
+        ...
+
+
+@runtime_checkable
+class Segmented(Protocol):
+    """Rewards of granularity segment have this too: a number of 0 is no gap between numbers."""
+
+    def ends(self, batch: RewardBatch) -> Tensor:
+        """[B, K] bool: the decisions at which a segment ends, the last one of every sample among them."""
         ...
 
 

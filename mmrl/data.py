@@ -1,22 +1,22 @@
 """What flows through a run: prompts, rollouts, scores. All frozen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
 
-from mmrl.actions import Action
-from mmrl.coordinates import Canvas
+from mmrl.dense import join_dense
 from mmrl.keys import GroupKey
 from mmrl.media import Clip, Picture
+from mmrl.outputs import Outcome, Outputs
+
+__all__ = ["Outcome", "Outputs"]  # which most look for here
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
-Granularity = Literal["sample", "turn", "episode", "group"]
-# How an episode ended: the environment said so; the agent asked for more turns than there are; too many of its answers
-# were no action; the environment broke or hung.
-Outcome = Literal["done", "turn_limit", "invalid_limit", "failed"]
+# What a reward gives a number for: dense ones (the last three, `dense.DENSE`) for decisions of a sample.
+Granularity = Literal["sample", "turn", "episode", "group", "step", "segment", "token"]
 
 
 @dataclass(frozen=True)
@@ -44,56 +44,6 @@ class Observation:
     is_done: bool = False  # the episode is over
     reward: float = 0.0  # for the step that led here
     goal: str | None = None  # of a reset: the task in words, where the prompt does not say it
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What B samples are; each kind is there or None."""
-
-    images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
-    videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
-    texts: tuple[str, ...] | None = None  # B answers, without the end token
-    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token budget
-    num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
-    canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
-    actions: tuple[Action | None, ...] | None = None  # B: what the answers tell a GUI to do; None: not understood
-    step_rewards: Tensor | None = None  # [B] float32: what the environment gave for the turn's action
-    outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
-
-    @classmethod
-    def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
-        return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
-
-    def watched(self) -> dict[str, Tensor]:
-        """[B] each: what a run logs the mean of, beside what rewards say."""
-        found: dict[str, Tensor | None] = {
-            "answers/tokens": self.num_tokens,
-            "answers/finished": self.is_finished,
-            "answers/understood": None if self.actions is None else torch.tensor([a is not None for a in self.actions]),
-        }
-        return {name: values.double() for name, values in found.items() if values is not None}
-
-    def select(self, rows: Tensor) -> "Outputs":
-        """The outputs of the samples `rows` [n]."""
-        return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
-
-
-def _join_values(parts: Sequence[Any]) -> Any:
-    """Tensors or tuples of all parts, one after the other; None where no part has any."""
-    present = [part for part in parts if part is not None]
-    if not present:
-        return None
-    if isinstance(present[0], Tensor):
-        return torch.cat(present)
-    return tuple(value for part in present for value in part)
-
-
-def _select_values(values: Any, rows: Tensor) -> Any:
-    if values is None:
-        return None
-    if isinstance(values, Tensor):
-        return values[rows.to(values.device)]
-    return tuple(values[row] for row in rows.tolist())
 
 
 @dataclass(frozen=True)
@@ -226,7 +176,7 @@ def count_calls(block: DecisionBlock) -> int:
 class Scores:
     """What the rewards say of B samples. On every process after the gather, in draw order."""
 
-    values: Tensor  # [B, R] float32
+    values: Tensor  # [B, R] float32; of a dense reward the sum over the sample's decisions
     names: tuple[str, ...]  # R
     weights: tuple[float, ...]  # R
     valid: Tensor  # [B] bool: False where a turn of its episode could not be judged, and for a control
@@ -237,6 +187,8 @@ class Scores:
     is_control: Tensor = field(default_factory=_nothing)  # [B] bool
     granularities: tuple[Granularity, ...] = ()  # R: what each reward judges as one; empty: samples
     mix: Any = None  # the `contracts.Mix` that makes one number of them; None: their weighted sum
+    # [B, K] float32 by the names of the dense rewards: what they say of each decision; NaN where they say nothing
+    dense: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _fill_index(self)
@@ -279,6 +231,7 @@ class Scores:
             weights=(1.0,),
             granularities=self.granularities[column : column + 1],
             mix=None,
+            dense={key: numbers for key, numbers in self.dense.items() if key == name},
         )
 
     def select(self, rows: Tensor) -> "Scores":
@@ -292,6 +245,7 @@ class Scores:
             turn=self.turn[rows],
             anchor=self.anchor[rows],
             is_control=self.is_control[rows],
+            dense={name: numbers[rows] for name, numbers in self.dense.items()},
         )
 
     @classmethod
@@ -308,6 +262,7 @@ class Scores:
             turn=torch.cat([part.turn for part in parts]),
             anchor=torch.cat([part.anchor for part in parts]),
             is_control=torch.cat([part.is_control for part in parts]),
+            dense=join_dense([part.dense for part in parts]),
         )
 
 

@@ -16,7 +16,7 @@ from mmrl.contracts import ConfigError, Placement
 from mmrl.coordinates import Canvas, Convention
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
-from mmrl.reward_batches import check_prompts
+from mmrl.reward_batches import check_prompts, refuse_dense
 from mmrl.scorers import build_scorer
 from mmrl.scoring import Judgement, Scorer
 
@@ -28,10 +28,12 @@ def scorer_of(
 ) -> Scorer:
     """Rewards by name, or sections as in a config (`{name: box_iou, kind: giou, weight: 0.5}`), ready to judge.
 
-    Raises ConfigError for an unknown name or setting, and where weights cannot be loaded.
+    Raises ConfigError for an unknown name or setting, a dense reward, and where weights cannot be loaded.
     """
     sections = [{"name": reward} if isinstance(reward, str) else dict(reward) for reward in rewards]
     scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
+    for term in scorer.terms:
+        refuse_dense(term.name, term.reward)
     needs_models = any("model" in term.reward.needs for term in scorer.terms)
     with _quiet() if needs_models else nullcontext():  # what is not needed is not imported
         scorer.prepare(Placement(torch.device(device), torch.float32))

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, ConfigError, Loss, Modality, Sampler
+from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, Sampler
 from mmrl.data import Prompt, WeightsName
+from mmrl.dense import DENSE
 from mmrl.keys import GroupKey
 from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream
@@ -103,7 +104,9 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
         )
     _check_controls(parts.scorer, plan, "sampler")
+    _check_dense(parts.scorer, parts.policy.draws, plan, "sampler")
     _check_mix(config, parts)
+    _check_decisions(config, parts)
     _check_model_folder(config.modality, parts.policy)
     for term in parts.scorer.terms:
         check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
@@ -117,6 +120,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             _check_sampler(f"evaluation.{name}", own, sampler, config, parts.policy)
             plan = example_plan(sampler, settings.samples_per_prompt)
             _check_controls(evaluation.scorer, plan, f"evaluation.{name}")
+            _check_dense(evaluation.scorer, parts.policy.draws, plan, f"evaluation.{name}")
         for term in evaluation.scorer.terms:
             check_makes(term.name, term.reward, parts.policy.makes, config.modality["name"])
             check_prompts(term.name, term.reward, evaluation.prompts)
@@ -133,9 +137,42 @@ def _check_mix(config: RunConfig, parts: Parts) -> None:
         )
     if getattr(parts.advantage, "sums_rewards", False):
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} adds up the rewards of turns, which mix {name!r} does not give; "
+            f"advantage {config.advantage['name']!r} adds up rewards inside of samples, which mix {name!r} cannot; "
             "leave out the mix, or use advantage 'grpo'"
         )
+
+
+def _check_decisions(config: RunConfig, parts: Parts) -> None:
+    """Refuses an advantage of decisions where there is none to tell apart."""
+    if not getattr(parts.advantage, "reads_decisions", False):
+        return
+    name = config.advantage["name"]
+    if parts.loss.kind != "decisions":
+        raise ConfigError(
+            f"advantage {name!r} is one for each decision, and loss {config.loss['name']!r} learns from whole samples"
+        )
+    if parts.policy.draws == "turns":
+        raise ConfigError(f"advantage {name!r} is of single answers; for episodes there are 'turn_returns' and 'gigpo'")
+    if not any(term.counts and term.reward.granularity in DENSE for term in parts.scorer.terms):
+        raise ConfigError(
+            f"advantage {name!r} needs a reward that judges steps, segments or tokens (granularity), and that counts; "
+            "for rewards of samples use 'grpo'"
+        )
+
+
+def _check_dense(scorer: Scorer, draws: Draws, plan: GroupPlan, where: str) -> None:
+    """Refuses dense rewards of decisions that the samples do not have."""
+    allowed = ("step",) if draws == "latents" else ("segment", "token")
+    for term in scorer.terms:
+        granularity = term.reward.granularity
+        if granularity in DENSE and granularity not in allowed:
+            raise ConfigError(
+                f"reward {term.name!r} judges each {granularity}, but samples made of {draws} have "
+                f"{' and '.join(f'{one}s' for one in allowed)}"
+            )
+        if granularity == "step" and plan.num_update_calls == 0:
+            hint = "; give the evaluation rewards of its own" if where != "sampler" else ""
+            raise ConfigError(f"reward {term.name!r} judges each random step, and {where} makes none{hint}")
 
 
 def _check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:

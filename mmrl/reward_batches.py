@@ -11,6 +11,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Reward, RewardBatch
 from mmrl.data import Prompt, Rollout
 from mmrl.demands import Demands
+from mmrl.dense import DENSE
 from mmrl.keys import GroupKey, generator
 
 # What a policy can make; a reward may also need target.<field>.
@@ -24,6 +25,7 @@ MEDIA = (
     "actions",
     "step_rewards",
     "outcomes",
+    "pieces",
 )
 CONTROLS = "controls"  # what a reward needs that compares with samples which are not learned from
 IMAGE = "prompt.image"  # what a reward needs that looks at the first image of the question
@@ -48,7 +50,16 @@ def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
         iteration=iteration,
         generator=generator(*seeds),
         is_control=rollout.is_control,
+        num_decisions=_num_decisions(rollout),
     )
+
+
+def _num_decisions(rollout: Rollout) -> Tensor | None:
+    """[B] int64; answers are made of tokens even where none was left to chance, as at temperature 0."""
+    if not rollout.blocks:
+        return None
+    counted = rollout.outputs.num_tokens
+    return (rollout.blocks[0].edge >= 0).sum(1) if counted is None else counted
 
 
 def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
@@ -66,6 +77,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         seeds=seeds,
         generator=generator(*seeds),
         is_control=None if batch.is_control is None else batch.is_control[rows],
+        num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
     )
 
 
@@ -84,6 +96,15 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def refuse_dense(name: str, reward: Reward) -> None:
+    """Raises ConfigError for a dense reward, where there are outputs alone."""
+    if reward.granularity in DENSE:
+        raise ConfigError(
+            f"reward {name!r} judges each {reward.granularity} of what a policy of mmrl drew; of outputs alone, or of "
+            "another trainer's, it is not known what they were drawn in"
+        )
 
 
 def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str) -> None:
@@ -124,7 +145,7 @@ def check_prompts(name: str, reward: Reward, prompts: Sequence[Prompt]) -> None:
 
 def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:
     """The rows [n] of what the reward judges as one: samples (a turn is one), episodes or groups; in order."""
-    if reward.granularity in ("sample", "turn"):
+    if reward.granularity in ("sample", "turn", *DENSE):
         return [torch.tensor([row]) for row in range(len(batch))]
     names = batch.group if reward.granularity == "group" else batch.episode
     rows: defaultdict[int, list[int]] = defaultdict(list)

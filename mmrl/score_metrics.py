@@ -29,7 +29,7 @@ def degenerate_groups(
     the totals up to which a group is left out as well; 0 leaves it to the advantages.
     """
     advantages = advantages_of(scores, advantage, paths)
-    worth = advantages.abs() if advantages.dim() == 1 else advantages.abs().amax(1)  # [B]
+    worth = advantages.abs() if advantages.dim() == 1 else advantages.abs().sum(1)  # [B]
     is_idle = group_sum(worth.double(), scores.group) == 0
     if min_spread == 0:
         return is_idle

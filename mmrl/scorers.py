@@ -5,7 +5,7 @@ from typing import Any
 
 from mmrl import plugins
 from mmrl.config import Plugin, ScoringSettings
-from mmrl.contracts import ConfigError, Reward
+from mmrl.contracts import ConfigError, Reward, Segmented
 from mmrl.schedules import Schedule
 from mmrl.scoring import RewardTerm, Scorer
 
@@ -19,6 +19,8 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
         reward = plugins.build("rewards", own, beside=("weight", "label"))
         if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
+        if reward.granularity == "segment" and not isinstance(reward, Segmented):
+            raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
         terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))
     return Scorer(tuple(terms), scoring.max_failed_share, None if mix is None else plugins.build("mixes", mix))
 

@@ -14,6 +14,7 @@ from mmrl.asking import Answer, ask, ask_once
 from mmrl.contracts import ConfigError, Mix, Placement, Prepared, Reward, RewardBatch, RunError
 from mmrl.data import Outputs, Rollout, Scores
 from mmrl.demands import Demands
+from mmrl.dense import DENSE
 from mmrl.episodes import as_wholes, too_many_failed
 from mmrl.errors import raised
 from mmrl.reward_batches import check_needs, reward_batch, select
@@ -139,7 +140,7 @@ class Scorer:
         everyone = reward_batch(rollout, iteration)
         answers = self._answers(everyone)
         for term, answer in zip(self.terms, answers, strict=True):
-            self._warn_outside(term, answer.values)
+            self._warn_outside(term, answer.values if answer.dense is None else answer.dense)
         values = torch.stack([answer.values for answer in answers], 1)  # [B, R]
         weights = tuple(term.weight_at(iteration) for term in self.terms)
         reads = () if self.mix is None else self.mix.reads
@@ -154,6 +155,7 @@ class Scorer:
             turn=rollout.turn,
             anchor=rollout.anchor,
             is_control=rollout.is_control,
+            dense={name: a.dense for name, a in zip(self.names, answers, strict=True) if a.dense is not None},
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
         return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
@@ -167,7 +169,7 @@ class Scorer:
             return [here[name] if name in here else waiting[name].result() for name in self.names]
 
     def _warn_outside(self, term: RewardTerm, values: Tensor) -> None:
-        """Says once of each reward that a score [B] lies outside of the range that it states; the score stays."""
+        """Says once of each reward that a score [B] or [B, K] lies outside of its range; the score stays."""
         (low, high), near = term.reward.range, 1e-4
         outside = values[(values < low - near) | (values > high + near)]  # never NaN
         if len(outside) and term.name not in self._outside:
@@ -189,6 +191,7 @@ class Scorer:
             turn=none,
             granularities=tuple(term.reward.granularity for term in self.terms),
             mix=self.mix,
+            dense={term.name: torch.zeros(0, 0) for term in self.terms if term.reward.granularity in DENSE},
         )
         return Judgement(scores, (None,) * num_rewards, (0.0,) * num_rewards)
 
@@ -221,10 +224,10 @@ class Scorer:
             if not term.reward.differentiable:
                 raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
             check_needs(term.name, term.reward, batch)
-            values, failure = ask_once(term.name, term.reward, batch)
-            if values is None or failure:
+            found, failure = ask_once(term.name, term.reward, batch)
+            if found is None or failure:
                 raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
-            weighted.append(weight * values)
+            weighted.append(weight * found.values)
         if not weighted:
             raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
         return torch.stack([values.to(weighted[0].device) for values in weighted]).sum(0)

@@ -213,8 +213,7 @@ class Trainer:
         if collected.rollout is None:
             return None
         scores, device = collected.scores, self.engine.device
-        advantages = advantages_of(scores, self.advantage, collected.paths)
-        advantages = (advantages if advantages.dim() == 2 else advantages[:, None])[collected.mine]
+        advantages = collected.own(advantages_of(scores, self.advantage, collected.paths))
         own = scores.select(collected.mine)
         return LossBatch(
             advantages=advantages.to(device),

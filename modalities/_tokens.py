@@ -18,6 +18,7 @@ from mmrl.modalities._company import FILLER, Company
 from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._inputs import EncodedPrompt, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
+from mmrl.modalities._pieces import Pieces
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
 from mmrl.modalities._questions import question_of
 from mmrl.modalities._token_model import TokenModel
@@ -43,7 +44,7 @@ class TokenPolicy(TokenModel):
 
     evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
     draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
-    makes: ClassVar[frozenset[str]] = frozenset({"texts", "is_finished", "num_tokens", "canvases"})
+    makes: ClassVar[frozenset[str]] = frozenset({"texts", "is_finished", "num_tokens", "pieces", "canvases"})
 
     vocabulary_chunk: int = 2**22
     answer_batch: int = 256
@@ -53,7 +54,10 @@ class TokenPolicy(TokenModel):
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _company: Company | None = field(default=None, init=False, repr=False)
 
+    _pieces: Pieces = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
+        self._pieces = Pieces(self.decode)
         for name in ("vocabulary_chunk", "answer_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -257,8 +261,11 @@ class TokenPolicy(TokenModel):
             [token for token in row[:length] if token not in self.end_tokens]
             for row, length in zip(drawn.tokens.tolist(), drawn.length.tolist(), strict=True)
         ]
+        texts = tuple(self.decode(tokens) for tokens in before_end)
+        ends = [("",) * (num - len(row)) for row, num in zip(before_end, drawn.length.tolist(), strict=True)]
         outputs = Outputs(
-            texts=tuple(self.decode(tokens) for tokens in before_end),
+            texts=texts,
+            pieces=tuple(self._pieces(row, text) + end for row, text, end in zip(before_end, texts, ends, strict=True)),
             is_finished=drawn.is_finished,
             num_tokens=drawn.length,
             canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import Checking, Placement, Reward, RewardBatch
 from mmrl.data import Prompt, Scores
+from mmrl.dense import DENSE
 from mmrl.reward_batches import pack, select, units_of
 
 
@@ -23,9 +24,12 @@ class Holder:
     def says(self, **attributes: Any) -> None:
         """Sets what this one says of itself, such as `needs`, in place of what its class says.
 
-        Raises ValueError for a reward held that learns from its scores: it would not be told of them.
+        Raises ValueError for a reward held that learns from its scores: it would not be told of them; and for a dense
+        one: of its numbers a holder would make one.
         """
         for name, reward in self.held().items():
+            if reward.granularity in DENSE:
+                raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
             if hasattr(reward, "update") and getattr(type(reward), "update", None) is not Holder.update:
                 raise ValueError(
                     f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.dense import DENSE, stray
 
 Mode = Literal["sample", "batch"]
 # What a function for samples may call its parameters, and where that stands; every other name is a field of the target.
@@ -22,6 +23,7 @@ OUTPUTS = {
     "canvas": "canvases",
     "is_finished": "is_finished",
     "num_tokens": "num_tokens",
+    "pieces": "pieces",
     "step_reward": "step_rewards",
     "outcome": "outcomes",
 }
@@ -33,7 +35,7 @@ class Python:
     """What `function`, written `module:function`, says: of each sample, or of a whole batch.
 
     `mode: sample`: its parameters say what it wants, and what it needs follows from them:
-      text, image, video, action, canvas, is_finished, num_tokens, step_reward, outcome: the sample's own
+      text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome: the sample's own
       prompt: the `Prompt` (text, media, target, system). target: its target, a mapping. seed, iteration: numbers
       any other name: that field of the target; a default value stands in where something is not there
     So `def close(text, answer): return float(answer in text)` needs texts and `target.answer`, and returns a number.
@@ -42,6 +44,12 @@ class Python:
     `mode: batch`: it is called with the `RewardBatch` and returns B numbers, a list or a tensor [B]. Say in `needs`
     what it looks at, and in `granularity` whether it compares the samples of a group or an episode: then it gets
     these whole. The module is found in the working folder and among installed packages.
+
+    With `granularity` token, step (of denoising) or segment (of tokens) the function for batches returns a number for
+    each decision: a list of B lists with `batch.num_decisions[b]` numbers each, or a tensor [B, K] with 0 behind them.
+    `batch.outputs.pieces` are the texts of the tokens. For segments, `segments` names a function that is called with
+    the batch too, and says of each token in the same form whether a segment ends there; the numbers stand at these
+    ends, with 0 elsewhere. The last token of an answer always ends one.
 
     What it returns is checked: one finite number for each sample, within `range`. True and False are 1 and 0; None,
     NaN or a text are errors. A function that cannot judge a sample should raise: the sample is then left out and
@@ -58,7 +66,9 @@ class Python:
     differentiable: bool = False
     needs: frozenset[str] = frozenset()  # beside what parameters say: images, texts, target.answer, prompt.image ...
     batch_size: int | None = None  # samples at once, at most
+    segments: str | None = None  # `module:function` that says where segments end; of granularity segment
 
+    _ends: Callable[..., Any] | None = field(init=False, repr=False, compare=False)
     _call: Callable[..., Any] = field(init=False, repr=False, compare=False)
     _parameters: dict[str, Any] = field(init=False, repr=False, compare=False)  # names, and defaults or MISSING
 
@@ -68,6 +78,9 @@ class Python:
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, or null for any, got {self.batch_size}")
         object.__setattr__(self, "_call", _imported(self.function))
+        if (self.segments is None) == (self.granularity == "segment"):
+            raise ValueError(f"granularity segment and `segments` go together, got {self.granularity}, {self.segments}")
+        object.__setattr__(self, "_ends", None if self.segments is None else _imported(self.segments))
         parameters = _parameters(self._call, self.function) if self.mode == "sample" else {}
         object.__setattr__(self, "_parameters", parameters)
         if self.mode == "batch":
@@ -88,21 +101,37 @@ class Python:
         return not {"seed", "iteration"}.isdisjoint(self._parameters)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError where the function returns something else, and what the function raises."""
-        if self.mode == "batch":
+        """[B] float32, or [B, K]; raises ValueError where the function returns else, and what the function raises."""
+        is_number = None  # None: everywhere
+        if self.granularity in DENSE:
+            values = self._numbers_of_decisions(self._call(batch), batch, self.function)
+            is_number = batch.is_decision if self._ends is None else self.ends(batch)
+            if (stray_row := stray(values, is_number.to(values.device))) is not None:
+                raise ValueError(f"{self.function} gave sample {stray_row} of the batch numbers where there must be 0")
+        elif self.mode == "batch":
             values = self._numbers_of_batch(self._call(batch), len(batch))
         else:
             found = [self._number(self._call(**self._wanted(batch, row)), batch, row) for row in range(len(batch))]
             values = torch.stack(found) if found else torch.zeros(0)
         low, high = self.range
         outside = ~((values >= low) & (values <= high) & values.isfinite())
+        if is_number is not None:
+            outside &= is_number.to(outside.device)
         if outside.any():
             row = int(outside.nonzero()[0, 0])
             raise ValueError(
-                f"{self.function} gave {float(values[row])} for {batch.prompts[row].text!r};"
+                f"{self.function} gave {float(values[outside][0])} for {batch.prompts[row].text!r};"
                 f" allowed are finite numbers from {low:g} to {high:g}, its range"
             )
         return values if self.differentiable else values.detach()
+
+    def ends(self, batch: RewardBatch) -> Tensor:
+        """[B, K] bool: where segments end. Raises ValueError where the function says something else."""
+        assert self._ends is not None and self.segments is not None, "only segments have ends"
+        said = self._numbers_of_decisions(self._ends(batch), batch, self.segments)
+        if not ((said == 0) | (said == 1)).all():
+            raise ValueError(f"{self.segments} must say true or false of each token, got {_shown(said)}")
+        return said.bool()
 
     def _wanted(self, batch: RewardBatch, row: int) -> dict[str, Any]:
         """The arguments of the function for one sample; those that are not there keep their defaults."""
@@ -134,6 +163,24 @@ class Python:
         raise ValueError(
             f"{self.function} returned {_shown(value)} for {batch.prompts[row].text!r}; a score is one number"
         )
+
+    def _numbers_of_decisions(self, values: Any, batch: RewardBatch, function: str) -> Tensor:
+        """What a function returned for each decision of B samples as a tensor [B, K], 0 behind the last ones."""
+        there = batch.is_decision
+        if isinstance(values, Tensor):
+            if values.shape != there.shape or values.is_complex():
+                raise ValueError(f"{function} returned numbers {list(values.shape)}; allowed are {list(there.shape)}")
+            return values.float()
+        counts = there.sum(1).tolist()
+        if not isinstance(values, list | tuple) or [_length(row) for row in values] != counts:
+            raise ValueError(f"{function} returned {_shown(values)}; allowed are lists of {_shown(counts)} numbers")
+        numbers = torch.zeros(there.shape)
+        for row, own in enumerate(values):
+            try:
+                numbers[row, : counts[row]] = torch.as_tensor(own, dtype=torch.float32)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"{function} returned {_shown(own)} for sample {row}; a score is a number") from error
+        return numbers
 
     def _numbers_of_batch(self, values: Any, count: int) -> Tensor:
         """What the function returned for B samples as a tensor [B]."""
@@ -203,6 +250,10 @@ def _one(values: Any, row: int) -> Any:
     """What one sample has: a tensor for media, else a plain value."""
     value = values[row]
     return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+
+
+def _length(row: Any) -> int | None:
+    return len(row) if hasattr(row, "__len__") else None
 
 
 def _shown(value: Any) -> str:

@@ -142,7 +142,7 @@ def test_the_lists_of_rewards_in_yaml_can_be_built(cli: CommandLine, monkeypatch
     for _, code, _ in blocks("yaml"):
         config = yaml.safe_load(code)
         built.append(build_scorer(config["rewards"], ScoringSettings(), config.get("mix")))
-    assert [scorer.mix is not None for scorer in built] == [True, False]
+    assert [scorer.mix is not None for scorer in built] == [True, False, False]
     assert built[0].changing_weights(100) == {"reward/repetition/weight": 0.25}
 
 

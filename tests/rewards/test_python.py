@@ -3,7 +3,7 @@
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmrl.actions import Action
-from mmrl.contracts import ConfigError, RewardBatch
+from mmrl.contracts import ConfigError, RewardBatch, Segmented
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt
 from mmrl.plugins import build
@@ -25,8 +25,8 @@ import torch
 def close(text, answer):
     return float(answer in text)
 
-def everything(text, image, video, action, canvas, is_finished, num_tokens, step_reward, outcome, prompt, target,
-               seed, iteration, answer):
+def everything(text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome, prompt,
+               target, seed, iteration, answer):
     seen.append(dict(locals()))
     return 0
 
@@ -50,6 +50,15 @@ VALUES = {}
 
 def whatever(batch):
     return VALUES["batch"]
+
+def digits(batch):
+    return [[float(piece.isdigit()) for piece in pieces] for pieces in batch.outputs.pieces]
+
+def at_stops(batch):
+    return [[piece == "." for piece in pieces[:-1]] + [True] for pieces in batch.outputs.pieces]
+
+def of_sentences(batch):
+    return [[0.5 * (piece == ".") for piece in pieces] for pieces in batch.outputs.pieces]
 
 def loose(*args, **kwargs): return 0
 def nothing(): return 0
@@ -105,6 +114,7 @@ def test_parameters_are_what_a_sample_has(own: Any) -> None:
         texts=("one", "two"),
         is_finished=torch.tensor([True, False]),
         num_tokens=torch.tensor([4, 5]),
+        pieces=(("o", "n", "e", ""), ("t", "w", "", "o", "")),
         canvases=(Canvas((8, 8), (8, 8), "original"), None),
         actions=(None, Action("click", point=(1, 2))),
         step_rewards=torch.tensor([0.5, 1.5]),
@@ -119,6 +129,7 @@ def test_parameters_are_what_a_sample_has(own: Any) -> None:
     assert torch.equal(second["image"], outputs.images[1]) and torch.equal(first["video"], outputs.videos[0])  # type: ignore[index]
     assert (first["text"], second["text"]) == ("one", "two")
     assert first["is_finished"] is True and second["num_tokens"] == 5 and second["step_reward"] == 1.5
+    assert first["pieces"] == ("o", "n", "e", "")
     assert first["canvas"] == Canvas((8, 8), (8, 8), "original") and first["action"] is None
     assert second["action"] == Action("click", point=(1, 2)) and first["outcome"] == "done"
     assert first["prompt"] == Prompt("a", target=target) and first["target"] == target and first["answer"] == "red"
@@ -279,3 +290,71 @@ def test_the_same_settings_are_equal() -> None:
 def test_no_sample_has_no_score() -> None:
     empty: Tensor = Python("my_rewards:close").score(answers([]))
     assert empty.shape == (0,)
+
+
+PIECES = (("1", "a", ".", ""), ("b",), (".", "22"))
+
+
+def tokens(**changes: Any) -> RewardBatch:
+    """Three answers of 4, 1 and 2 tokens."""
+    batch = answers(["1a.", "b", ".22"], pieces=PIECES)
+    return replace(batch, num_decisions=torch.tensor([4, 1, 2]), **changes)
+
+
+def test_a_function_of_one_line_judges_every_token() -> None:
+    settings = {"name": "python", "function": "my_rewards:digits", "mode": "batch", "granularity": "token"}
+    reward: Python = build("rewards", settings | {"needs": ["pieces"], "range": [0, 1]})
+    assert reward.score(tokens()).tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert "pieces" in Python("my_rewards:everything").needs
+
+
+def test_a_function_of_segments_has_another_that_says_where_they_end() -> None:
+    reward = Python("my_rewards:of_sentences", "batch", granularity="segment", segments="my_rewards:at_stops")
+    assert isinstance(reward, Segmented)
+    assert reward.score(tokens()).tolist() == [[0, 0, 0.5, 0], [0, 0, 0, 0], [0.5, 0, 0, 0]]
+    ends = reward.ends(tokens())
+    assert ends.dtype == torch.bool
+    assert ends.tolist() == [[False, False, True, True], [True, *[False] * 3], [True, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(3), r"returned numbers \[3\]; allowed are \[3, 4\]"),
+        ([[1.0] * 4, [1.0], [1.0]], r"allowed are lists of \[4, 1, 2\] numbers"),
+        ([1.0, 2.0, 3.0], r"returned \[1.0, 2.0, 3.0\]; allowed are lists"),
+        (None, "returned None; allowed are lists"),
+        ([[1.0] * 4, [None], [1.0] * 2], r"returned \[None\] for sample 1; a score is a number"),
+        ([[1.0] * 4, [1.0], [1.0, float("nan")]], "gave nan for 'What is it"),
+        ([[1.0] * 4, [1.5], [1.0] * 2], "gave 1.5 for 'What is it.*from 0.5 to 1, its range"),
+        (torch.ones(3, 4), "gave sample 1 of the batch numbers where there must be 0"),
+    ],
+    ids=["column", "ragged", "plain", "none", "half", "nan", "above", "behind"],
+)
+def test_what_is_no_number_for_each_token_raises(value: Any, message: str, own: Any) -> None:
+    own.VALUES["batch"] = value
+    with pytest.raises(ValueError, match=message):
+        Python("my_rewards:whatever", "batch", (0.5, 1), "token").score(tokens())
+
+
+def test_zeros_behind_the_last_token_are_no_scores(own: Any) -> None:
+    own.VALUES["batch"] = [[1.0] * 4, [0.5], [1, 1]]
+    found = Python("my_rewards:whatever", "batch", (0.5, 1), "token").score(tokens())
+    assert found.tolist() == [[1, 1, 1, 1], [0.5, 0, 0, 0], [1, 1, 0, 0]]
+
+
+def test_ends_of_segments_are_true_or_false(own: Any) -> None:
+    own.VALUES["batch"] = [[0, 0, 0.5, 1], [1], [0, 1]]
+    with pytest.raises(ValueError, match="my_rewards:whatever must say true or false of each token"):
+        Python("my_rewards:digits", "batch", granularity="segment", segments="my_rewards:whatever").ends(tokens())
+
+
+def test_segments_are_named_where_they_are_judged_and_nowhere_else() -> None:
+    with pytest.raises(ValueError, match="granularity segment and `segments` go together, got segment, None"):
+        Python("my_rewards:digits", "batch", granularity="segment")
+    with pytest.raises(ValueError, match="go together, got token, my_rewards:at_stops"):
+        Python("my_rewards:digits", "batch", granularity="token", segments="my_rewards:at_stops")
+    with pytest.raises(ValueError, match="granularity token needs mode batch"):
+        Python("my_rewards:close", granularity="token")
+    with pytest.raises(ConfigError, match="has no function 'stops'"):
+        Python("my_rewards:digits", "batch", granularity="segment", segments="my_rewards:stops")

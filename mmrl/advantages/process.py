@@ -1,0 +1,97 @@
+"""Advantages of decisions from rewards of decisions: how much better than others is what follows each of them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.data import Scores
+from mmrl.dense import DENSE, widened
+from mmrl.numerics import group_index, group_sum
+
+
+@dataclass(frozen=True)
+class Process:
+    """A_t = sum over s >= t of (r_s - mean) / (std + epsilon): process supervision of GRPO.
+
+    Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.3; epsilon is ours. r_s is the weighted sum of what
+    dense rewards (of steps, segments or tokens) say of decision s; the other rewards stand at a sample's last decision.
+    Mean and population std are those of all r_s of the group: a decision at which no reward that counts says anything,
+    such as one inside of a segment, is none of them. With outcomes alone, or one segment a sample, this is GRPO on
+    samples without a clip.
+
+    Invalid samples enter no statistic and get 0, and so does everyone in a group with equal rewards or with one valid
+    member. A decision that several leaves of a tree share has in each the mean over the valid ones; in the statistic
+    it counts in each.
+
+    Raises ValueError for an epsilon below 0.
+    """
+
+    epsilon: float = 1e-4
+
+    min_group_size: ClassVar[int] = 2
+    sums_rewards: ClassVar[bool] = True  # of decisions: it takes no other mix
+    reads_decisions: ClassVar[bool] = True  # nothing new without a dense reward, nor for a loss without decisions
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    def __call__(self, scores: Scores, paths: Tensor | None = None) -> Tensor:
+        """[B, K] float32, 0 behind a sample's last decision; without `paths` [B, 1], as if samples were decisions."""
+        if paths is None:
+            numbers, edges = scores.weighted_sum.double()[:, None], torch.arange(len(scores.group))[:, None]
+            is_number = torch.ones_like(edges, dtype=torch.bool)
+        else:
+            edges = paths
+            numbers, is_number = rewards_of_decisions(scores, paths)
+        is_number = is_number & scores.valid[:, None]
+        normalised = self._normalised(torch.where(is_number, numbers, 0.0), is_number, scores)
+        behind = normalised.flip(1).cumsum(1).flip(1)
+        is_there = (edges >= 0) & scores.valid[:, None]
+        return _mean_of_leaves(torch.where(is_there, behind, 0.0), edges, scores.group, is_there).float()
+
+    def _normalised(self, numbers: Tensor, is_number: Tensor, scores: Scores) -> Tensor:
+        """[B, K] float64, 0 where there is no number."""
+        count = group_sum(is_number.sum(1).double(), scores.group).clamp(min=1)
+        mean = group_sum(numbers.sum(1), scores.group) / count
+        centred = torch.where(is_number, numbers - mean[:, None], 0.0)
+        spread = (group_sum(centred.square().sum(1), scores.group) / count).sqrt()
+        # sums of equal numbers differ in their last bits, and their spread is then no spread
+        size = group_sum(numbers.abs().sum(1), scores.group) / count
+        is_compared = group_sum(is_number.any(1).double(), scores.group) >= 2
+        is_spread = (spread > 1e-12 * size) & is_compared
+        return centred / torch.where(is_spread, spread + self.epsilon, torch.inf)[:, None]
+
+
+def rewards_of_decisions(scores: Scores, paths: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, K] float64, the weighted sum of what the rewards that count say of each decision; [B, K] bool, if any does.
+
+    paths: [B, K] edge numbers, -1 behind the last decision, where the rewards of whole samples stand.
+    """
+    is_decision = paths >= 0
+    is_last = is_decision & (torch.arange(paths.shape[1]) == is_decision.sum(1, keepdim=True) - 1)
+    numbers = torch.zeros(paths.shape, dtype=torch.float64)
+    is_number = torch.zeros_like(is_decision)
+    granularities = scores.granularities or ("sample",) * len(scores.names)
+    for column, (name, weight) in enumerate(zip(scores.names, scores.weights, strict=True)):
+        if weight == 0:
+            continue
+        if granularities[column] in DENSE:
+            own = widened(scores.dense[name], paths.shape[1]).double()
+            stands = is_decision & ~own.isnan()
+        else:
+            own, stands = scores.values[:, column, None].double(), is_last
+        numbers += torch.where(stands, weight * own, 0.0)
+        is_number |= stands
+    return numbers, is_number
+
+
+def _mean_of_leaves(values: Tensor, edges: Tensor, group: Tensor, is_there: Tensor) -> Tensor:
+    """[B, K] of values [B, K]: at each edge the mean over the samples of its group that take it."""
+    index, _ = group_index(group)
+    name = index[:, None] * (edges.max() + 1 if edges.numel() else 1) + edges
+    _, place, leaves = name[is_there].unique(return_inverse=True, return_counts=True)
+    sums = values.new_zeros(len(leaves)).index_add(0, place, values[is_there])
+    return values.masked_scatter(is_there, (sums / leaves)[place])

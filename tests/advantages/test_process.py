@@ -1,0 +1,198 @@
+"""Process supervision against a slow loop, numbers by hand, and what is said where it has nothing to tell apart."""
+
+import math
+import random
+import statistics
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from mmrl.advantages.grpo import Grpo
+from mmrl.advantages.process import Process
+from mmrl.data import Granularity, Scores
+
+NAN = math.nan
+
+
+def made(
+    steps: list[list[float]],
+    outcomes: list[float],
+    *,
+    group: list[int] | None = None,
+    weights: tuple[float, float] = (1.0, 1.0),
+    valid: list[bool] | None = None,
+    granularity: Granularity = "segment",
+) -> Scores:
+    """Scores of a dense reward and an outcome; `steps` [B][K] holds NaN where nothing is said."""
+    count = len(steps)
+    width = max(map(len, steps))
+    dense = torch.tensor([row + [NAN] * (width - len(row)) for row in steps])
+    number = torch.arange(count)
+    return Scores(
+        values=torch.stack([dense.nan_to_num().sum(1), torch.tensor(outcomes)], 1),
+        names=("steps", "outcome"),
+        weights=weights,
+        valid=torch.tensor(valid or [True] * count),
+        group=torch.tensor(group or [0] * count),
+        episode=number,
+        turn=torch.zeros_like(number),
+        granularities=(granularity, "sample"),
+        dense={"steps": dense},
+    )
+
+
+def own_edges(*lengths: int) -> Tensor:
+    """[B, K] edges of answers that share none."""
+    there = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.where(there, there.flatten().cumsum(0).view_as(there) - 1, -1)
+
+
+def slow(scores: Scores, paths: Tensor, epsilon: float) -> list[list[float]]:
+    """Section 4.1.3 of arXiv 2402.03300 with lists, every sample and decision on its own."""
+    rewards: list[dict[int, float]] = []
+    for row, edges in enumerate(paths.tolist()):
+        found: dict[int, float] = {}
+        length = sum(edge >= 0 for edge in edges)
+        for place in range(length if scores.valid[row] else 0):
+            said = float(scores.dense["steps"][row, place])
+            if scores.weights[0] and not math.isnan(said):
+                found[place] = scores.weights[0] * said
+            if place == length - 1 and scores.weights[1]:
+                found[place] = found.get(place, 0.0) + scores.weights[1] * float(scores.values[row, 1])
+        rewards.append(found)
+    result = [[0.0] * paths.shape[1] for _ in rewards]
+    for row, found in enumerate(rewards):
+        mates = [other for other, group in zip(rewards, scores.group, strict=True) if group == scores.group[row]]
+        everything = [reward for mate in mates for reward in mate.values()]
+        if len([mate for mate in mates if mate]) < 2 or statistics.pstdev(everything) < 1e-9:
+            continue
+        mean, std = statistics.fmean(everything), statistics.pstdev(everything) + epsilon
+        for place in range(sum(edge >= 0 for edge in paths[row].tolist())):
+            result[row][place] = sum((reward - mean) / std for end, reward in found.items() if end >= place)
+    return result
+
+
+def test_the_advantage_of_a_token_is_the_sum_of_what_ends_at_it_and_behind_it_by_hand() -> None:
+    # two answers of 4 and 2 tokens; segments end at tokens 1 and 3, and at token 1: rewards 1, 0 and 0.5
+    scores = made([[NAN, 1, NAN, 0], [NAN, 0.5]], [0, 0], weights=(1.0, 0.0))
+    std = math.sqrt((0.25 + 0.25 + 0) / 3)
+    plus, minus = 0.5 / std, -0.5 / std
+    expected = torch.tensor([[plus + minus, plus + minus, minus, minus], [0, 0, 0, 0]])
+    assert_close(Process(epsilon=0.0)(scores, own_edges(4, 2)), expected, atol=1e-6, rtol=0)
+
+
+def test_an_outcome_stands_at_the_last_decision_by_hand() -> None:
+    # what is normalised: 1 and 2 of the first answer, whose outcome 3 is added to 2; 0 and 0 + 2 * 0 of the second
+    scores = made([[1, 2], [0, 0]], [1.5, 0], weights=(1.0, 2.0), granularity="token")
+    std = statistics.pstdev([1, 5, 0, 0])
+    expected = torch.tensor([[(1 + 5 - 3) / std, (5 - 1.5) / std], [(0 - 3) / std, -1.5 / std]])
+    assert_close(Process(epsilon=0.0)(scores, own_edges(2, 2)), expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("weights", [(1.0, 0.5), (0.3, 0.0), (0.0, 1.0)], ids=["both", "steps", "outcome"])
+def test_it_equals_a_slow_loop(seed: int, weights: tuple[float, float]) -> None:
+    source = random.Random(seed)
+    lengths = [source.randrange(1, 7) for _ in range(12)]
+    steps = [
+        [source.choice([NAN, 0.0, source.random()]) for _ in range(length - 1)] + [source.random()]
+        for length in lengths
+    ]
+    scores = made(
+        steps,
+        [source.random() for _ in lengths],
+        group=[source.choice([3, 8, 5]) for _ in lengths],
+        weights=weights,
+        valid=[source.random() < 0.8 for _ in lengths],
+    )
+    got = Process(epsilon=0.01)(scores, own_edges(*lengths))
+    assert_close(got, torch.tensor(slow(scores, own_edges(*lengths), 0.01)))
+
+
+def test_a_step_of_reward_zero_is_a_step() -> None:
+    """With it the mean of the group is 2 / 3, without it there would be no spread."""
+    scores = made([[1, 0], [NAN, 1]], [0, 0], weights=(1.0, 0.0))
+    assert Process()(scores, own_edges(2, 2))[0, 1] < 0
+
+
+def test_one_segment_each_is_grpo_without_a_clip() -> None:
+    rewards = [0.1, 0.9, 0.4, 0.7]
+    scores = made([[NAN, NAN, reward] for reward in rewards], [0] * 4, weights=(1.0, 0.0))
+    expected = Grpo(clip=None)(scores)[:, None].expand(4, 3)
+    assert_close(Process()(scores, own_edges(3, 3, 3, 3)), expected)
+
+
+def test_equal_rewards_give_exactly_zero() -> None:
+    scores = made([[0.1] * n for n in (3, 7, 5)], [0] * 3, weights=(0.3, 0.0), granularity="token")
+    for epsilon in (0.0, 1e-4):
+        assert not Process(epsilon)(scores, own_edges(3, 7, 5)).any()
+
+
+def test_invalid_samples_get_zero_and_change_nothing_for_the_others() -> None:
+    lengths = (2, 3, 2)
+    for wrong in (NAN, 1e9):
+        scores = made([[1, 0], [wrong] * 3, [0.5, 0.2]], [1, wrong, 0], valid=[True, False, True])
+        got = Process()(scores, own_edges(*lengths))
+        assert not got[1].any() and got.isfinite().all()
+        alone = scores.select(torch.tensor([0, 2]))
+        assert_close(got[[0, 2], :2], Process()(alone, own_edges(2, 2)))
+
+
+def test_the_only_valid_member_gets_zero_however_its_steps_differ() -> None:
+    scores = made([[1, 0], [NAN, NAN]], [0, 0], valid=[True, False])
+    assert not Process()(scores, own_edges(2, 2)).any()
+
+
+def test_a_sample_that_is_not_learned_from_has_no_step() -> None:
+    """As a cut answer whose tokens are no decisions: it neither counts nor has an advantage."""
+    scores = made([[1, 0], [5, 7], [0.5, 0.5]], [0, 0, 0])
+    paths = torch.tensor([[0, 1], [-1, -1], [2, 3]])
+    got = Process()(scores, paths)
+    assert not got[1].any()
+    assert_close(got[[0, 2]], Process()(scores.select(torch.tensor([0, 2])), paths[[0, 2]]))
+
+
+def test_numbers_may_be_wider_or_narrower_than_the_decisions() -> None:
+    scores = made([[1, 0], [0.5, 0.25]], [0, 0])
+    wide = made([[1, 0, NAN, NAN], [0.5, 0.25, NAN, NAN]], [0, 0])
+    assert torch.equal(Process()(wide, own_edges(2, 2)), Process()(scores, own_edges(2, 2)))
+    padded = torch.nn.functional.pad(own_edges(2, 2), (0, 3), value=-1)
+    got = Process()(scores, padded)
+    assert torch.equal(got[:, :2], Process()(scores, own_edges(2, 2))) and not got[:, 2:].any()
+
+
+def test_a_shared_edge_has_the_mean_over_its_valid_leaves() -> None:
+    """Edge 0 is passed by three leaves, of which one is invalid; the same number in another group is another edge."""
+    steps = [[0, 1.0], [0, 0.0], [0, 9.0], [0, 0.25], [0, 0.75]]
+    scores = made(steps, [0] * 5, group=[0, 0, 0, 1, 1], weights=(1.0, 0.0), valid=[True, True, False, True, True])
+    paths = torch.tensor([[0, 1], [0, 2], [0, 3], [0, 1], [4, 2]])
+    unshared = Process()(scores, own_edges(2, 2, 2, 2, 2))
+    got = Process()(scores, paths)
+    mean = (unshared[0, 0] + unshared[1, 0]) / 2
+    assert_close(got[:, 0], torch.stack([mean, mean, torch.tensor(0.0), unshared[3, 0], unshared[4, 0]]))
+    assert_close(got[:, 1], unshared[:, 1])
+
+
+def test_the_order_and_joining_do_not_matter() -> None:
+    scores = made([[1], [0.5, 0.2, 0.1], [0.3, 0.7], [0.2]], [1, 0, 0.5, 0], group=[1, 0, 1, 0])
+    paths, order = own_edges(1, 3, 2, 1), torch.tensor([2, 0, 3, 1])
+    whole = Process()(scores, paths)
+    assert_close(Process()(scores.select(order), paths[order]), whole[order])
+    parts = [scores.select(torch.tensor(rows)) for rows in ([0, 2], [1, 3])]
+    narrow = [Scores(**{**vars(parts[0]), "dense": {"steps": parts[0].dense["steps"][:, :2]}}), parts[1]]
+    assert_close(Process()(Scores.join(narrow), paths[[0, 2, 1, 3]]), whole[[0, 2, 1, 3]])
+
+
+def test_no_decisions_have_no_advantages() -> None:
+    empty = made([[1.0]], [0.0]).select(torch.zeros(0, dtype=torch.int64))
+    assert Process()(empty, torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3)
+    assert Process()(made([[1.0], [0.5]], [0, 0]), torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    wrong: Any = -1.0
+    with pytest.raises(ValueError, match=r"epsilon must be at least 0, got -1\.0"):
+        Process(epsilon=wrong)
