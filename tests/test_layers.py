@@ -23,6 +23,7 @@ CORE = [
     "views",
     "weights",
     "evaluations",
+    "reward_contracts",
     "contracts",
     "demands",
     "plugins",
@@ -85,6 +86,7 @@ CONTRACTS = {
     "data",
     "views",
     "evaluations",
+    "reward_contracts",
     "contracts",
 }
 PLUGINS = {
