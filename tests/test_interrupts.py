@@ -1,6 +1,7 @@
 """Ctrl-C before there is anything to keep: one line, exit code 130, nothing left behind; later the run can go on."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from tests.tiny_cli import CommandLine, command_line
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return command_line(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(autouse=True)
+def listens() -> Iterator[None]:
+    """As in a terminal: a shell that starts the tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt(patch: pytest.MonkeyPatch, where: Any, name: str, *signals: signal.Signals) -> None:
