@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -210,14 +210,20 @@ def score(
 
     sections = [score_files.reward_section(text) for text in reward]
     seeing = score_files.Seeing.checked(coordinates, dialect, frames)
-    found = score_files.score_path(
-        path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
-    )
+    score_files.check_written(path, out, best, html)
+    # what a reward prints does not belong between the JSON
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        found = score_files.score_path(
+            path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
+        )
     written = score_files.write(found, str(path), seeing, out=out, best=best, html=html)
     if as_json:
+        print("\n".join(found.failures()), end="\n" if found.failures() else "", file=sys.stderr)
         print(json.dumps(found.summary(), indent=2))
-        return
-    print("\n".join(map(str, [found, *written])))
+    else:
+        print("\n".join(map(str, [found, *written])))
+    if not any(total is not None for total in found.total):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -30,14 +30,26 @@ def scorer_of(
 
     Raises ConfigError for an unknown name or setting, a dense reward, and where weights cannot be loaded.
     """
+    if wrong := [reward for reward in rewards if not isinstance(reward, str | Mapping)]:
+        raise ConfigError(f"rewards are names or sections such as {{name: box_iou}}, got {wrong[0]!r}")
+    if not isinstance(mix, Mapping | None):
+        raise ConfigError(f"a mix is a section such as {{name: gdpo}}, got {mix!r}")
     sections = [{"name": reward} if isinstance(reward, str) else dict(reward) for reward in rewards]
     scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
     for term in scorer.terms:
         refuse_dense(term.name, term.reward)
     needs_models = any("model" in term.reward.needs for term in scorer.terms)
     with _quiet() if needs_models else nullcontext():  # what is not needed is not imported
-        scorer.prepare(Placement(torch.device(device), torch.float32))
+        scorer.prepare(Placement(_device(device), torch.float32))
     return scorer
+
+
+def _device(name: str) -> torch.device:
+    """Raises ConfigError for a device that is unknown, or not there."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without it
+        raise ConfigError(f"device must be one that is here, such as cpu or cuda, got {name!r}: {error}") from error
 
 
 @contextmanager
@@ -134,15 +146,18 @@ def score(
     Returns:
         [B] float32, higher is better; NaN where it could not judge, which is logged.
     Raises:
-        ConfigError: an unknown reward or setting, or what is given lacks what the reward needs.
+        ConfigError: an unknown reward or setting, what is given lacks what the reward needs, or is in another form.
     """
-    if targets is not None and any(isinstance(prompt, Prompt) for prompt in prompts):
-        raise ConfigError("targets go with prompts that are texts; a Prompt has its own target")
-    pairs = zip(prompts, targets or [{}] * len(prompts), strict=True)
-    asked = [one if isinstance(one, Prompt) else Prompt(one, target=target) for one, target in pairs]
-    for name, given in (("texts", texts), ("images", images), ("videos", videos)):
-        if given is not None and len(given) != len(asked):
-            raise ConfigError(f"needs one output for each of {len(asked)} prompts, got {len(given)} {name}")
+    if coordinates not in get_args(Convention):
+        raise ConfigError(f"coordinates must be one of {', '.join(get_args(Convention))}, got {coordinates!r}")
+    _check_texts("prompts", prompts, (str, Prompt))
+    for name, given in (("targets", targets), ("texts", texts), ("images", images), ("videos", videos)):
+        if given is not None and len(given) != len(prompts):
+            raise ConfigError(f"needs as many {name} as prompts, got {len(given)} for {len(prompts)}")
+    _check_texts("texts", texts or (), (str,))
+    _check_pixels("images", images, ("B", 3, "H", "W"))
+    _check_pixels("videos", videos, ("B", "F", 3, "H", "W"))
+    asked = _asked(prompts, targets)
     outputs = Outputs(images=images, videos=videos)
     if texts is not None:
         outputs = answered(asked, texts, coordinates=coordinates, outputs=outputs)
@@ -152,6 +167,45 @@ def score(
             "%d of %d outputs could not be judged: %s", judgement.scores.values.isnan().sum(), len(asked), failure
         )
     return judgement.scores.values[:, 0]
+
+
+def _asked(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, Any]] | None) -> list[Prompt]:
+    """The prompts with their targets, as many; raises ConfigError for targets that are none."""
+    if targets is not None and any(isinstance(prompt, Prompt) for prompt in prompts):
+        raise ConfigError("targets go with prompts that are texts; a Prompt has its own target")
+    if wrong := [one for one in targets or () if not isinstance(one, Mapping)]:
+        raise ConfigError(f"targets must be a list of mappings such as {{'answer': '4'}}, got {wrong[0]!r:.80}")
+    pairs = zip(prompts, targets or [{}] * len(prompts), strict=True)
+    return [one if isinstance(one, Prompt) else Prompt(one, target=target) for one, target in pairs]
+
+
+def _check_texts(name: str, given: Sequence[Any], kinds: tuple[type, ...]) -> None:
+    """Raises ConfigError for what is no list of these."""
+    said = " or ".join(kind.__name__ for kind in kinds)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError(f"{name} must be a list of {said}, got {given!r:.80}")
+    if wrong := [one for one in given if not isinstance(one, kinds)]:
+        raise ConfigError(f"{name} must be a list of {said}, got {wrong[0]!r:.80} in it")
+
+
+def _check_pixels(name: str, given: Tensor | None, shape: tuple[int | str, ...]) -> None:
+    """Raises ConfigError for pixels in another shape, type or range, which rewards would judge as other pictures.
+
+    NaN may stand in them: a reward cannot judge these samples.
+    """
+    if given is None:
+        return
+    said = f"{name} must be a tensor [{', '.join(map(str, shape))}] of real numbers in [0, 1], RGB"
+    if not isinstance(given, Tensor):
+        raise ConfigError(f"{said}, got {type(given).__name__}")
+    fits = len(shape) == given.ndim and all(
+        size == wanted if isinstance(wanted, int) else size > 0 or wanted == "B"
+        for size, wanted in zip(given.shape, shape, strict=True)
+    )
+    if not fits or not given.is_floating_point():
+        raise ConfigError(f"{said}, got {given.dtype} {list(given.shape)}")
+    if ((given < 0) | (given > 1)).any():
+        raise ConfigError(f"{said}, got numbers from {float(given.min()):g} to {float(given.max()):g}")
 
 
 def answered(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from mmrl._score_files.items import Item, Reading, read_items
+from mmrl._score_files.items import Item, Reading, read_items, reads
 from mmrl._score_files.page import write_page
 from mmrl._score_files.reckoning import Reckoning, Seeing
 from mmrl.config import NOT_YAML
@@ -22,7 +23,7 @@ from mmrl.media import StoredPicture, as_tensor
 from mmrl.scoring import Judgement, Scorer
 from mmrl.video import FrameSampling, StoredClip
 
-__all__ = ["Reckoning", "Seeing", "reward_section", "score_path", "write", "write_rows"]
+__all__ = ["Reckoning", "Seeing", "check_written", "reward_section", "score_path", "write", "write_rows"]
 
 log = logging.getLogger(__name__)
 CHUNK = 64  # pictures that are in memory at once, where groups allow it
@@ -31,13 +32,19 @@ CHUNK = 64  # pictures that are in memory at once, where groups allow it
 def reward_section(text: str) -> dict[str, Any]:
     """`box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError."""
     try:
-        name, *settings = shlex.split(text)
-        pairs = [one.partition("=") for one in settings]
-        if wrong := [key for key, is_assignment, _ in pairs if not is_assignment]:
-            raise ConfigError(f"--reward {text!r}: a setting looks like key=value, got {wrong[0]!r}")
-        return {"name": name} | {key: yaml.safe_load(value) for key, _, value in pairs}
+        words = shlex.split(text)
+        pairs = [one.partition("=") for one in words[1:]]
+        values = [yaml.safe_load(value) for _, _, value in pairs]
     except NOT_YAML as error:
         raise ConfigError(f"--reward needs a name, and settings as key=value, got {text!r}: {error}") from error
+    if not words:
+        raise ConfigError(f"--reward needs a name, and settings as key=value, got {text!r}")
+    keys = ["name", *(key for key, _, _ in pairs)]
+    if wrong := [key for key, is_assignment, _ in pairs if not (key and is_assignment)]:
+        raise ConfigError(f"--reward {text!r}: a setting looks like key=value, got {wrong[0] or '='!r}")
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(f"--reward {text!r}: {twice[0]!r} is given twice (the first word is the name)")
+    return dict(zip(keys, [words[0], *values], strict=True))
 
 
 def score_path(
@@ -59,6 +66,8 @@ def score_path(
         ConfigError: unknown rewards, nothing to score, or outputs that lack what a reward needs.
     """
     scorer = scorer_of(rewards, device=device)
+    if len(scorer.names) > 1 and "total" in scorer.names:
+        raise ConfigError("a reward cannot be labelled 'total', as what several rewards make together is called")
     items = read_items(path, Reading(prompt, response, scorer.demands))[:limit]
     group = groups_of([item.prompt for item in items])
     judgements: list[tuple[list[int], Judgement]] = []
@@ -129,6 +138,24 @@ def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:
             )
 
 
+def check_written(path: Path, *files: Path | None) -> None:
+    """Raises ConfigError, before anything is scored, for files that cannot be written or that would replace others.
+
+    `path`: what is scored, of which nothing is overwritten.
+    """
+    given = [file for file in files if file is not None]
+    for number, file in enumerate(given):
+        above = next(folder for folder in file.absolute().parents if folder.exists())
+        if file.resolve() in [other.resolve() for other in given[:number]]:
+            raise ConfigError(f"--out, --best and --html need files of their own, got {str(file)!r} twice")
+        if file.resolve() == path.resolve() or (file.exists() and reads(path, file)):
+            raise ConfigError(f"{str(file)!r} is read here, and would be overwritten; name another file")
+        if file.is_dir():
+            raise ConfigError(f"cannot write {str(file)!r}: it is a folder")
+        if not above.is_dir() or not os.access(file if file.exists() else above, os.W_OK):
+            raise ConfigError(f"cannot write {str(file)!r}: {str(above)!r} is no folder that can be written to")
+
+
 def write(
     found: Reckoning, source: str, seeing: Seeing, *, out: Path | None, best: Path | None, html: Path | None
 ) -> list[Path]:
@@ -146,4 +173,6 @@ def write(
 def write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """One line of JSON for each row."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    # half a surrogate, as in the name of a file that is no UTF-8, is written as \udcff, which JSON reads back
+    file.write_text(lines, encoding="utf-8", errors="backslashreplace")

@@ -21,7 +21,7 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
-        terms.append(RewardTerm(str(settings.get("label", own["name"])), reward, weight))
+        terms.append(RewardTerm(_label(settings.get("label", own["name"])), reward, weight))
     return Scorer(tuple(terms), scoring.max_failed_share, None if mix is None else plugins.build("mixes", mix))
 
 
@@ -31,6 +31,15 @@ def _weight(given: Any) -> float | Schedule:
         schedule: Schedule = plugins.checked(Schedule, given, "rewards.weight")
         return schedule
     try:
+        if isinstance(given, bool):
+            raise TypeError("true and false are no weights")
         return float(given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
+
+
+def _label(given: Any) -> str:
+    """What the reward is called in metrics and tables: a text in one line."""
+    if not isinstance(given, str) or not given.strip() or not given.isprintable():
+        raise ConfigError(f"rewards.label must be a text in one line, got {given!r}")
+    return given

@@ -83,7 +83,9 @@ class Scorer:
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
-            raise ConfigError(f"a run needs at least one reward, each with a name of its own, got {list(self.names)}")
+            raise ConfigError(
+                f"a run needs at least one reward, each with a name of its own (its `label`), got {list(self.names)}"
+            )
         for term in self.terms:
             ends = (term.weight.start, term.weight.end) if isinstance(term.weight, Schedule) else (term.weight,)
             for weight in ends:

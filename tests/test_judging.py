@@ -87,7 +87,7 @@ def test_what_cannot_be_judged_is_nan_and_said(caplog: pytest.LogCaptureFixture)
         ("exact_answer", {"texts": ["a"]}, "needs 'answer' in the target"),
         ("exact_answer", {"texts": ["a"], "targets": [{"answer": 3}]}, "target.answer must be a text"),
         ("exact_answer", {"targets": [{"answer": "3"}]}, "needs texts, but the policy makes nothing"),
-        ("exact_answer", {"texts": ["a", "b"], "targets": [{"answer": "3"}]}, "each of 1 prompts, got 2 texts"),
+        ("exact_answer", {"texts": ["a", "b"], "targets": [{"answer": "3"}]}, "as many texts as prompts, got 2 for 1"),
         ("point_in_box", {"texts": ["(1, 2)"], "targets": [{"box": [1, 2, 1, 4]}]}, "x1 < x2"),
     ],
 )

@@ -68,7 +68,19 @@ def read_items(path: Path, reading: Reading) -> list[Item]:
         )
     if not items:
         raise ConfigError(f"there is nothing to score in {path}")
+    kinds = {item.is_video: item.name for item in items if item.file is not None}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{path} holds pictures and videos, such as {kinds[False]!r} and {kinds[True]!r}; "
+            "they are scored apart, each in a folder of their own"
+        )
     return items
+
+
+def reads(path: Path, file: Path) -> bool:
+    """Whether `file`, which is there, is one of those that `read_items` reads in the folder `path`."""
+    is_of_kind = file.name in ("samples.json", *METADATA) or file.suffix.lower() in (*IMAGES, *VIDEOS, ".txt")
+    return is_of_kind and file.resolve().parent == path.resolve()
 
 
 def _of_folder(path: Path, reading: Reading) -> Iterator[Item]:
@@ -88,6 +100,8 @@ def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
         if not isinstance(name, str) or not _is_inside(path / name, path):
             raise ConfigError(f"{row.place}: file_name must be a file of the folder, got {name!r}")
         key = next((key for key in ABOUT if isinstance(values.get(key), str)), None)
+        if key is None and "prompt" in values:
+            raise ConfigError(f"{row.place}: the field 'prompt' must be a text, got {values['prompt']!r:.80}")
         text = values.pop(key) if key is not None else reading.prompt
         yield Item(name, Prompt(text or "", target=values, source=row.place), path / name)
 
@@ -95,15 +109,31 @@ def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
 def _of_run(path: Path, reading: Reading) -> Iterator[Item]:
     try:
         found = json.loads((path / "samples.json").read_text(encoding="utf-8"))
-        is_texts = found["kind"] == "text"
         for number, sample in enumerate(found["samples"]):
-            prompt = Prompt(sample["prompt"], target=sample.get("target", {}), source=f"samples.json, {number}")
-            file = None if is_texts else path / sample["file"]
-            if file is not None and not _is_inside(file, path):
-                raise ValueError(f"{sample['file']!r} is no file of the folder")
-            yield Item(file.name if file else f"sample {number}", prompt, file, sample.get("text"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: {error!r}") from error
+            yield _sample(path, number, sample, is_text=found["kind"] == "text")
+    except KeyError as error:
+        raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: it lacks {error}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: {error}") from error
+
+
+def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
+    """Raises KeyError for what is missing, ValueError for what is not as mmrl writes it."""
+    if not isinstance(sample, dict):
+        raise ValueError(f"sample {number} must be an object, got {sample!r:.80}")
+    for name in ("prompt", "text" if is_text else "file"):
+        if not isinstance(sample[name], str):
+            raise ValueError(f"the {name} of sample {number} must be a text, got {sample[name]!r:.80}")
+    target = sample.get("target") or {}
+    if not isinstance(target, dict):
+        raise ValueError(f"the target of sample {number} must be an object, got {target!r:.80}")
+    prompt = Prompt(sample["prompt"], target=target, source=f"samples.json, {number}")
+    if is_text:
+        return Item(f"sample {number}", prompt, text=sample["text"])
+    file = path / sample["file"]
+    if not _is_inside(file, path):
+        raise ValueError(f"{sample['file']!r} is no file of the folder")
+    return Item(file.name, prompt, file)
 
 
 def _of_file(path: Path, reading: Reading) -> Iterator[Item]:
@@ -129,7 +159,10 @@ def _response(target: Mapping[str, Any], wanted: str | None, place: str) -> tupl
 
 def _is_inside(file: Path, folder: Path) -> bool:
     """Whether it is a file below the folder, and not one that a path leads out to."""
-    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+    try:
+        return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+    except OSError:  # a name that is longer than names of files are
+        return False
 
 
 def _text_of(file: Path) -> str:

@@ -88,7 +88,7 @@ def write_page(found: Reckoning, file: Path, source: str, seeing: Seeing) -> Non
         f"<script>{SCRIPT}</script></body></html>\n"
     )
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    file.write_text(text, encoding="utf-8", errors="xmlcharrefreplace")  # names of files may be no UTF-8
 
 
 def _policy() -> str:

@@ -39,9 +39,11 @@ class Reckoning:
         for name, said in shown["scores"].items():
             cells = [f"{said[h]:10.4g}" if isinstance(said[h], float) else f"{said[h] or 0:>10}" for h in heads]
             lines.append(f"{name:{width}}" + "".join(cells))
-        for failure in filter(None, self.first_failures):
-            lines.append(f"could not be judged, the first: {failure}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.failures()])
+
+    def failures(self) -> list[str]:
+        """Why each reward that could not judge an output could not, in words: the first of its failures."""
+        return [f"could not be judged, the first: {failure}" for failure in self.first_failures if failure]
 
     def summary(self) -> dict[str, Any]:
         """For each reward, and for their total where there are several: mean, std, ends, and how many it failed on."""
