@@ -3,13 +3,14 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
+from mmrl.data import Outputs
 from mmrl.dense import DENSE, stray, widened
 from mmrl.errors import Failure, place
 from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_of
@@ -54,9 +55,10 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
 
     A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
     the ones that it cannot judge: these, and NaN or infinity, are NaN.
-    Raises ConfigError where it needs what the batch does not have, or returns a wrong shape or type.
+    Raises ConfigError where it needs what the batch does not have, returns a wrong shape or type, or changes the
+    tensors of the batch in place: the rewards behind it would judge other samples.
     """
-    started = time.perf_counter()
+    started, versions = time.perf_counter(), _versions(everyone.outputs)
     check_needs(name, reward, everyone)
     if everyone.num_decisions is None:
         refuse_dense(name, reward)
@@ -72,6 +74,8 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
             answers = list(pool.map(asked, packs))
     else:
         answers = [asked(units) for units in packs]
+    if changed := [key for key, version in _versions(everyone.outputs).items() if versions[key] != version]:
+        raise ConfigError(f"reward {name!r} changes {changed[0]} of its batch in place; it must work on a copy")
     found = Found.nothing(len(everyone), _width(reward, everyone))
     if answers:
         together = Found.join([answer for answer, _ in answers])
@@ -80,6 +84,12 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
         found = Found(together.values[order], dense)
     first = next((failure for _, failure in answers if failure), None)
     return Answer(found.values, first, time.perf_counter() - started, found.dense)
+
+
+def _versions(outputs: Outputs) -> dict[str, int]:
+    """How often each tensor of a batch was changed in place; those of inference mode do not say."""
+    tensors = {item.name: getattr(outputs, item.name) for item in fields(outputs)}
+    return {key: one._version for key, one in tensors.items() if isinstance(one, Tensor) and not one.is_inference()}
 
 
 def _width(reward: Reward, batch: RewardBatch) -> int | None:

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import MISSING, dataclass, field
 from math import inf
 from typing import Any, ClassVar, Literal
@@ -140,11 +141,11 @@ class Python:
         arguments = {}
         for name, default in self._parameters.items():
             if name in GIVEN:
-                arguments[name] = there[name]
+                arguments[name] = deepcopy(dict(prompt.target)) if name == "target" else there[name]
             elif name in OUTPUTS and getattr(batch.outputs, OUTPUTS[name]) is not None:
                 arguments[name] = _one(getattr(batch.outputs, OUTPUTS[name]), row)
             elif name not in OUTPUTS and name in prompt.target:
-                arguments[name] = prompt.target[name]
+                arguments[name] = deepcopy(prompt.target[name])
             elif default is MISSING:
                 raise ValueError(
                     f"{self.function} wants {name!r}, and there is none for {prompt.text!r}: not among what the policy"
@@ -192,7 +193,8 @@ class Python:
                     f"{self.function} returned {_shown(values)}; a score is one number for each sample"
                 ) from error
         if values.shape != (count,) or values.is_complex():
-            raise ValueError(
+            # not a failure, after which samples are asked about alone: a list of one number then looks right
+            raise ConfigError(
                 f"{self.function} returned numbers of shape {list(values.shape)} for a batch of {count} samples;"
                 f" allowed is [{count}]"
             )
@@ -247,9 +249,11 @@ def _need(name: str) -> str:
 
 
 def _one(values: Any, row: int) -> Any:
-    """What one sample has: a tensor for media, else a plain value."""
+    """What one sample has: a tensor for media, else a plain value; a copy that the function may change."""
     value = values[row]
-    return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+    if isinstance(value, Tensor):
+        return value.item() if value.ndim == 0 else value.clone()
+    return value
 
 
 def _length(row: Any) -> int | None:

@@ -194,6 +194,16 @@ def test_a_wrong_shape_or_type_is_an_error_that_says_so(answer: Judge, got: str)
         scorer(answer).score(rollout(), 0)
 
 
+def test_a_reward_that_changes_what_it_judges_is_an_error() -> None:
+    def spoil(batch: RewardBatch) -> Tensor:
+        assert batch.outputs.images is not None
+        batch.outputs.images.zero_()
+        return number(batch)
+
+    with pytest.raises(ConfigError, match="reward 'r0' changes images of its batch in place"):
+        scorer(spoil, number).score(rollout(), 0)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ConfigError, RunError])
 def test_what_is_not_a_failure_to_judge_passes_unchanged(error: type[BaseException]) -> None:
     def judge(batch: RewardBatch) -> Tensor:

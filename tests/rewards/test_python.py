@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmrl.actions import Action
+from mmrl.asking import ask
 from mmrl.contracts import ConfigError, RewardBatch, Segmented
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt
@@ -39,6 +40,12 @@ def of_group(batch):
     lengths = torch.tensor([float(len(text)) for text in batch.outputs.texts])
     return torch.stack([(lengths[batch.group == group] <= length).float().mean()
                         for length, group in zip(lengths, batch.group)])
+
+def spoil(image, target, box):
+    image.zero_()
+    target["box"].append(5)
+    box.append(6)
+    return 1.0
 
 def as_list(batch):
     return [len(text) for text in batch.outputs.texts]
@@ -225,6 +232,23 @@ def test_what_is_no_column_of_scores_raises(value: Any, message: str, own: Any) 
     own.VALUES["batch"] = value
     with pytest.raises(ValueError, match=message):
         Python("my_rewards:whatever", "batch").score(answers(["a", "b"]))
+
+
+def test_too_few_numbers_of_a_function_for_batches_do_not_pass_for_those_of_each_sample_alone(own: Any) -> None:
+    own.VALUES["batch"] = [1.0]
+    with pytest.raises(ConfigError, match=r"shape \[1\] for a batch of 2 samples"):
+        ask(
+            "it",
+            build("rewards", {"name": "python", "function": "my_rewards:whatever", "mode": "batch"}),
+            answers(["a", "b"]),
+        )
+
+
+def test_a_function_may_change_what_it_is_given() -> None:
+    batch = make_batch(Outputs(images=torch.ones(1, 3, 2, 2)), ["q"], [{"box": [1]}])
+    assert Python("my_rewards:spoil").score(batch).tolist() == [1]
+    assert batch.outputs.images is not None and batch.outputs.images.min() == 1
+    assert batch.prompts[0].target == {"box": [1]}
 
 
 def test_an_unbounded_range_takes_any_finite_number(own: Any) -> None:
