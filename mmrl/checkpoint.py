@@ -156,6 +156,18 @@ def flatten_optimizer(
     return tensors, {"class": type(optimizer).__name__, "scalars": scalars, "groups": groups}
 
 
+def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Puts the states of a run's rewards and other plug-ins back; raises ConfigError where the run has others."""
+    if set(stateful) != set(states):
+        saved, now = (", ".join(sorted(names)) or "none" for names in (states, stateful))
+        raise ConfigError(
+            f"the checkpoint is of other rewards, or another advantage: it holds the states of {saved}, "
+            f"the settings are of {now}"
+        )
+    for name, plugin in stateful.items():
+        plugin.load_state_dict(states[name])
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, names: Sequence[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> None:

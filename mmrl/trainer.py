@@ -139,7 +139,7 @@ class Trainer:
     def restore(self, saved: Checkpoint) -> None:
         """Puts a checkpoint back; the run then goes on as if it had not stopped.
 
-        Raises ConfigError where the checkpoint does not fit the model or the optimizer.
+        Raises ConfigError where the checkpoint does not fit the model, the optimizer or the rewards.
         """
         try:
             for which in get_args(WeightsName):
@@ -150,8 +150,7 @@ class Trainer:
         state = saved.state
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])
-        for name, plugin in self.stateful.items():
-            plugin.load_state_dict(state["plugins"][name])
+        checkpoint.restore_plugins(self.stateful, state["plugins"])
         self.engine.load_state_dict(state["engine"])
         self.progress = Progress(**state["progress"])
 

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from mmrl.checkpoint import Checkpoint, latest, load, prune, save, saved
+from mmrl.checkpoint import Checkpoint, latest, load, prune, restore_plugins, save, saved
 from mmrl.contracts import ConfigError
 
 
@@ -144,3 +144,9 @@ def test_another_format_and_a_missing_folder_are_errors(tmp_path: Path) -> None:
         (path / "state.json").write_text(text)
         with pytest.raises(ConfigError, match="not a checkpoint of format 1"):
             load(path)
+
+
+@pytest.mark.parametrize("names", [("reward/b",), ("reward/a", "reward/b"), ()], ids=["another", "more", "fewer"])
+def test_states_of_other_rewards_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"holds the states of reward/a, the settings are of"):
+        restore_plugins(dict.fromkeys(names), {"reward/a": {}})
