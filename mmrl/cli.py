@@ -185,13 +185,9 @@ def score(
     reward: Annotated[
         list[str], typer.Option("--reward", help="A reward, with settings: 'box_iou kind=giou'; may be given again.")
     ],
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Of all outputs without a prompt of their own.")
-    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Of all outputs that have none of their own.")] = None,
     response: Annotated[str | None, typer.Option("--response", help="The field of the answers in a file.")] = None,
-    coordinates: Annotated[
-        str, typer.Option(help="Unit of points and boxes in answers: original, thousand, unit.")
-    ] = "original",
+    coordinates: Annotated[str, typer.Option(help="Unit of places in answers: original, thousand, unit.")] = "original",
     dialect: Annotated[
         str | None, typer.Option(help="How answers write actions: plain, qwen, ui_tars, pyautogui ...")
     ] = None,
@@ -211,18 +207,15 @@ def score(
     sections = [score_files.reward_section(text) for text in reward]
     seeing = score_files.Seeing.checked(coordinates, dialect, frames)
     score_files.check_written(path, out, best, html)
-    # what a reward prints does not belong between the JSON
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
         found = score_files.score_path(
             path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
         )
     written = score_files.write(found, str(path), seeing, out=out, best=best, html=html)
-    if as_json:
-        print("\n".join(found.failures()), end="\n" if found.failures() else "", file=sys.stderr)
-        print(json.dumps(found.summary(), indent=2))
-    else:
-        print("\n".join(map(str, [found, *written])))
-    if not any(total is not None for total in found.total):
+    for failure in found.failures() if as_json else ():
+        print(failure, file=sys.stderr)
+    print(json.dumps(found.summary(), indent=2) if as_json else "\n".join(map(str, [found, *written])))
+    if set(found.total) == {None}:
         raise typer.Exit(1)
 
 
