@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ __all__ = ["Reckoning", "Seeing", "check_written", "reward_section", "score_path
 
 log = logging.getLogger(__name__)
 CHUNK = 64  # pictures that are in memory at once, where groups allow it
+PIXELS = CHUNK * 1024**2  # of them at most, 800 MB: a folder of screenshots of 8K or of videos is judged in more parts
 
 
 def reward_section(text: str) -> dict[str, Any]:
@@ -89,7 +91,8 @@ def _chunks(
         prompts, texts = [item.prompt for item in items], [item.text or "" for item in items]
         yield everyone, answered(prompts, texts, coordinates=seeing.coordinates, dialect=seeing.dialect)
         return
-    for rows in _packs(items, group, any(term.reward.granularity == "group" for term in scorer.terms)):
+    is_whole = any(term.reward.granularity == "group" for term in scorer.terms)
+    for rows in _packs(items, group, is_whole, seeing.num_frames):
         media = [_media(items[row], seeing) for row in rows]
         sizes = {tuple(one.shape[-2:]) for one in media}
         if len(sizes) > 1:
@@ -99,22 +102,25 @@ def _chunks(
         yield rows, Outputs(videos=stacked) if items[rows[0]].is_video else Outputs(images=stacked)
 
 
-def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool) -> Iterator[list[int]]:
-    """Rows of pictures of one size, at most CHUNK of them unless a group is larger that must stay whole."""
+def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool, num_frames: int) -> Iterator[list[int]]:
+    """Rows of pictures of one size, at most CHUNK of them and PIXELS, unless a group is larger that must stay whole."""
     units: dict[Any, list[int]] = {}
     for row, item in enumerate(items):
         units.setdefault(group[row] if is_whole else _size(item), []).append(row)
-    for rows in units.values():
-        step = len(rows) if is_whole else CHUNK
+    for key, rows in units.items():
+        step = len(rows)
+        if not is_whole:
+            is_video, *sides = key
+            step = max(1, min(CHUNK, PIXELS // (math.prod(sides) * (num_frames if is_video else 1))))
         for start in range(0, len(rows), step):
             yield rows[start : start + step]
 
 
 def _size(item: Item) -> tuple[int, ...]:
-    """What must agree for pictures to be in one tensor, from headers alone."""
+    """What must agree for pictures to be in one tensor, from headers alone: 1 for a video, and both sides."""
     assert item.file is not None
     if item.is_video:
-        return 1, *(StoredClip(item.file.name, path=item.file).header().size or (id(item),))
+        return 1, *(StoredClip(item.file.name, path=item.file).header().size or (id(item),))  # then it is alone
     return 0, *StoredPicture(item.file.name, path=item.file).size
 
 

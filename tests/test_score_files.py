@@ -10,9 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from mmrl import judging
 from mmrl._score_files.page import write_page
 from mmrl.contracts import ConfigError
+from mmrl.data import Outputs, Prompt
 from mmrl.score_files import Seeing, reward_section, score_path, write_rows
+from mmrl.scoring import Judgement, Scorer
 from tests.tiny_cli import CommandLine, command_line
 
 JPEG: dict[str, Any] = {"name": "jpeg_size"}
@@ -56,6 +59,24 @@ def test_pictures_of_several_sizes_stay_in_order(tmp_path: Path) -> None:
         alone.append(score_path(tmp_path / f"only{number}", [JPEG]).scores.values.item())
         (tmp_path / f"only{number}" / "x.png").rename(tmp_path / f"{number}.png")
     assert score_path(tmp_path, [JPEG]).scores.values[:, 0].tolist() == alone
+
+
+def test_large_pictures_are_judged_in_smaller_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        picture(tmp_path / f"{number}.png", number)
+    together = score_path(tmp_path, [JPEG]).scores.values
+    sizes: list[int] = []
+    asked = judging.judge
+
+    def judge(scorer: Scorer, prompts: list[Prompt], outputs: Outputs, **others: Any) -> Judgement:
+        sizes.append(len(prompts))
+        return asked(scorer, prompts, outputs, **others)
+
+    monkeypatch.setattr("mmrl.score_files.judge", judge)
+    monkeypatch.setattr("mmrl.score_files.PIXELS", 2 * 40 * 30)
+    assert score_path(tmp_path, [JPEG]).scores.values.equal(together) and sizes == [2, 2, 1]
+    monkeypatch.setattr("mmrl.score_files.PIXELS", 1)
+    assert score_path(tmp_path, [JPEG]).scores.values.equal(together) and sizes[3:] == [1] * 5
 
 
 def test_metadata_gives_prompts_and_targets_and_leads_nowhere_else(tmp_path: Path) -> None:
