@@ -137,12 +137,16 @@ class _Reading:
         given = _entry(extra, self.image, "the image")
         size = plain(given) if isinstance(given, list | tuple) or hasattr(given, "tolist") else None
         if size is not None and len(size) == 2 and all(isinstance(side, int | float) for side in size):
+            if not all(1 <= side < math.inf for side in size):
+                raise ConfigError(f"entry {self.image!r} of extra_info must be [width, height] in pixels, got {size}")
             return (PictureSize((int(size[0]), int(size[1]))),)
         return pictures(given, f"entry {self.image!r} of extra_info")
 
 
 def _entry(there: Mapping[str, Any], name: str, what: str) -> Any:
-    if there.get(name) is None:
+    if name in there and there[name] is None:
+        raise ConfigError(f"{what} is read from {name!r}, which is null in extra_info")
+    if name not in there:
         raise ConfigError(f"{what} is read from {name!r}, which extra_info does not have{did_you_mean(name, there)}")
     return there[name]
 

@@ -225,6 +225,21 @@ def test_what_verl_gives_and_does_not_fit_is_an_error(
         naive(score_function(rewards, **settings), RIGHT, truth, extra)
 
 
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ([0, 0], r"'page' of extra_info must be \[width, height\] in pixels, got \[0, 0\]"),
+        ([float("nan"), 3], r"must be \[width, height\] in pixels"),
+        (None, "the image is read from 'page', which is null in extra_info$"),
+    ],
+    ids=["nothing", "nan", "null"],
+)
+def test_a_size_that_is_none_is_refused(image: Any, message: str) -> None:
+    score = score_function("box_iou", image="page")
+    with pytest.raises(ConfigError, match=message):
+        score("any", "<answer>[0, 0, 10, 10]</answer>", {"box": [0, 0, 10, 10]}, {"page": image})
+
+
 def test_a_batch_of_other_lengths_or_without_groups_is_an_error() -> None:
     function = batch_score_function("majority_vote")
     with pytest.raises(ConfigError, match="one of 'ground_truths' for each of 2 solution_strs, got 1"):
