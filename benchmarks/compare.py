@@ -1,30 +1,31 @@
 """The algorithms side by side on a lab: the same code, model, prompts and evaluation, and the same budgets.
 
-    python benchmarks/compare.py shapes --seeds 0 1 2 --results benchmarks/results/compare.jsonl
-    python benchmarks/compare.py shapes --seeds 10 --rates 0.5 1 2
+    python benchmarks/compare.py shapes --seeds 10 --rates 0.5 1 2 --share 0.5 --results tuning.jsonl
+    python benchmarks/compare.py shapes --seeds 0 1 2
 
-The second line is how each config was tuned, all with the same effort: three learning rates, as factors of the one in
-its file, on one seed of its own; the best one at the budget of seconds was then written into the file.
+The first line is how each config was tuned, all with the same effort: three learning rates, as factors of the one in
+its file, on a seed of their own, with half of the budgets; the best one was then written into the file.
 
-Each run trains a config `lab/NAME` until it has used up both budgets: network calls (forward passes of one latent or
-answer, a backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at twice the
-seconds it ends in any case. One JSON line for each run: what it was and its curve of held-out scores, from which
-`compare_page.py` makes the tables and plots of docs/lab.md. A run whose line is in the results already is not made
-again, unless its settings changed.
+Each run trains a config until it has used up both budgets: network calls (forward passes of one latent or answer, a
+backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at 1.5 times the
+seconds it ends in any case. Evaluations are of half of the lab's held-out samples. One JSON line for each run: what it
+was and its curve of held-out scores, from which `compare_page.py` makes the tables and plots of docs/lab.md. A run
+whose line is in the results already is not made again, unless its settings changed.
 """
 
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from mmrl.checks import plan_summary
 from mmrl.config import RunConfig, load_config, shipped_names, to_yaml
@@ -36,7 +37,17 @@ ROOT = Path(__file__).resolve().parents[1]
 ROLLOUT, UPDATES = "network calls of a rollout", "network calls of the updates"  # as `mmrl check` says
 PASSES = "forward passes per iteration, a backward pass as two"
 MANY = 1_000_000  # iterations: the budgets end a run
-NUM_POINTS = 6  # evaluations within the budget of calls
+NUM_POINTS = 4  # evaluations within the budget of calls
+OVERTIME = 1.5  # of the budget of seconds, for a config that makes its calls slowly
+QUICKSTARTS = (
+    "quickstart",
+    "quickstart_policy_gradient",
+    "quickstart_gui",
+)  # NFT, Flow-GRPO and GRPO as users meet them
+EVALUATION = {
+    "shapes": ["evaluation.samples_per_prompt=4"],
+    "screens": ["evaluation.num_prompts=256", "evaluation.also={}"],
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Budget:
     seconds: float  # CPU seconds of training
 
 
-BUDGETS = {"shapes": Budget(72_000, 30.0), "screens": Budget(48_000, 30.0)}
+BUDGETS = {"shapes": Budget(36_000, 15.0), "screens": Budget(18_000, 15.0)}
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,6 @@ class Point:
     calls: int
     seconds: float
     score: float
-    greedy: float | None  # of the likeliest answers, where the lab evaluates them too
 
 
 @dataclass
@@ -78,11 +88,10 @@ class Meter:
             self.seconds += time.process_time() - self._since
             self.calls += (metrics["calls/rollout"] + metrics["calls/update"]) * self.passes
         else:
-            score, greedy = metrics["held_out/score"], metrics.get("held_out_greedy/score")
-            self.curve.append(Point(iteration, round(self.calls), round(self.seconds, 2), score, greedy))
+            self.curve.append(Point(iteration, round(self.calls), round(self.seconds, 2), metrics["held_out/score"]))
             assert self.trainer is not None
             is_used_up = self.calls >= self.budget.calls and self.seconds >= self.budget.seconds
-            self.trainer.stop_requested = is_used_up or self.seconds >= 2 * self.budget.seconds
+            self.trainer.stop_requested = is_used_up or self.seconds >= OVERTIME * self.budget.seconds
         self._since = time.process_time()
 
     def sync(self) -> None:
@@ -92,18 +101,21 @@ class Meter:
         """Nobody looks."""
 
 
-def settings_of(name: str, seed: int, overrides: Sequence[str], budget: Budget) -> RunConfig:
-    """The config as it runs here: no schedule that would need to know the end; six evaluations within the budget."""
+def settings_of(name: str, seed: int, overrides: Sequence[str]) -> RunConfig:
+    """The config as it runs here: no schedule that would need to know the end; some evaluations within the budget."""
     fixed = [f"seed={seed}", f"iterations={MANY}", "threads=1", "optimizer.schedule=constant", "checkpoint.every=0",
              "evaluation.saved_samples=0"]  # fmt: skip
+    lab = lab_of(name)
+    fixed += EVALUATION[lab]
     config = load_config(name, [*fixed, *overrides])
-    every = max(1, round(budget.calls / plan_summary(config)[PASSES] / NUM_POINTS))
+    every = max(1, round(BUDGETS[lab].calls / plan_summary(config)[PASSES] / NUM_POINTS))
     return load_config(name, [*fixed, *overrides, f"evaluation.every={every}"])
 
 
 def run(name: str, seed: int, overrides: Sequence[str], budget: Budget) -> dict[str, Any]:
     """Trains until the budgets are used up; the line of the results."""
-    config = settings_of(name, seed, overrides, budget)
+    torch.set_num_threads(1)
+    config = settings_of(name, seed, overrides)
     with tempfile.TemporaryDirectory() as folder:
         parts = build(config)
         planned = plan_summary(config)
@@ -112,6 +124,7 @@ def run(name: str, seed: int, overrides: Sequence[str], budget: Budget) -> dict[
         meter.trainer.train()
     return {
         **line_key(name, seed, overrides, config),
+        "learning_rate": config.optimizer.learning_rate,
         "algorithm": {kind: getattr(config, kind)["name"] for kind in ("sampler", "advantage", "loss")},
         "curve": [asdict(point) for point in meter.curve],
     }
@@ -133,46 +146,44 @@ def lab_of(name: str) -> str:
     return str(load_config(name).modality.get("model", "")).removeprefix("lab:")
 
 
+def compared(lab: str) -> list[str]:
+    """The shipped configs that train on a lab by one of the algorithms."""
+    return [n for n in shipped_names() if (n.startswith("lab/") or n in QUICKSTARTS) and lab_of(n) == lab]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lab", choices=sorted(BUDGETS))
-    parser.add_argument("--configs", nargs="+", help="shipped names; all of lab/ that train on the lab by default")
+    parser.add_argument("--configs", nargs="+", help="shipped names; every one that trains on the lab by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every config")
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0], help="factors of each config's learning rate")
+    parser.add_argument("--share", type=float, default=1.0, help="of the budgets")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "compare.jsonl")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # one run, in this process
     options = parser.parse_args()
-    budget = BUDGETS[options.lab]
-    names = options.configs or [n for n in shipped_names() if n.startswith("lab/") and lab_of(n) == options.lab]
-    if options.one:
-        print(json.dumps(run(names[0], options.seeds[0], options.set, budget)))
-        return
+    whole = BUDGETS[options.lab]
+    budget = Budget(round(whole.calls * options.share), whole.seconds * options.share)
     options.results.parent.mkdir(parents=True, exist_ok=True)
-
-    def work(name: str, seed: int, factor: float) -> None:
-        overrides = list(options.set)
-        if factor != 1:
-            overrides.append(f"optimizer.learning_rate={load_config(name).optimizer.learning_rate * factor:.4g}")
-        key = line_key(name, seed, overrides, settings_of(name, seed, overrides, budget))
-        if is_done(key, options.results):
-            return
-        command = [sys.executable, __file__, options.lab, "--one", "--configs", name, "--seeds", str(seed)]
-        done = subprocess.run([*command, "--set", *overrides], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            print(f"{name} seed {seed} FAILED: {done.stderr[-500:]}", flush=True)
-            return
-        with options.results.open("a", encoding="utf-8") as file:
-            file.write(done.stdout.splitlines()[-1] + "\n")
-        last = json.loads(done.stdout.splitlines()[-1])["curve"][-1]
-        used = f"{last['seconds']} s, {last['calls']} calls"
-        print(f"{name} {' '.join(overrides)} seed {seed}: {last['score']:.3f} after {used}", flush=True)
-
-    with ThreadPoolExecutor(options.workers) as pool:
-        runs = [(name, seed, factor) for seed in options.seeds for name in names for factor in options.rates]
-        for future in [pool.submit(work, *one) for one in runs]:
-            future.result()
+    runs = [
+        (name, seed, [*options.set, f"optimizer.learning_rate={load_config(name).optimizer.learning_rate * factor:.4g}"]
+         if factor != 1 else options.set)
+        for seed in options.seeds for name in options.configs or compared(options.lab) for factor in options.rates
+    ]  # fmt: skip
+    wanted = [one for one in runs if not is_done(line_key(*one, settings_of(*one)), options.results)]
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(run, *one, budget): one for one in wanted}
+        for future in as_completed(futures):
+            name, seed, overrides = futures[future]
+            if error := future.exception():
+                print(f"{name} seed {seed} FAILED: {error}", flush=True)
+                continue
+            line = future.result()
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            last = line["curve"][-1]
+            used = f"{last['seconds']} s, {last['calls']} calls"
+            print(f"{name} {' '.join(overrides)} seed {seed}: {last['score']:.3f} after {used}", flush=True)
 
 
 if __name__ == "__main__":

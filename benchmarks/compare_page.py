@@ -68,13 +68,11 @@ def algorithms(lab: str, results: Path) -> list[Algorithm]:
 def table(lab: str, rows: Sequence[Algorithm]) -> str:
     """Best first, by the score at the budget of seconds."""
     budget = BUDGETS[lab]
-    greedy = rows[0].curves[0][0]["greedy"] is not None
-    head = ["algorithm", "sampler · advantage · loss", f"at {budget.calls:,} calls", f"at {budget.seconds:g} s"]
-    lines = [head + (["greedy"] if greedy else [])]
+    lines = [["algorithm", "sampler · advantage · loss", f"at {budget.calls:,} calls", f"at {budget.seconds:g} s"]]
     for row in sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds, "score"))):
         cells = [f"`{row.name}`", row.parts, _spread(row.at("calls", budget.calls, "score")),
                  _spread(row.at("seconds", budget.seconds, "score"))]  # fmt: skip
-        lines.append(cells + ([_spread(row.at("seconds", budget.seconds, "greedy"))] if greedy else []))
+        lines.append(cells)
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
