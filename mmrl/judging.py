@@ -84,11 +84,10 @@ def judge(
     Raises:
         ConfigError: prompts or outputs lack what a reward needs, or a target is none that it could judge by.
     """
-    known = {id(prompt): replace(prompt, target=without_arrays(prompt.target)) for prompt in prompts}
-    prompts = [known[id(prompt)] for prompt in prompts]  # a group still shares its prompt
+    prompts = _with_plain_targets(prompts)
     for term in scorer.terms:
         check_prompts(term.name, term.reward, prompts)
-    numbers = list(group) if group is not None else groups_of(prompts)
+    numbers = list(groups_of(prompts) if group is None else group)
     if len(numbers) != len(prompts):
         raise ConfigError(f"needs a group for each of {len(prompts)} outputs, got {len(numbers)}")
     index = torch.arange(len(prompts))
@@ -107,6 +106,12 @@ def judge(
         ),
         iteration,
     )
+
+
+def _with_plain_targets(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts without arrays in their targets; those that were one are one still."""
+    known = {id(prompt): replace(prompt, target=without_arrays(prompt.target)) for prompt in prompts}
+    return [known[id(prompt)] for prompt in prompts]
 
 
 def without_arrays(value: Any) -> Any:
@@ -157,16 +162,14 @@ def score(
     _check_texts("texts", texts or (), (str,))
     _check_pixels("images", images, ("B", 3, "H", "W"))
     _check_pixels("videos", videos, ("B", "F", 3, "H", "W"))
-    asked = _asked(prompts, targets)
-    outputs = Outputs(images=images, videos=videos)
+    asked, outputs = _asked(prompts, targets), Outputs(images=images, videos=videos)
     if texts is not None:
         outputs = answered(asked, texts, coordinates=coordinates, outputs=outputs)
     judgement = judge(scorer_of([reward], device=device), asked, outputs)
+    values = judgement.scores.values[:, 0]
     if failure := judgement.first_failures[0]:
-        log.warning(
-            "%d of %d outputs could not be judged: %s", judgement.scores.values.isnan().sum(), len(asked), failure
-        )
-    return judgement.scores.values[:, 0]
+        log.warning("%d of %d outputs could not be judged: %s", values.isnan().sum(), len(asked), failure)
+    return values
 
 
 def _asked(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, Any]] | None) -> list[Prompt]:

@@ -46,20 +46,7 @@ def load_detector(model: str, device: torch.device) -> Detector:
     """
     if find_spec("scipy") is None:  # the losses that the models of transformers hold ask for it
         raise ConfigError("detectors of transformers need the package scipy: `pip install scipy`")
-    from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
-    from transformers import Mask2FormerForUniversalSegmentation as Mask2Former
-
-    try:
-        has_masks = AutoConfig.from_pretrained(model).model_type == "mask2former"
-        processor: Any = AutoImageProcessor.from_pretrained(model)
-        network: Any = (Mask2Former if has_masks else AutoModelForObjectDetection).from_pretrained(
-            model, dtype=torch.float32
-        )
-    except (OSError, RuntimeError, ValueError) as error:  # what transformers raises for a model it cannot load
-        raise ConfigError(
-            f"cannot load the detector {model!r}: {shorten(str(error), 300)}; allowed are a hub name or a folder of"
-            " Mask2Former or of a model for object detection, such as DETR or RT-DETR"
-        ) from error
+    network, processor, has_masks = _loaded(model)
     network.to(device).eval().requires_grad_(False)
     labels = {int(number): same_name(label) for number, label in network.config.id2label.items()}
 
@@ -80,6 +67,25 @@ def load_detector(model: str, device: torch.device) -> Detector:
         return [_by_class(objects, labels) for objects in found]
 
     return Detector({same_name(label): label for label in network.config.id2label.values()}, find)
+
+
+def _loaded(model: str) -> tuple[Any, Any, bool]:
+    """The network in float32, its image processor, and whether it draws masks."""
+    from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
+    from transformers import Mask2FormerForUniversalSegmentation as Mask2Former
+
+    try:
+        has_masks = AutoConfig.from_pretrained(model).model_type == "mask2former"
+        processor: Any = AutoImageProcessor.from_pretrained(model)
+        network: Any = (Mask2Former if has_masks else AutoModelForObjectDetection).from_pretrained(
+            model, dtype=torch.float32
+        )
+    except (OSError, RuntimeError, ValueError) as error:  # what transformers raises for a model it cannot load
+        raise ConfigError(
+            f"cannot load the detector {model!r}: {shorten(str(error), 300)}; allowed are a hub name or a folder of"
+            " Mask2Former or of a model for object detection, such as DETR or RT-DETR"
+        ) from error
+    return network, processor, has_masks
 
 
 def _with_masks(
@@ -139,14 +145,25 @@ def write_tiny_detector(folder: Path, seed: int) -> None:
 
     It knows COCO's classes, and finds mostly the first four.
     """
-    from transformers import (
-        Mask2FormerConfig,
-        Mask2FormerForUniversalSegmentation,
-        Mask2FormerImageProcessor,
-        SwinConfig,
-    )
+    from transformers import Mask2FormerForUniversalSegmentation, Mask2FormerImageProcessor
 
     from mmrl.rewards._tiny import randomise
+
+    with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are overwritten below
+        network: Any = Mask2FormerForUniversalSegmentation(_tiny_config())
+    randomise(network, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        network.class_predictor.weight *= 6
+        network.class_predictor.bias[:4] += 12
+        for name, weight in network.named_parameters():
+            if name.endswith("mask_embedder.2.0.weight"):
+                weight *= 20  # pixels are inside or outside of a mask, hardly between
+    network.save_pretrained(folder)
+    Mask2FormerImageProcessor(size={"shortest_edge": 64, "longest_edge": 128}).save_pretrained(folder)
+
+
+def _tiny_config() -> Any:
+    from transformers import Mask2FormerConfig, SwinConfig
 
     untyped: Any = SwinConfig  # `out_features` is none of its annotated fields
     backbone = untyped(
@@ -158,7 +175,7 @@ def write_tiny_detector(folder: Path, seed: int) -> None:
         num_heads=[1, 2, 2, 2],
         out_features=["stage1", "stage2", "stage3", "stage4"],
     )
-    config = Mask2FormerConfig(
+    return Mask2FormerConfig(
         backbone_config=backbone,
         feature_size=32,
         mask_feature_size=32,
@@ -172,14 +189,3 @@ def write_tiny_detector(folder: Path, seed: int) -> None:
         id2label=dict(enumerate(COCO)),
         label2id={name: number for number, name in enumerate(COCO)},
     )
-    with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are overwritten below
-        network: Any = Mask2FormerForUniversalSegmentation(config)
-    randomise(network, torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        network.class_predictor.weight *= 6
-        network.class_predictor.bias[:4] += 12
-        for name, weight in network.named_parameters():
-            if name.endswith("mask_embedder.2.0.weight"):
-                weight *= 20  # pixels are inside or outside of a mask, hardly between
-    network.save_pretrained(folder)
-    Mask2FormerImageProcessor(size={"shortest_edge": 64, "longest_edge": 128}).save_pretrained(folder)

@@ -48,15 +48,8 @@ def reward_function(
         raise ConfigError("a weight belongs to `reward_weights` of TRL's settings; a reward function has none")
     if num_generations is not None and num_generations < 1:
         raise ConfigError(f"num_generations must be at least 1, got {num_generations}")
-    judge = judge_for(
-        "TRL",
-        reward,
-        makes={"num_tokens"} | ({"is_finished"} if end_tokens else set()),
-        mix=None,
-        coordinates=coordinates,
-        dialect=dialect,
-        device=device,
-    )
+    makes = {"num_tokens"} | ({"is_finished"} if end_tokens else set())
+    judge = judge_for("TRL", reward, makes=makes, mix=None, coordinates=coordinates, dialect=dialect, device=device)
     return RewardFunction(judge, dict(target or {}), images, num_generations, frozenset(end_tokens))
 
 
@@ -101,25 +94,36 @@ class RewardFunction:
         check_lengths(len(prompts), "prompts", {"completions": completions, **tokens, **values})
         asked = self._prompts(prompts, values)
         group = self._groups(_runs(asked))
-        rows = [row for row, prompt in enumerate(asked) if self._applies_to(prompt, values)]
         scores: list[float | None] = [None] * len(asked)
-        if not rows:
+        if not (rows := [row for row, prompt in enumerate(asked) if self._applies_to(prompt, values)]):
             return scores
+        iteration = 0 if trainer_state is None else int(trainer_state.global_step)
+        texts = [_answer(completions[row]) for row in rows]
         ids = None if completion_ids is None else [completion_ids[row] for row in rows]
-        answers = Answers(
-            prompts=tuple(asked[row] for row in rows),
-            texts=tuple(_answer(completions[row]) for row in rows),
-            group=tuple(group[row] for row in rows),
-            num_tokens=None if ids is None else tuple(map(len, ids)),
-            is_finished=None if ids is None or not self.end_tokens else tuple(map(self._is_finished, ids)),
-            iteration=0 if trainer_state is None else int(trainer_state.global_step),
-        )
+        answers = self._answers([asked[row] for row in rows], texts, [group[row] for row in rows], ids, iteration)
         found = self.judge(answers).values[:, 0].tolist()
         for row, value in zip(rows, found, strict=True):
             scores[row] = None if math.isnan(value) else value
         if log_metric is not None:
             log_metric(f"rewards/{self.__name__}/failed", sum(map(math.isnan, found)) / len(found))
         return scores
+
+    def _answers(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        group: Sequence[int],
+        ids: Sequence[Sequence[int]] | None,
+        iteration: int,
+    ) -> Answers:
+        return Answers(
+            prompts=tuple(prompts),
+            texts=tuple(texts),
+            group=tuple(group),
+            num_tokens=None if ids is None else tuple(map(len, ids)),
+            is_finished=None if ids is None or not self.end_tokens else tuple(map(self._is_finished, ids)),
+            iteration=iteration,
+        )
 
     def _prompts(self, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]]) -> list[Prompt]:
         """B prompts; raises ConfigError for a missing column."""
