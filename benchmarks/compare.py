@@ -1,10 +1,10 @@
 """The algorithms side by side on a lab: the same code, model, prompts and evaluation, and the same budgets.
 
-    python benchmarks/compare.py shapes --seeds 10 --rates 0.5 1 2 --share 0.5 --results tuning.jsonl
+    python benchmarks/compare.py shapes --seeds 10 --rates 1 2 4 --share 0.75 --results tuning.jsonl
     python benchmarks/compare.py shapes --seeds 0 1 2
 
 The first line is how each config was tuned, all with the same effort: three learning rates, as factors of the one in
-its file, on a seed of their own, with half of the budgets; the best one was then written into the file.
+its file, on a seed of their own, with three quarters of the budgets; the best was then written into the file.
 
 Each run trains a config until it has used up both budgets: network calls (forward passes of one latent or answer, a
 backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at 1.5 times the
@@ -58,7 +58,7 @@ class Budget:
     seconds: float  # CPU seconds of training
 
 
-BUDGETS = {"shapes": Budget(36_000, 15.0), "screens": Budget(18_000, 15.0)}
+BUDGETS = {"shapes": Budget(24_000, 10.0), "screens": Budget(12_000, 10.0)}
 
 
 @dataclass(frozen=True)
