@@ -39,11 +39,6 @@ PASSES = "forward passes per iteration, a backward pass as two"
 MANY = 1_000_000  # iterations: the budgets end a run
 NUM_POINTS = 4  # evaluations within the budget of calls
 OVERTIME = 1.5  # of the budget of seconds, for a config that makes its calls slowly
-QUICKSTARTS = (
-    "quickstart",
-    "quickstart_policy_gradient",
-    "quickstart_gui",
-)  # NFT, Flow-GRPO and GRPO as users meet them
 EVALUATION = {
     "shapes": ["evaluation.samples_per_prompt=4"],
     "screens": ["evaluation.num_prompts=256", "evaluation.also={}"],
@@ -148,7 +143,7 @@ def lab_of(name: str) -> str:
 
 def compared(lab: str) -> list[str]:
     """The shipped configs that train on a lab by one of the algorithms."""
-    return [n for n in shipped_names() if (n.startswith("lab/") or n in QUICKSTARTS) and lab_of(n) == lab]
+    return [n for n in shipped_names() if n.startswith("lab/") and lab_of(n) == lab]
 
 
 def main() -> None:
