@@ -1,10 +1,11 @@
 """The algorithms side by side on a lab: the same code, model, prompts and evaluation, and the same budgets.
 
-    python benchmarks/compare.py shapes --seeds 10 --rates 1 2 4 --share 0.75 --results tuning.jsonl
-    python benchmarks/compare.py shapes --seeds 0 1 2
+    python benchmarks/compare.py shapes --tune
+    python benchmarks/compare.py shapes
 
-The first line is how each config was tuned, all with the same effort: three learning rates, as factors of the one in
-its file, on a seed of their own, with three quarters of the budgets; the best was then written into the file.
+The first line tunes each config, all with the same effort: the learning rate of its file, twice and four times that, on
+a seed of its own, with three quarters of the budgets. The second takes the best of the three, on three other seeds. The
+rest of a config is that of its file; schedules of the learning rate are left out, since they would know the end.
 
 Each run trains a config until it has used up both budgets: network calls (forward passes of one latent or answer, a
 backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at 1.5 times the
@@ -36,6 +37,9 @@ from mmrl.trainer import Trainer
 ROOT = Path(__file__).resolve().parents[1]
 ROLLOUT, UPDATES = "network calls of a rollout", "network calls of the updates"  # as `mmrl check` says
 PASSES = "forward passes per iteration, a backward pass as two"
+RESULTS, TUNING = (ROOT / "benchmarks" / "results" / f"{name}.jsonl" for name in ("compare", "tuning"))
+SEEDS, TUNING_SEED = (0, 1, 2), 10
+FACTORS, TUNING_SHARE = (1, 2, 4), 0.75  # of the learning rate of a config's file; of the budgets
 MANY = 1_000_000  # iterations: the budgets end a run
 NUM_POINTS = 4  # evaluations within the budget of calls
 OVERTIME = 1.5  # of the budget of seconds, for a config that makes its calls slowly
@@ -96,21 +100,21 @@ class Meter:
         """Nobody looks."""
 
 
-def settings_of(name: str, seed: int, overrides: Sequence[str]) -> RunConfig:
+def settings_of(name: str, seed: int, learning_rate: float) -> RunConfig:
     """The config as it runs here: no schedule that would need to know the end; some evaluations within the budget."""
-    fixed = [f"seed={seed}", f"iterations={MANY}", "threads=1", "optimizer.schedule=constant", "checkpoint.every=0",
-             "evaluation.saved_samples=0"]  # fmt: skip
+    fixed = [f"seed={seed}", f"optimizer.learning_rate={learning_rate:.4g}", f"iterations={MANY}", "threads=1",
+             "optimizer.schedule=constant", "checkpoint.every=0", "evaluation.saved_samples=0"]  # fmt: skip
     lab = lab_of(name)
     fixed += EVALUATION[lab]
-    config = load_config(name, [*fixed, *overrides])
+    config = load_config(name, fixed)
     every = max(1, round(BUDGETS[lab].calls / plan_summary(config)[PASSES] / NUM_POINTS))
-    return load_config(name, [*fixed, *overrides, f"evaluation.every={every}"])
+    return load_config(name, [*fixed, f"evaluation.every={every}"])
 
 
-def run(name: str, seed: int, overrides: Sequence[str], budget: Budget) -> dict[str, Any]:
+def run(name: str, seed: int, learning_rate: float, budget: Budget) -> dict[str, Any]:
     """Trains until the budgets are used up; the line of the results."""
     torch.set_num_threads(1)
-    config = settings_of(name, seed, overrides)
+    config = settings_of(name, seed, learning_rate)
     with tempfile.TemporaryDirectory() as folder:
         parts = build(config)
         planned = plan_summary(config)
@@ -118,22 +122,20 @@ def run(name: str, seed: int, overrides: Sequence[str], budget: Budget) -> dict[
         meter.trainer = make_trainer(config, parts, Path(folder), cast(Tracking, meter))
         meter.trainer.train()
     return {
-        **line_key(name, seed, overrides, config),
-        "learning_rate": config.optimizer.learning_rate,
+        **line_key(config, name),
         "algorithm": {kind: getattr(config, kind)["name"] for kind in ("sampler", "advantage", "loss")},
         "curve": [asdict(point) for point in meter.curve],
     }
 
 
-def line_key(name: str, seed: int, overrides: Sequence[str], config: RunConfig) -> dict[str, Any]:
+def line_key(config: RunConfig, name: str) -> dict[str, Any]:
     """What tells one run from another."""
     settings = hashlib.sha256(to_yaml(config).encode()).hexdigest()[:12]
-    return {"config": name, "seed": seed, "overrides": list(overrides), "settings": settings}
+    return {"config": name, "seed": config.seed, "learning_rate": config.optimizer.learning_rate, "settings": settings}
 
 
-def is_done(key: Mapping[str, Any], results: Path) -> bool:
-    lines = results.read_text("utf-8").splitlines() if results.exists() else []
-    return any(all(json.loads(line)[name] == value for name, value in key.items()) for line in lines)
+def lines_of(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in results.read_text("utf-8").splitlines()] if results.exists() else []
 
 
 def lab_of(name: str) -> str:
@@ -146,39 +148,51 @@ def compared(lab: str) -> list[str]:
     return [n for n in shipped_names() if n.startswith("lab/") and lab_of(n) == lab]
 
 
+def best_rate(name: str) -> float:
+    """The learning rate that ended highest when the config was tuned."""
+    tuned = [line for line in lines_of(TUNING) if line["config"] == name]
+    if not tuned:
+        raise SystemExit(f"{name} is not tuned yet: run with --tune first")
+    return float(max(tuned, key=lambda line: line["curve"][-1]["score"])["learning_rate"])
+
+
+def write_all(wanted: Sequence[tuple[str, int, float]], budget: Budget, results: Path, workers: int) -> None:
+    """Makes the runs that are not in the results yet, and says how each ended."""
+    keys = [line_key(settings_of(*one), one[0]) for one in wanted]
+    done = [{name: line[name] for name in keys[0]} for line in lines_of(results)]
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        new = [one for one, key in zip(wanted, keys, strict=True) if key not in done]
+        futures = {pool.submit(run, *one, budget): one for one in new}
+        for future in as_completed(futures):
+            name, seed, rate = futures[future]
+            said = f"{name} seed {seed} at {rate:.4g}"
+            if error := future.exception():
+                print(f"{said} FAILED: {error}", flush=True)
+                continue
+            line = future.result()
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            last = line["curve"][-1]
+            print(f"{said}: {last['score']:.3f} after {last['seconds']} s, {last['calls']} calls", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lab", choices=sorted(BUDGETS))
-    parser.add_argument("--configs", nargs="+", help="shipped names; every one that trains on the lab by default")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every config")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0], help="factors of each config's learning rate")
-    parser.add_argument("--share", type=float, default=1.0, help="of the budgets")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "compare.jsonl")
+    parser.add_argument("--configs", nargs="+", help="shipped names; every lab/ one that trains on the lab by default")
+    parser.add_argument("--tune", action="store_true", help="try learning rates")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
-    whole = BUDGETS[options.lab]
-    budget = Budget(round(whole.calls * options.share), whole.seconds * options.share)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    runs = [
-        (name, seed, [*options.set, f"optimizer.learning_rate={load_config(name).optimizer.learning_rate * factor:.4g}"]
-         if factor != 1 else options.set)
-        for seed in options.seeds for name in options.configs or compared(options.lab) for factor in options.rates
-    ]  # fmt: skip
-    wanted = [one for one in runs if not is_done(line_key(*one, settings_of(*one)), options.results)]
-    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
-        futures = {pool.submit(run, *one, budget): one for one in wanted}
-        for future in as_completed(futures):
-            name, seed, overrides = futures[future]
-            if error := future.exception():
-                print(f"{name} seed {seed} FAILED: {error}", flush=True)
-                continue
-            line = future.result()
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            last = line["curve"][-1]
-            used = f"{last['seconds']} s, {last['calls']} calls"
-            print(f"{name} {' '.join(overrides)} seed {seed}: {last['score']:.3f} after {used}", flush=True)
+    names, budget = options.configs or compared(options.lab), BUDGETS[options.lab]
+    RESULTS.parent.mkdir(exist_ok=True)
+    if options.tune:
+        rates = {name: load_config(name).optimizer.learning_rate for name in names}
+        wanted = [(name, TUNING_SEED, rates[name] * factor) for name in names for factor in FACTORS]
+        budget = Budget(round(budget.calls * TUNING_SHARE), budget.seconds * TUNING_SHARE)
+        write_all(wanted, budget, TUNING, options.workers)
+    else:
+        best = {name: best_rate(name) for name in names}
+        write_all([(name, seed, best[name]) for seed in SEEDS for name in names], budget, RESULTS, options.workers)
 
 
 if __name__ == "__main__":

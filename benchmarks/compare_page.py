@@ -6,11 +6,10 @@ What stands between the marks `<!-- compare LAB -->` and `<!-- end -->` of the p
 docs/images/compare_LAB.png. A score at a budget lies on the line between the two evaluations around it.
 """
 
-import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from compare import BUDGETS, ROOT, lab_of
+from compare import BUDGETS, RESULTS, ROOT, SEEDS, lab_of, lines_of
 
-SEEDS = (0, 1, 2)
 BEST = 8  # curves of a plot
 
 
@@ -30,34 +28,35 @@ class Algorithm:
 
     name: str
     parts: str  # sampler, advantage, loss
+    learning_rate: float
     curves: tuple[tuple[Mapping[str, Any], ...], ...]
 
-    def at(self, axis: str, budget: float, score: str) -> list[float]:
+    def at(self, axis: str, budget: float) -> list[float]:
         """The score of each seed when so much of `axis` was used."""
-        return [_between(curve, axis, budget, score) for curve in self.curves]
+        return [_between(curve, axis, budget) for curve in self.curves]
 
 
-def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float, score: str) -> float:
+def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> float:
     before = curve[0]
     for point in curve:
         if point[axis] >= budget:
             share = (budget - before[axis]) / max(point[axis] - before[axis], 1e-9)
-            return float(before[score] + share * (point[score] - before[score]))
+            return float(before["score"] + share * (point["score"] - before["score"]))
         before = point
-    return float(before[score])
+    return float(before["score"])
 
 
-def algorithms(lab: str, results: Path) -> list[Algorithm]:
-    """Those whose runs of all seeds are there, with the settings that their files have now."""
+def algorithms(lab: str) -> list[Algorithm]:
+    """Those whose runs of all seeds are there; of two runs with one seed the later."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
-    for line in results.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        if not row["overrides"] and row["seed"] in SEEDS and lab_of(row["config"]) == lab:
-            found.setdefault(row["config"], {})[row["seed"]] = row  # a later line is of later settings
+    for row in lines_of(RESULTS):
+        if lab_of(row["config"]) == lab:
+            found.setdefault(row["config"], {})[row["seed"]] = row
     return [
         Algorithm(
             name.removeprefix("lab/"),
             " · ".join(f"`{part}`" for part in rows[SEEDS[0]]["algorithm"].values()),
+            rows[SEEDS[0]]["learning_rate"],
             tuple(tuple(rows[seed]["curve"]) for seed in SEEDS),
         )
         for name, rows in found.items()
@@ -68,11 +67,12 @@ def algorithms(lab: str, results: Path) -> list[Algorithm]:
 def table(lab: str, rows: Sequence[Algorithm]) -> str:
     """Best first, by the score at the budget of seconds."""
     budget = BUDGETS[lab]
-    lines = [["algorithm", "sampler · advantage · loss", f"at {budget.calls:,} calls", f"at {budget.seconds:g} s"]]
-    for row in sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds, "score"))):
-        cells = [f"`{row.name}`", row.parts, _spread(row.at("calls", budget.calls, "score")),
-                 _spread(row.at("seconds", budget.seconds, "score"))]  # fmt: skip
-        lines.append(cells)
+    lines = [
+        ["algorithm", "sampler · advantage · loss", "rate", f"at {budget.calls:,} calls", f"at {budget.seconds:g} s"]
+    ]
+    for row in sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds))):
+        at = [_spread(row.at(axis, limit)) for axis, limit in asdict(budget).items()]
+        lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", *at])
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -84,7 +84,7 @@ def _spread(values: Sequence[float]) -> str:
 def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
     """Held-out score against calls and seconds: the best in colour, all others in grey."""
     budget = BUDGETS[lab]
-    order = sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds, "score")))
+    order = sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds)))
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, (name, limit, label) in zip(
         axes,
@@ -93,7 +93,7 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
     ):
         places = [limit * step / 40 for step in range(41)]
         for number, row in reversed(list(enumerate(order))):
-            seeds = [row.at(name, place, "score") for place in places]
+            seeds = [row.at(name, place) for place in places]
             mean = [statistics.mean(values) for values in seeds]
             is_best = number < BEST
             style = {"color": f"C{number}", "label": row.name, "linewidth": 1.8} if is_best else {"color": "0.8"}
@@ -111,18 +111,24 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
     plt.close(figure)
 
 
+def with_body(text: str, lab: str, body: str) -> str:
+    """The page with `body` between the marks of a lab."""
+    marked = rf"(<!-- compare {lab} -->\n).*?(<!-- end -->)"
+    text, count = re.subn(marked, lambda match: match[1] + body + match[2], text, flags=re.DOTALL)
+    assert count == 1, f"docs/lab.md has {count} places for the {lab} lab"
+    return text
+
+
 def main() -> None:
-    page, results = ROOT / "docs" / "lab.md", ROOT / "benchmarks" / "results" / "compare.jsonl"
+    page = ROOT / "docs" / "lab.md"
     text = page.read_text("utf-8")
     for lab in BUDGETS:
-        rows = algorithms(lab, results)
+        rows = algorithms(lab)
         if not rows:
             continue
         plot(lab, rows, ROOT / "docs" / "images" / f"compare_{lab}.png")
-        marked = rf"(<!-- compare {lab} -->\n).*?(<!-- end -->)"
         body = f"![held-out scores on the {lab} lab](images/compare_{lab}.png)\n\n{table(lab, rows)}\n"
-        text, count = re.subn(marked, lambda match, body=body: match[1] + body + match[2], text, flags=re.DOTALL)
-        assert count == 1, f"docs/lab.md has {count} places for the {lab} lab"
+        text = with_body(text, lab, body)
     page.write_text(text, "utf-8")
 
 
