@@ -4,7 +4,7 @@ import argparse
 import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from _common import Clock, emit, trainer_of
 from torch import Tensor
 
-from mmrl.collect import Collector, Draw
+from mmrl.collect import Asked, Collector
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Rollout
 from mmrl.scoring import RewardTerm
@@ -50,7 +50,7 @@ class TimedCollector(Collector):
 
     sampling: list[float] = field(default_factory=list)
 
-    def _rollout(self, chunk: list[Draw]) -> Rollout:  # type: ignore[override]
+    def _rollout(self, chunk: Sequence[Asked]) -> Rollout:
         clock = Clock()
         rollout = super()._rollout(chunk)
         self.sampling.append(clock())

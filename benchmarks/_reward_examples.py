@@ -17,7 +17,7 @@ from mmrl.plugins import build, names
 from tests.rewards.example import Example
 from tests.rewards.pictures import Shown
 
-OF_ONE_SIZE = {"shapes"}  # judges images of its lab and no others: 32 x 32
+OF_ONE_SIZE = {"shapes", "soft_shapes"}  # judge images of their lab and no others: 32 x 32
 LAB_MIXES: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
 
 

@@ -1,13 +1,20 @@
-"""Parts of mmrl that keep the time, so that an iteration can be told apart into phases."""
+"""An iteration of mmrl told apart into phases, by parts of mmrl that keep the time."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
-from _common import Clock
+from _common import Clock, Seconds
 from torch import Tensor
 
+from mmrl.batches import batch_of
+from mmrl.config import RunConfig
 from mmrl.data import Rollout
+from mmrl.keys import GroupKey
 from mmrl.modalities.sd3 import StableDiffusion3
+from mmrl.parts import build, make_trainer
 from mmrl.scoring import Judgement, Scorer
+from mmrl.trainer import Trainer
+from mmrl.update import Updater, select_groups, views_of
 
 
 class TimedPolicy(StableDiffusion3):
@@ -33,3 +40,38 @@ class TimedScorer(Scorer):
         judgement = super().judge(rollout, iteration)
         self.seconds.append(clock())
         return judgement
+
+
+@dataclass
+class MmrlIteration:
+    """Times mmrl's collector and updater."""
+
+    trainer: Trainer
+    policy: TimedPolicy
+    scorer: TimedScorer
+    number: int = 0
+
+    @classmethod
+    def of(cls, config: RunConfig, folder: Path) -> "MmrlIteration":
+        parts = build(config)
+        settings = {item.name: getattr(parts.policy, item.name) for item in fields(StableDiffusion3) if item.init}
+        policy, scorer = TimedPolicy(**settings), TimedScorer(parts.scorer.terms)
+        trainer = make_trainer(config, replace(parts, policy=policy, scorer=scorer), folder)
+        policy.conditioning([prompt.text for prompts in parts.prompts.sets for prompt in prompts])  # as in a later pass
+        return cls(trainer, policy, scorer)
+
+    def __call__(self) -> Seconds:
+        trainer, self.policy.decoding = self.trainer, 0.0
+        self.scorer.seconds.clear()
+        trainer.optimizer.zero_grad()
+        clock = Clock()
+        collected = trainer.collector(self.number, trainer.sampling_weights)
+        collecting = clock()
+        rollout, batch = collected.rollout, batch_of(collected, trainer.advantage, trainer.engine.device)
+        rows, part = select_groups(batch, collected.kept)
+        views = views_of(trainer.loss, rollout, rows, part, GroupKey(trainer.config.seed, self.number, 0))
+        updater = Updater(self.policy, trainer.loss, trainer.engine, trainer.config.updates.micro_batch)
+        updater.accumulate(rollout, views, part, "itself")
+        apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
+        self.number += 1
+        return {**apart, "rollout": collecting - apart["decoding"] - apart["scoring"]}

@@ -8,37 +8,40 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
 
+Seconds = tuple[float, float]  # on the clock, and of this process's work
 GO, OUT = sys.stdin, os.fdopen(os.dup(1), "w")
 
 
-def now():
+def now() -> Seconds:
     return time.perf_counter(), time.process_time()
 
 
-def later(seconds, start):
-    return tuple(total + end - begin for total, end, begin in zip(seconds, now(), start, strict=True))
+def later(seconds: Seconds, start: Seconds) -> Seconds:
+    clock, work = (total + end - begin for total, end, begin in zip(seconds, now(), start, strict=True))
+    return clock, work
 
 
-class TimedTrainer(GRPOTrainer):
+class TimedTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not in this environment
     """Stops before each optimizer step, and tells forward and backward passes from generation and scoring."""
 
     calls = 0
-    whole = before = (0.0, 0.0)  # seconds on the clock, and of this process's work
+    whole = before = (0.0, 0.0)
 
-    def _prepare_inputs(self, generation_batch):
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
         start = now()
         prepared = super()._prepare_inputs(generation_batch)
         self.before = later(self.before, start)
         return prepared
 
-    def training_step(self, *args, **kwargs):
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
         if self.calls % self.args.gradient_accumulation_steps == 0:
             if not GO.readline():
                 sys.exit()
@@ -54,7 +57,7 @@ class TimedTrainer(GRPOTrainer):
         return loss
 
 
-def unlike(completions, **columns):
+def unlike(completions: list[Any], **columns: Any) -> list[float]:
     """Another reward for each member of a group."""
     return [float(number) for number in range(len(completions))]
 

@@ -12,26 +12,23 @@ Bars: one random step after a shared prefix of 2: update >= 7x, rollout + update
 import copy
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from _common import Clock, Seconds, argument_parser, emit, in_turns, median_ratio, median_seconds
-from _timed import TimedPolicy, TimedScorer
+from _timed import MmrlIteration
 from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
 from mmrl import labs
-from mmrl.config import RunConfig, load_config
+from mmrl.config import load_config
 from mmrl.keys import GroupKey, normal
 from mmrl.labs.shapes.world import verify
-from mmrl.modalities.sd3 import StableDiffusion3
-from mmrl.parts import build, make_trainer
 from mmrl.prompts import PromptStream
-from mmrl.trainer import Trainer, select_groups
-from mmrl.update import Updater
+from mmrl.trainer import Trainer
 
 GROUPS, MEMBERS, STEPS = 8, 24, 10
 CASES = {  # random steps, and the initial latents of a group
@@ -205,53 +202,17 @@ class PlainIteration:
         return Noise(root, {n: torch.cat([normal(key.seed_for("step", n), shape) for key in keys]) for n in is_random})
 
 
-@dataclass
-class MmrlIteration:
-    """Times mmrl's collector and updater."""
-
-    trainer: Trainer
-    policy: TimedPolicy
-    scorer: TimedScorer
-    number: int = 0
-
-    @classmethod
-    def of(cls, case: str, folder: Path, threads: int) -> "MmrlIteration":
-        is_random, roots = CASES[case]
-        window = f"{{mode: range, first: {is_random.start}, last: {is_random.stop}}}"
-        config = load_config("quickstart_policy_gradient", [
-            f"threads={threads}", f"group_size={MEMBERS}", f"prompts_per_iteration={GROUPS}",
-            "sampler={name: flow_sde, sigmas: uniform, noise_level: 0.7}", f"sampler.num_steps={STEPS}",
-            f"sampler.share_noise={str(roots == 1).lower()}", f"sampler.window={window}",
-            "loss={name: grpo}", "advantage={name: grpo, std: centred_batch}",
-            f"updates.micro_batch={GROUPS * MEMBERS}",
-        ])  # fmt: skip
-        return cls.of_config(config, folder)
-
-    @classmethod
-    def of_config(cls, config: RunConfig, folder: Path) -> "MmrlIteration":
-        parts = build(config)
-        settings = {item.name: getattr(parts.policy, item.name) for item in fields(StableDiffusion3) if item.init}
-        policy, scorer = TimedPolicy(**settings), TimedScorer(parts.scorer.terms)
-        trainer = make_trainer(config, replace(parts, policy=policy, scorer=scorer), folder)
-        policy.conditioning([prompt.text for prompts in parts.prompts.sets for prompt in prompts])  # as in a later pass
-        return cls(trainer, policy, scorer)
-
-    def __call__(self) -> Seconds:
-        trainer, self.policy.decoding = self.trainer, 0.0
-        self.scorer.seconds.clear()
-        trainer.optimizer.zero_grad()
-        clock = Clock()
-        collected = trainer.collector(self.number, trainer.sampling_weights)
-        collecting = clock()
-        rollout, batch = collected.rollout, trainer._batch(collected)
-        assert rollout is not None and batch is not None
-        rows, part = select_groups(batch, collected.kept)
-        views = trainer.loss.views(rollout, rows, GroupKey(trainer.config.seed, self.number, 0))
-        updater = Updater(self.policy, trainer.loss, trainer.engine, trainer.config.updates.micro_batch)
-        updater.accumulate(rollout, views, part, "itself")
-        apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
-        self.number += 1
-        return {**apart, "rollout": collecting - apart["decoding"] - apart["scoring"]}
+def mmrl_iteration(case: str, folder: Path, threads: int) -> MmrlIteration:
+    is_random, roots = CASES[case]
+    window = f"{{mode: range, first: {is_random.start}, last: {is_random.stop}}}"
+    config = load_config("quickstart_policy_gradient", [
+        f"threads={threads}", f"group_size={MEMBERS}", f"prompts_per_iteration={GROUPS}",
+        "sampler={name: flow_sde, sigmas: uniform, noise_level: 0.7}", f"sampler.num_steps={STEPS}",
+        f"sampler.share_noise={str(roots == 1).lower()}", f"sampler.window={window}",
+        "loss={name: grpo}", "advantage={name: grpo, std: centred_batch}",
+        f"updates.micro_batch={GROUPS * MEMBERS}",
+    ])  # fmt: skip
+    return MmrlIteration.of(config, folder)
 
 
 def gradient_difference(trainer: Trainer, plain: Plain) -> float:
@@ -264,7 +225,7 @@ def gradient_difference(trainer: Trainer, plain: Plain) -> float:
 
 def measure(case: str, num_pairs: int, threads: int, folder: Path) -> None:
     """Runs one case and prints its line."""
-    mmrl = MmrlIteration.of(case, folder, threads)
+    mmrl = mmrl_iteration(case, folder, threads)
     plain = PlainIteration(Plain(STEPS), copy.deepcopy(mmrl.trainer.collector.prompts), case)
     pairs = in_turns(plain, mmrl, num_pairs)
     difference = gradient_difference(mmrl.trainer, plain.plain)

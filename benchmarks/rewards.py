@@ -9,7 +9,7 @@ at most 1.15 of the longer of the two.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -18,9 +18,11 @@ import torch
 from _common import Clock, Seconds, argument_parser, emit, in_turns, median_ratio
 from _overlap import add_options, measure_overlap
 from _reward_examples import all_mixes, batch_for, cheap_rewards, scores_for
+from torch import Tensor
 
 from mmrl.answers import ParseError, extract, read_span
 from mmrl.contracts import Reward, RewardBatch
+from mmrl.data import Scores
 from mmrl.reward_batches import select, units_of
 from mmrl.rewards._places import answered_boxes, answered_clicks
 
@@ -92,17 +94,17 @@ def given_actions(batch: RewardBatch) -> RewardBatch:
     return replace(batch, outputs=replace(batch.outputs, actions=tuple(answered_clicks(batch, None))))
 
 
+def _totals(parts: Sequence[Scores]) -> list[Tensor]:
+    return [part.total for part in parts]
+
+
 def measure_mixes(samples: int, pairs: int) -> None:
     """One JSON line for each mix: all samples against the loop over them, or over groups where it compares those."""
     for name, mix in all_mixes():
         scores = scores_for(samples, mix)
         units = scores.group.unique() if mix.is_relative else torch.arange(samples)
         alone = [scores.select(scores.group == unit if mix.is_relative else unit[None]) for unit in units]
-        measured = in_turns(
-            lambda alone=alone: timed(lambda: [one.total for one in alone]),  # type: ignore[misc]
-            lambda scores=scores: timed(lambda: scores.total),  # type: ignore[misc]
-            pairs,
-        )
+        measured = in_turns(partial(timed, partial(_totals, alone)), partial(timed, partial(_totals, [scores])), pairs)
         emit(
             "mixes",
             mix=name,

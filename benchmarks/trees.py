@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from _common import argument_parser, emit, in_turns, median_ratio, median_seconds
-from flow_iteration import MmrlIteration
+from _timed import MmrlIteration
 
 from mmrl.config import load_config
 
@@ -32,7 +32,7 @@ def iteration(side: str, folder: Path, threads: int) -> MmrlIteration:
         f"threads={threads}", f"group_size={LEAVES}", f"prompts_per_iteration={GROUPS}", f"sampler={sampler}",
         f"sampler.num_steps={STEPS}", f"advantage={advantage}", "updates.micro_batch=128",
     ])  # fmt: skip
-    return MmrlIteration.of_config(config, folder / side)
+    return MmrlIteration.of(config, folder / side)
 
 
 def calls(side: MmrlIteration) -> dict[str, int]:
