@@ -119,14 +119,6 @@ def with_body(text: str, lab: str, body: str) -> str:
     return text
 
 
-def with_body(text: str, lab: str, body: str) -> str:
-    """The page with `body` between the marks of a lab."""
-    marked = rf"(<!-- compare {lab} -->\n).*?(<!-- end -->)"
-    text, count = re.subn(marked, lambda match: match[1] + body + match[2], text, flags=re.DOTALL)
-    assert count == 1, f"docs/lab.md has {count} places for the {lab} lab"
-    return text
-
-
 def main() -> None:
     page = ROOT / "docs" / "lab.md"
     text = page.read_text("utf-8")
