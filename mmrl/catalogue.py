@@ -18,6 +18,8 @@ def rows(kind: str) -> list[dict[str, Any]]:
     """One row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
     if kind == "configs":
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
+    if not kind:
+        raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
         raise ConfigError(f"there is nothing called {kind!r} to list{plugins.did_you_mean(kind, KINDS)}")
     if kind == "layouts":
@@ -78,5 +80,5 @@ def _first_sentence(name: str) -> str:
     lines = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.removeprefix("#").strip() for line in comment)
-    sentence = re.split(r"(?<!et al)\. ", text, maxsplit=1)[0]
+    sentence = re.split(r"(?<!et al)(?<!\bDr)\. ", text, maxsplit=1)[0]
     return sentence.removesuffix(".") + "."

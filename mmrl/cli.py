@@ -115,7 +115,7 @@ def check(
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help="configs, layouts, labs, or a kind of plug-ins: rewards ...")],
+    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one it says which.")] = "",
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind."""

@@ -37,7 +37,7 @@ def test_every_shipped_config_is_listed_with_the_first_sentence_of_its_comment()
         "Flow-GRPO on Stable Diffusion 3.5 Medium: CLIP reward, Flow-SDE sampling, LoRA."  # the dot of 3.5 ends nothing
     )
     assert rows["quickstart_policy_gradient"].endswith("averaged weights.")  # the end of the line ends it too
-    assert not any(summary.endswith("et al.") for summary in rows.values())
+    assert not any(summary.endswith(("et al.", "Dr.")) for summary in rows.values())
 
 
 def test_layouts_and_labs_with_their_splits_are_listed() -> None:
@@ -69,3 +69,8 @@ def test_a_reward_without_ends_has_none_in_its_range() -> None:
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         catalogue.rows(kind)
+
+
+def test_a_list_without_a_kind_says_which_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"list needs a kind: configs, modalities, samplers, .*, layouts, labs"):
+        catalogue.rows("")
