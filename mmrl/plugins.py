@@ -139,7 +139,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         error: what pydantic found. place: how the user calls the whole that was checked.
         owner: the dataclass or pydantic model that was checked. beside: settings allowed next to its fields.
     """
-    lines = []
+    lines: list[str] = []
+    unknown: dict[tuple[str, str], list[str]] = {}  # by the section and the fields that it has
     problems = error.errors(include_url=False)
     for problem in problems:
         location = problem["loc"]
@@ -148,10 +149,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             path, classes = _locate(location[:-1], owner)
             wrong, known = str(location[-1]), [*_settings(classes[0]), *(() if path else beside)]
-            lines.append(
-                f"{'.'.join([place, *path])} has no field {wrong!r}{near(wrong, known)}; "
-                f"its fields are {', '.join(known) or 'none'}"
-            )
+            section = ".".join([place, *path]), ", ".join(known) or "none"
+            unknown.setdefault(section, []).append(f"{wrong!r}{near(wrong, known)}")
             continue
         where = ".".join([place, *_locate(location, owner)[0]])
         if problem["type"] == "missing":
@@ -159,6 +158,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         else:
             message = _in_yaml(problem["msg"])
             lines.append(f"{where}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}"))
+    for (where, allowed), all_wrong in unknown.items():
+        lines.append(f"{where} has no field {' and no '.join(all_wrong)}; its fields are {allowed}")
     return "\n".join(lines)
 
 

@@ -113,6 +113,10 @@ def test_an_unknown_field_brings_the_nearest_and_all_fields() -> None:
     assert refusal(noise_level=1, nose_level=0.7) == (
         f"HERE has no field 'nose_level' (did you mean 'noise_level'?); its fields are {fields_of_sharpness}"
     )
+    assert refusal(noise_level=1, nose_level=0.7, beta=1) == (
+        "HERE has no field 'nose_level' (did you mean 'noise_level'?) and no 'beta'; "
+        f"its fields are {fields_of_sharpness}"
+    )
     assert refusal(noise_level=1, loaded=0) == f"HERE has no field 'loaded'; its fields are {fields_of_sharpness}"
 
 
