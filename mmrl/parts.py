@@ -26,6 +26,13 @@ from mmrl.scoring import Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import OF_REWARD, Trainer
 
+# What a user's own plug-in must have; rewards are looked at where they are mixed.
+_HAS = {
+    "sampler": ("draws", "plan"),
+    "advantage": ("min_group_size", "__call__"),
+    "loss": ("kind", "scope", "needs", "old_decay", "views", "coefficients", "measure", "__call__"),
+}
+
 
 def build(config: RunConfig) -> Parts:
     """Every plug-in of the config, checked: fast, nothing is loaded but the prompts.
@@ -43,9 +50,16 @@ def build(config: RunConfig) -> Parts:
         prompts=_stream(config, scorer, sampler),
         evaluation=_evaluation(config),
     )
+    for kind, has in _HAS.items():
+        _refuse_half(kind, getattr(config, kind)["name"], getattr(parts, kind), has)
     check_pairs(config, parts)
     check_groups(config, parts)
     return parts
+
+
+def _refuse_half(kind: str, name: str, plugin: object, has: tuple[str, ...]) -> None:
+    if lacking := [part for part in has if not hasattr(plugin, part)]:
+        raise ConfigError(f"{name!r} is no {kind}: it has no {', '.join(lacking)} (see mmrl/contracts.py)")
 
 
 def resolve_lab(settings: Plugin) -> Plugin:

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from mmrl import checkpoint
+from mmrl.config import load_config
+from mmrl.errors import ConfigError
+from mmrl.parts import build
 from mmrl.plugins import KINDS
 from mmrl.run import train
 from mmrl.start import new_run
@@ -153,3 +156,22 @@ def test_a_plug_in_of_ones_own_trains_two_iterations(
     assert any(not torch.equal(tensor, first[name]) for name, tensor in last.items())
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 2] and all(row["reward/mean"] is not None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("sampler", "is no sampler: it has no draws, plan"),
+        ("advantage", "is no advantage: it has no min_group_size, __call__"),
+        ("loss", "is no loss: it has no kind, scope, needs, old_decay, views, coefficients, measure, __call__"),
+    ],
+)
+def test_a_class_that_is_no_plug_in_is_refused_before_anything_is_loaded(
+    kind: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half.py").write_text("from dataclasses import dataclass\n\n@dataclass\nclass Half:\n    x: int = 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "half", raising=False)
+    config = load_config("lab/reinforce", [f"{kind}={{name: 'half:Half'}}"])
+    with pytest.raises(ConfigError, match=f"'half:Half' {message} "):
+        build(config)

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -13,11 +14,11 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from mmrl import config, group_settings, plugins, trackers
+from mmrl import config, group_settings, parts, plugins, trackers
 from mmrl.actions import Action
 from mmrl.advantages._inner import Wrapper
 from mmrl.contracts import Reward, RewardBatch
-from mmrl.data import Outputs, Prompt
+from mmrl.data import Outputs, Prompt, Scores
 from mmrl.losses._decisions import DecisionLoss
 from mmrl.losses._denoising import DenoisingLoss
 from mmrl.losses._log_ratios import AnchoredLoss
@@ -231,7 +232,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", ["README.md", "gui.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)[0]
     names: dict[str, Any] = {"__name__": "my_rewards"}
     exec(compile(code, page, "exec"), names)
     (reward,) = [value for value in names.values() if hasattr(value, "granularity")]
@@ -243,3 +244,21 @@ def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     batch = RewardBatch(prompts, outputs, number, number, number, (0, 1, 2), 0, torch.Generator())
     expected = {"README.md": [1, 1 / 3, 0], "gui.md": [1, 0, 0]}[page]
     torch.testing.assert_close(reward().score(batch), torch.tensor(expected, dtype=torch.float32))
+
+
+def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(# my_parts.py\n.*?)^```$", text, re.M | re.S)
+    command = re.findall(r"^mmrl train (lab/.*)$", text, re.M)
+    assert len(code) == len(command) == 1
+    (tmp_path / "my_parts.py").write_text(code[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    name, *overrides = shlex.split(command[0])
+    built = parts.build(config.load_config(name, overrides))
+    valid, group = torch.tensor([True, True, True, False]), torch.zeros(4, dtype=torch.int64)
+    values = torch.tensor([[1.0], [0.0], [0.2], [9.0]])
+    scores = Scores(values, ("shapes",), (1.0,), valid, group, episode=torch.arange(4), turn=group)
+    torch.testing.assert_close(built.advantage(scores), torch.tensor([1.0, -1.0, -1.0, 0.0]))
+    assert built.loss.most == 0.5  # type: ignore[attr-defined]
