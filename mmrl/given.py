@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Draws, Modality
+from mmrl.contracts import ConfigError, Draws, Loss, Modality
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.media import Picture, as_tensor
@@ -83,6 +83,16 @@ def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> Non
             )
         if wrong := [type(one).__name__ for one in given if not _is(one, kind)]:
             raise ConfigError(f"{where} brings outputs of type {wrong[0]}, and the policy makes {named}")
+
+
+def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
+    """Raises ConfigError for a loss that reads noise levels of a grid, where all outputs are given and none has one."""
+    is_drawn = not isinstance(plan, GivenPlan) or plan.drawn is not None
+    if not is_drawn and getattr(loss, "reads_levels", False) and not getattr(policy, "has_levels", False):
+        raise ConfigError(
+            "loss.sigmas is 'grid', but outputs that are given have no sampler with noise levels, and a flow has none "
+            "of its own; set it to uniform, stratified or logit_normal"
+        )
 
 
 def _is(output: Any, kind: Any) -> bool:

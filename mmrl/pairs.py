@@ -9,7 +9,7 @@ from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, Sample
 from mmrl.correction import refuse_trees
 from mmrl.data import Prompt, WeightsName
 from mmrl.dense import DENSE
-from mmrl.given import GivenPlan, check_given
+from mmrl.given import GivenPlan, check_given, check_levels
 from mmrl.gradients import check_gradients, check_steps, reads_gradients
 from mmrl.keys import GroupKey
 from mmrl.plans import GroupPlan
@@ -71,7 +71,7 @@ def example_plan(sampler: Sampler, group_size: int, policy: Modality) -> GroupPl
     try:
         end = 0.0 if getattr(policy, "ends_clean", True) else 0.01
         plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.draws), GroupKey(0, 0, 0), group_size)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
     return plan
 
@@ -119,6 +119,7 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
         )
     refuse_single_draws(parts.loss, plan, config.loss["name"], config.sampler["name"])
     check_given(plan, [prompt for prompts in parts.prompts.sets for prompt in prompts], parts.policy.draws)
+    check_levels(plan, parts.loss, parts.policy)
     _check_old(config, parts, plan)
     check_controls(parts.scorer, plan, "sampler")
     _check_comparison(config, parts, plan)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+SMALLEST_STD = 1e-15  # its square, which log-probs divide by, is still one of float32
+
 
 @dataclass(frozen=True)
 class Transition:
@@ -20,6 +22,8 @@ class Transition:
     def __post_init__(self) -> None:
         if not self.std >= 0:
             raise ValueError(f"the standard deviation of a step must be at least 0, got {self.std}")
+        if 0 < self.std < SMALLEST_STD:
+            raise ValueError(f"the noise of a step, of standard deviation {self.std:g}, is too small for float32")
 
     def mean(self, latents: Tensor, velocity: Tensor) -> Tensor:
         """Mean of the next latents, the shape of `latents`."""

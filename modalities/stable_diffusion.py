@@ -26,6 +26,7 @@ class StableDiffusion(PipelinePolicy):
     """
 
     ends_clean: ClassVar[bool] = False  # a checkpoint's own grid may end above 0, and then its last step may be random
+    has_levels: ClassVar[bool] = True  # those of its timesteps, also of images that no sampler drew
     family: ClassVar[tuple[str, str]] = ("stable_diffusion", "Stable Diffusion 1 or 2")
     pipeline_class: ClassVar[str] = "StableDiffusionPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType(

@@ -171,6 +171,7 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
             {"loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
             r"loss 'awm' compares with the weights that drew the rollout.* set loss.decay to {slope: 0}",
         ),
+        ({"loss": {"name": "sft", "sigmas": "grid"}}, "loss.sigmas is 'grid', but outputs that are given have no"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_weight_is_loaded(changes: dict[str, Any], message: str) -> None:

@@ -2,11 +2,15 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+from mmrl.contracts import ConfigError
+from mmrl.pairs import example_plan
 from mmrl.plans import Fork, Plan, Step, Transition
+from mmrl.samplers.dance_sde import DanceSDE
 
 EULER = Transition(1.0, -0.1, 0.0)
 NOISY = Transition(0.9, -0.1, 0.2)
@@ -144,3 +148,20 @@ def test_a_plan_may_end_after_its_own_path() -> None:
 def test_forks_that_leave_no_state_of_their_path_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_noise_that_float32_would_lose_is_refused() -> None:
+    with pytest.raises(ValueError, match="standard deviation 1e-30, is too small for float32"):
+        Transition(1.0, -0.1, 1e-30)
+    assert torch.tensor(Transition(1.0, -0.1, 1e-15).std).square() > 0
+
+
+class _Latents:
+    draws = "latents"
+
+
+def test_noise_beyond_all_numbers_is_the_users_mistake() -> None:
+    policy, sampler = _Latents(), DanceSDE(num_steps=4, noise_level=1e300)
+    parts: tuple[Any, ...] = (sampler, 2, policy)
+    with pytest.raises(ConfigError, match="the sampler cannot draw a group of 2"):
+        example_plan(*parts)

@@ -75,6 +75,11 @@ class DenoisingLoss:
         weights: dict[WeightsName, float] = {"reference": self.reference_weight, "averaged": self.averaged_weight}
         return {which: weight for which, weight in weights.items() if weight > 0}
 
+    @property
+    def reads_levels(self) -> bool:
+        """Whether it needs a rollout that says its noise levels."""
+        return self.kind == "denoising" and self.sigmas == "grid"
+
     def old_decay(self, iteration: int) -> float | None:
         """Old are the weights that drew the rollout."""
         return None
