@@ -116,7 +116,7 @@ def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
         return tuple(_built(get_args(hint)[0], kind, one, f"{place}.{number}") for number, one in enumerate(value))
     if get_origin(hint) is dict and isinstance(value, Mapping):
         return {str(key): _built(get_args(hint)[1], kind, one, f"{place}.{key}") for key, one in value.items()}
-    if not (value is None or isinstance(value, Mapping | str | list | tuple)):
+    if not (value is None or isinstance(value, Mapping | str | list | tuple | int | float)):
         return value  # a plug-in that was built by hand
     if value is None and type(None) in get_args(hint):
         return None

@@ -18,7 +18,8 @@ from mmrl.advantages.rloo import Rloo
 from mmrl.advantages.score import Score
 from mmrl.advantages.seed_grpo import SeedGrpo
 from mmrl.data import Scores
-from mmrl.errors import RunError
+from mmrl.errors import ConfigError, RunError
+from mmrl.plugins import build
 
 GROUP = torch.tensor([4, 4, 4, 4, 1, 1, 1, 6])
 REWARD = torch.tensor([1.0, 1.0, 0.0, 0.5, 0.2, 0.9, 0.4, 1.0])
@@ -89,3 +90,9 @@ def test_wrong_inner_advantages_and_a_missing_reward_are_refused() -> None:
             Dra(inner=inner)
     with pytest.raises(RunError, match="reads the reward 'diversity', got r, response_diversity"):
         Dra(diversity="diversity")(scores())
+
+
+@pytest.mark.parametrize("inner", [3, 0.5, True])
+def test_an_inner_advantage_that_is_a_number_is_refused(inner: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"advantages.dra.inner is a section such as .* of advantages, got {inner}"):
+        build("advantages", {"name": "dra", "inner": inner})
