@@ -1,7 +1,9 @@
 """RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
 
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -57,9 +59,15 @@ def build(config: RunConfig) -> Parts:
     return parts
 
 
-def _refuse_half(kind: str, name: str, plugin: object, has: tuple[str, ...]) -> None:
+def _refuse_half(kind: str, name: str, plugin: Any, has: tuple[str, ...]) -> None:
     if lacking := [part for part in has if not hasattr(plugin, part)]:
         raise ConfigError(f"{name!r} is no {kind}: it has no {', '.join(lacking)} (see mmrl/contracts.py)")
+    if "__call__" in has:
+        try:
+            signature(plugin).bind("scores or measures", "paths or batch")
+        except TypeError as error:
+            takes = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}[kind]
+            raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/contracts.py)") from error
 
 
 def resolve_lab(settings: Plugin) -> Plugin:

@@ -1,11 +1,14 @@
 """What a run logs of its scores: means, spreads, failures, and the groups that teach nothing."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
 from mmrl.episodes import num_failed
+from mmrl.errors import RunError
 from mmrl.numerics import group_std, group_sum
 
 
@@ -57,10 +60,22 @@ def advantages_of(scores: Scores, advantage: Advantage, paths: Paths | None) -> 
     """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
     if scores.mix is not None and scores.mix.is_of_advantages:
         pairs = zip(scores.names, scores.weights, strict=True)
-        own = [weight * advantage(scores.of(name), paths) for name, weight in pairs if weight != 0]
+        own = [weight * _asked(advantage, scores.of(name), paths) for name, weight in pairs if weight != 0]
         # where no weight has risen from 0 yet, nothing is better than anything else
         return torch.stack(own).sum(0) if own else torch.zeros(len(scores.group))
-    return advantage(scores, paths)
+    return _asked(advantage, scores, paths)
+
+
+def _asked(advantage: Advantage, scores: Scores, paths: Paths | None) -> Tensor:
+    """Raises RunError where a class that the user wrote gives something else than advantages."""
+    found: Any = advantage(scores, paths)
+    number = len(scores.group)
+    if isinstance(found, Tensor) and found.is_floating_point() and found.dim() in (1, 2) and len(found) == number:
+        return found
+    got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise RunError(
+        f"advantage {type(advantage).__name__} must give a float tensor [{number}], or [{number}, decisions], got {got}"
+    )
 
 
 def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mmrl.contracts import Differentiable, Evaluations, Loss, LossBatch, LossTerms, Modality, Shardable
 from mmrl.data import Outputs, Rollout, WeightsName, draw_of
 from mmrl.engine import Engine
+from mmrl.errors import RunError
 from mmrl.gradients import carries_back
 from mmrl.keys import GroupKey
 from mmrl.views import View
@@ -201,6 +202,7 @@ class Updater:
         return [which for which in (*others, "reference", "averaged") if which in self.loss.needs]
 
     def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
+        _refuse_other_terms(self.loss, result)
         kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
         total = kept.sum()
         metrics.totals["loss/total"] = metrics.totals["loss/total"] + total.detach()
@@ -222,6 +224,14 @@ class Updater:
             seen["old"] = trained.detach()
         score = None if self.score is None else partial(self.score, rollout)
         return Evaluations(trained, seen.get("old"), seen.get("reference"), seen.get("averaged"), score)
+
+
+def _refuse_other_terms(loss: Loss, result: Any) -> None:
+    """Raises RunError where a class that the user wrote gives something else than terms."""
+    if not isinstance(result, LossTerms) or not isinstance(result.terms, Tensor) or result.terms.dim() != 2:
+        terms = getattr(result, "terms", result)
+        got = f"terms {list(terms.shape)}" if isinstance(terms, Tensor) else type(terms).__name__
+        raise RunError(f"loss {type(loss).__name__} must give LossTerms with terms [samples, decisions], got {got}")
 
 
 def _add_entropy(evaluations: Evaluations, weight: Tensor, metrics: StepMetrics) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from mmrl import checkpoint
 from mmrl.config import load_config
-from mmrl.errors import ConfigError
+from mmrl.errors import ConfigError, RunError
 from mmrl.parts import build
 from mmrl.plugins import KINDS
 from mmrl.run import train
@@ -175,3 +175,46 @@ def test_a_class_that_is_no_plug_in_is_refused_before_anything_is_loaded(
     config = load_config("lab/reinforce", [f"{kind}={{name: 'half:Half'}}"])
     with pytest.raises(ConfigError, match=f"'half:Half' {message} "):
         build(config)
+
+
+def own(kind: str, body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Overrides for a plug-in of one's own that is shipped `grpo` but for its call."""
+    parent = {"advantage": "advantages.grpo", "loss": "losses.grpo"}[kind]
+    (folder / "own.py").write_text(
+        f"from dataclasses import dataclass\nfrom mmrl.{parent} import Grpo\n\n"
+        f"@dataclass(frozen=True)\nclass Own(Grpo):\n    def __call__{body}\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    return [*SMALL, f"{kind}={{name: 'own:Own'}}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        ("advantage", "(self, scores): return scores.total", r"is called with \(scores, paths=None\): too many"),
+        ("loss", "(self, measures, batch, more): return None", r"is called with \(measures, batch\): missing"),
+    ],
+)
+def test_a_plug_in_that_is_called_otherwise_is_refused_before_anything_is_loaded(
+    kind: str, body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(load_config("lab/reinforce", own(kind, body, tmp_path, monkeypatch)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        ("advantage", "(self, scores, paths=None): return 0", "Own must give a float tensor .*, got int"),
+        ("advantage", "(self, scores, paths=None): return scores.total[1:]", r"got torch.float32 \[7\]"),
+        ("advantage", "(self, scores, paths=None): return scores.total > 0", r"got torch.bool \[8\]"),
+        ("loss", "(self, measures, batch): return measures[0].sum()", r"must give LossTerms .*, got terms \[\]"),
+        ("loss", "(self, measures, batch): return None", "must give LossTerms .*, got NoneType"),
+    ],
+)
+def test_what_a_plug_in_gives_is_named_when_it_is_something_else(
+    kind: str, body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RunError, match=message):
+        train(*new_run("lab/reinforce", own(kind, body, tmp_path, monkeypatch), tmp_path / "run"))
