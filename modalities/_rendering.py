@@ -133,13 +133,15 @@ def carry_back(
         gradient: [B, ...] of each sample's score with respect to its last latents.
         network: the velocity, and how many states it sees at a time.
     """
+    trajectory = trajectory.from_the_start()  # states are met where they are shared, whatever steps lie behind
     device, rank = gradient.device, trajectory.is_decision.long().cumsum(1) - 1  # [B, T]: which decision a step is
     found = gradient.new_zeros(int(edges.max()) + 1 if edges.numel() else 0, *gradient.shape[1:])
     for step in reversed(range(trajectory.num_steps)):
         decides = rows[trajectory.is_decision[rows, step]]
         edge, place = edges[decides, rank[decides, step]].unique(return_inverse=True)
         found[edge.to(device)] = _mean_by(gradient[decides.to(device)], place.to(device), len(edge))
-        awaited = rows[trajectory.is_decision[rows, :step].any(1)]  # a decision lies before
+        is_behind = trajectory.is_decision[rows, :step].any(1)
+        awaited = rows[is_behind & (trajectory.node[rows, step] >= 0)]
         if len(awaited):
             at = awaited.to(device)
             gradient = gradient.index_copy(0, at, _pulled_back(trajectory, awaited, step, gradient[at], network))

@@ -1,7 +1,7 @@
 """The states that samples passed through: what gradients of rewards start from, kept only where a loss reads them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,13 @@ class Trajectory:
     def num_steps(self) -> int:
         """T, of the samples with the most."""
         return self.node.shape[1]
+
+    def from_the_start(self) -> "Trajectory":
+        """The same with the first step of each sample in the first column: what several share stands in one column."""
+        absent = (self.node < 0).sum(1, keepdim=True)
+        column = (torch.arange(self.num_steps) + absent) % self.num_steps  # [B, T]
+        tables = {name: getattr(self, name).gather(1, column) for name in ("node", "step", "added", "is_decision")}
+        return replace(self, **tables)
 
     @classmethod
     def join(cls, parts: "Sequence[Trajectory]", num_prompts: Sequence[int]) -> "Trajectory":

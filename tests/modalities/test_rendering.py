@@ -228,6 +228,26 @@ def test_a_forks_states_carry_what_both_ways_say() -> None:
         torch.testing.assert_close(found[first[row]], (each[0] + each[1]) / 2, atol=1e-5, rtol=1e-5)
 
 
+def test_ways_on_of_different_lengths_meet_in_the_states_that_they_share() -> None:
+    """A draw that a fine and a coarse way follow gets the mean of what both say, and one call behind it."""
+    from mmrl.costs import gradient_calls
+    from mmrl.losses.adjoint_matching import AdjointMatching
+
+    coarse = Step(0.5, 0.0, Transition(0.9, -0.5, 0.0))
+    plan = Plan(2, chain(0.3, 0, 0, 0).steps, forks=(Fork(2, (coarse,)),))
+    policy = random_flow()
+    rollout = drawn(policy, plan, ("0.3",))
+    before = policy.num_calls
+    found = carried(policy, rollout)
+    assert policy.num_calls - before == gradient_calls(AdjointMatching(), plan) == 2 + 2 + 2
+    for row in range(2):
+        edge = int(rollout.blocks[0].edge[row, 0])
+        assert edge == int(rollout.blocks[0].edge[row + 2, 0])
+        each = [carried(policy, rollout, torch.tensor([leaf]))[edge] for leaf in (row, row + 2)]
+        assert not torch.allclose(each[0], each[1])
+        torch.testing.assert_close(found[edge], (each[0] + each[1]) / 2, atol=1e-5, rtol=1e-5)
+
+
 def test_samples_that_take_no_part_get_no_gradient_and_cost_nothing() -> None:
     policy = random_flow()
     rollout = drawn(policy, SDE)
