@@ -15,9 +15,11 @@ import typer
 from mmrl.cli_options import (
     At,
     ConfigName,
+    Images,
     Json,
     Overrides,
     Source,
+    Videos,
     Which,
     checkpoint_named,
     show,
@@ -135,13 +137,11 @@ def list_plugins(
 @app.command()
 def sample(
     source: Source,
+    overrides: Overrides = None,
+    *,
     prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw or answer; may be given more than once.")],
-    image: Annotated[
-        list[Path] | None, typer.Option("--image", help="An image of the one prompt; may be given more than once.")
-    ] = None,
-    video: Annotated[
-        list[Path] | None, typer.Option("--video", help="A video of the one prompt; may be given more than once.")
-    ] = None,
+    image: Images = None,
+    video: Videos = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
     weights: Which = None,
@@ -152,14 +152,14 @@ def sample(
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
 ) -> None:
     """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
-    from mmrl import run
+    from mmrl import sampling
 
-    drawn = run.sample(
-        *(source, prompt, count, seed, out or Path("samples")),
-        *(weights_named(weights), checkpoint_named(at)),
+    drawn = sampling.sample(
+        *(source, prompt, count, seed, out or Path("samples"), weights_named(weights), checkpoint_named(at)),
         images=image or [],
         videos=video or [],
         by=sampler,
+        overrides=overrides or [],
     )
     for listed in json.loads((drawn / "samples.json").read_text(encoding="utf-8"))["samples"]:
         if "text" in listed:

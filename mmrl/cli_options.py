@@ -1,6 +1,7 @@
 """What commands of the command line share: options, the names that these may have, and how results are printed."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,12 @@ Source = Annotated[str, typer.Argument(metavar="RUN", help="A run directory (or 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Settings to change.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON alone on stdout.")]
 Which = Annotated[str | None, typer.Option("--weights", help="trained, averaged, old or reference.")]
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", help="An image of the one prompt; may be given more than once.")
+]
+Videos = Annotated[
+    list[Path] | None, typer.Option("--video", help="A video of the one prompt; may be given more than once.")
+]
 At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, fiel
 
 from mmrl.errors import ConfigError
 from mmrl.group_settings import GroupSettings, ReplaySettings
-from mmrl.plugins import did_you_mean, explain, refuse_bools_as_numbers
+from mmrl.plugins import explain, near, refuse_bools_as_numbers
 from mmrl.settings import NotNegative, Positive, Settings
 
 __all__ = ["GroupSettings", "ReplaySettings"]  # which most look for here
@@ -242,7 +242,7 @@ def read_yaml(config: str | Path) -> dict[str, Any]:
     path, name = Path(config), str(config)
     is_file = path.is_file()
     if not is_file and name not in shipped_names():
-        hint = did_you_mean(name, shipped_names())
+        hint = near(name, shipped_names()) or "; `mmrl list configs` names those"
         raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{hint}")
     try:
         tree = yaml.safe_load((path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))

@@ -20,6 +20,13 @@ from mmrl.sharding import refuse_unshardable
 from mmrl.steering import check_steering
 from mmrl.told import refuse_single_draws, refuse_untold
 
+# What a loss reads, by its `kind`, in the words of a message.
+_READS = {
+    "decisions": "decisions (the log-probs of what was drawn at random)",
+    "denoising": "denoising (of samples noised anew: for image models)",
+    "outputs": "outputs (made anew with a gradient: for image models)",
+}
+
 
 @dataclass(frozen=True)
 class EvaluationParts:
@@ -89,8 +96,8 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
         )
     if parts.loss.kind not in parts.policy.evaluates:
         raise ConfigError(
-            f"loss {config.loss['name']!r} reads {parts.loss.kind}, but modality {config.modality['name']!r} evaluates "
-            f"{', '.join(sorted(parts.policy.evaluates))}"
+            f"loss {config.loss['name']!r} reads {_READS[parts.loss.kind]}, but modality {config.modality['name']!r} "
+            f"evaluates {', '.join(_READS[kind] for kind in sorted(parts.policy.evaluates))}"
         )
     refuse_untold(parts.loss, parts.policy, config.loss["name"], config.modality["name"])
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)

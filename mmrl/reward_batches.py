@@ -114,6 +114,7 @@ def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str)
         raise ConfigError(
             f"reward {name!r} needs {' and '.join(lacking)}, but modality {modality!r} makes "
             f"{', '.join(one for one in MEDIA if one in makes)}"
+            + ("; the samplers given and given_and_drawn bring what is given" if "given" in lacking else "")
         )
 
 

@@ -1,30 +1,28 @@
-"""What the commands do: train, resume, evaluate, sample, export."""
+"""What the commands do: train, resume, evaluate, export."""
 
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
-from mmrl import checkpoint, plugins, start, trackers
+from mmrl import checkpoint, start, trackers
 from mmrl.config import RunConfig, load_config, shipped_names
-from mmrl.contracts import ConfigError, RunError, Sampler
-from mmrl.data import Prompt, WeightsName
-from mmrl.evaluation import Result, save_samples, saved_sample
-from mmrl.keys import GroupKey
-from mmrl.media import StoredPicture
+from mmrl.contracts import ConfigError, RunError
+from mmrl.data import WeightsName
+from mmrl.evaluation import Result
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
+from mmrl.plugins import near
 from mmrl.report import write_report
 from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
-from mmrl.video import StoredClip
 
 EVALUATED = ("evaluation.", "prompts.held_out", "scoring.", "modality.engine")  # what an evaluation of a run may change
 
@@ -110,7 +108,7 @@ def restored(
     `is_whole`: each process holds all of the weights, whatever the run did.
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
-    folder, is_run, config = Path(source), _is_run(source), _config_of(source, overrides)
+    folder, is_run, config = Path(source), _is_run(source), config_of(source, overrides)
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
     trainer = make_trainer(config, build(config), folder)
@@ -134,72 +132,18 @@ def evaluate(
     `overrides` change settings of a config, and of a run how it is evaluated (`EVALUATED`). Raises ConfigError for
     others.
     """
-    for override in overrides if _is_run(source) else ():
-        if not override.startswith(EVALUATED):
-            raise ConfigError(f"of a run only {', '.join(EVALUATED)} may be overridden here, got {override!r}")
+    refuse_others(source, overrides)
     trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
     return replace(trainer.evaluator, weights=weights)()
 
 
-def sample(
-    source: str,
-    prompts: list[str],
-    count: int,
-    seed: int,
-    out: Path,
-    which: WeightsName | None = None,
-    at: Literal["last", "best"] = "last",
-    *,
-    images: Sequence[Path] = (),
-    videos: Sequence[Path] = (),
-    by: str | None = None,
-) -> Path:
-    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
-
-    `by`: another sampler, `train` or one of `evaluation.also`. `images` and `videos` belong to the one prompt that is
-    then given. Raises ConfigError where they cannot, or cannot be read.
-    """
-    _refuse_full(out)
-    _refuse_media(source, prompts, {"--image": images, "--video": videos})
-    media, clips = _pictures(images), _clips(videos)
-    trainer, weights = restored(source, which, at, is_whole=True)
-    sampler = _sampler(trainer, by)
-    keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
-    plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-    targets = _targets(trainer)
-    asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
-    with trainer.policy.weights(weights):
-        rollout = trainer.policy.rollout(asked, plans, keys)
-    samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
-    save_samples(samples, out)
-    return out
-
-
-def _targets(trainer: Trainer) -> dict[str, Mapping[str, Any]]:
-    """The targets of the run's own prompts, by their texts: a sampler that steers may need them."""
-    held_out = () if trainer.evaluator is None else trainer.evaluator.prompts
-    known = [*(prompt for prompts in trainer.collector.prompts.sets for prompt in prompts), *held_out]
-    return {prompt.text: prompt.target for prompt in known}
-
-
-def _sampler(trainer: Trainer, name: str | None) -> Sampler:
-    """The sampler of a name; without one the evaluation's, or where there is none that of the training."""
-    known: dict[str, Sampler] = {"train": trainer.collector.sampler}
-    if trainer.evaluator is not None:
-        known = {"evaluation": trainer.evaluator.sampler, **known}
-    known |= {other: evaluator.sampler for other, evaluator in trainer.also_evaluated.items()}
-    if name is not None and name not in known:
-        raise ConfigError(f"--sampler: there is no sampler {name!r}{plugins.did_you_mean(name, known)}")
-    return next(iter(known.values())) if name is None else known[name]
-
-
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
     """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA."""
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
-    _refuse_full(out)
+    refuse_full(out)
     trainer, weights = restored(source, which, at, is_whole=True)
     if trainer.engine.is_main:
         with trainer.policy.weights(weights):
@@ -212,45 +156,26 @@ def _is_run(source: str) -> bool:
     return (Path(source) / "config.yaml").is_file()
 
 
-def _config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
+def config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a run, or one by its name or file."""
     folder = Path(source)
     if folder.is_dir() and not _is_run(source) and source not in shipped_names():
         raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
+    if not folder.exists() and source not in shipped_names():
+        hint = near(source, shipped_names()) or "; `mmrl list configs` names those"
+        raise ConfigError(f"there is no run {source!r}, and no config, neither a file nor a shipped name{hint}")
     return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
 
 
-def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[Path]]) -> None:
-    """Raises ConfigError for files, by their option, that are not there or that no prompt can have."""
-    for option, paths in files.items():
-        if not paths:
-            continue
-        if len(prompts) != 1:
-            raise ConfigError(f"{option} belongs to one prompt: give one --prompt, got {len(prompts)}")
-        settings = _config_of(source).modality
-        if plugins.build("modalities", settings).draws == "latents":
-            name, kind = settings["name"], option.removeprefix("--")
-            raise ConfigError(f"modality {name!r} draws images and is not asked about any {kind}; leave {option} out")
-        if missing := [str(path) for path in paths if not path.is_file()]:
-            raise ConfigError(f"{option}: there is no file {missing[0]!r}")
+def refuse_others(source: str, overrides: Sequence[str]) -> None:
+    """Raises ConfigError for overrides of a run that change more than how it is evaluated."""
+    for override in overrides if _is_run(source) else ():
+        if not override.startswith(EVALUATED):
+            raise ConfigError(f"of a run only {', '.join(EVALUATED)} may be overridden here, got {override!r}")
 
 
-def _pictures(paths: Sequence[Path]) -> tuple[StoredPicture, ...]:
-    """Images from the command line, read once before any weight is loaded."""
-    pictures = tuple(StoredPicture(str(path), path=path) for path in paths)
-    for picture in pictures:
-        picture.load()
-    return pictures
-
-
-def _clips(paths: Sequence[Path]) -> tuple[StoredClip, ...]:
-    """Videos from the command line, their headers read before any weight is loaded."""
-    clips = tuple(StoredClip(str(path), path=path) for path in paths)
-    for clip in clips:
-        clip.header()
-    return clips
-
-
-def _refuse_full(out: Path) -> None:
+def refuse_full(out: Path) -> None:
+    """Raises ConfigError for a folder that holds something already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
 

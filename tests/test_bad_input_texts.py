@@ -45,7 +45,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("sampler.temperature=0", "sampler 'autoregressive' makes none; set sampler.temperature above 0"),
         (
             "loss={name: nft, draws: 1}",
-            "loss 'nft' reads denoising, but modality 'vision_language' evaluates decisions",
+            "loss 'nft' reads denoising (of samples noised anew: for image models), but modality 'vision_language' "
+            "evaluates decisions",
         ),
         (
             "rewards=[{name: shapes}]",

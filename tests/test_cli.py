@@ -178,6 +178,14 @@ def test_samples_come_from_the_sampler_and_checkpoint_that_are_named(cli: Comman
     assert cli("sample", str(run), *given, "--sampler", "train", "--checkpoint", "best", "--out", "drawn").code == 0
     ended = cli("sample", str(run), *given, "--sampler", "greedy", "--out", "none")
     assert ended.code == 2 and "there is no sampler 'greedy'; known are evaluation, train" in ended.err
+    two_steps = "{name: ode, num_steps: 2, sigmas: uniform}"
+    steered = f"evaluation.sampler={{name: best_of_n, n: 2, reward: {{name: shapes}}, proposal: {two_steps}}}"
+    assert cli("sample", str(run), steered, *given, "--out", "steered").code == 0
+    assert Path("steered/000.png").is_file()
+    ended = cli("sample", str(run), "seed=4", *given, "--out", "none")
+    assert ended.code == 2 and "of a run only evaluation." in ended.err
+    ended = cli("sample", "runs/none", *given, "--out", "none")
+    assert ended.code == 2 and "there is no run 'runs/none', and no config" in ended.err
     ended = cli("sample", "quickstart_gui", "--prompt", "click", "--image", "nothere.png")
     assert (ended.code, ended.err) == (2, "mmrl: --image: there is no file 'nothere.png'\n")
 

@@ -85,6 +85,7 @@ CORE = [
     "group_checks",
     "parts",
     "run",
+    "sampling",
     "checks",
     "cli_options",
     "cli",

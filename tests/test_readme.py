@@ -116,11 +116,12 @@ def test_the_code_blocks_run_in_order(cli: CommandLine) -> None:
         if kind == "python":
             exec(compile(code, "README.md", "exec"), {"__name__": "my_rewards"})
             continue
-        for line in code.strip().splitlines():
+        for line in code.strip().replace("\\\n", "").splitlines():
             run_line(cli, line)
     summary = json.loads((cli.folder / "runs/first/summary.json").read_text(encoding="utf-8"))
     assert summary["iterations"] == 40
     assert len(list((cli.folder / "runs/drawn").glob("*.png"))) == 8  # four for each prompt
+    assert len(list((cli.folder / "runs/best").glob("*.png"))) == 4
     assert (cli.folder / "runs/first/export/model_index.json").is_file()
     assert (cli.folder / "my_lora/pytorch_lora_weights.safetensors").is_file()
     assert (cli.folder / "apples.png").is_file()
