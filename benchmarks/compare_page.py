@@ -19,6 +19,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from compare import BUDGETS, RESULTS, ROOT, SEEDS, lab_of, lines_of
 
+from mmrl.config import load_config
+
 BEST = 8  # curves of a plot
 
 
@@ -29,11 +31,17 @@ class Algorithm:
     name: str
     parts: str  # sampler, advantage, loss
     learning_rate: float
+    steps_per_iteration: int  # of the optimizer
     curves: tuple[tuple[Mapping[str, Any], ...], ...]
 
     def at(self, axis: str, budget: float) -> list[float]:
         """The score of each seed when so much of `axis` was used."""
         return [_between(curve, axis, budget) for curve in self.curves]
+
+    def num_steps(self, calls: float) -> int:
+        """Optimizer steps that so many network calls pay."""
+        last = self.curves[0][-1]
+        return round(calls / last["calls"] * last["iteration"] * self.steps_per_iteration)
 
 
 def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> float:
@@ -57,6 +65,7 @@ def algorithms(lab: str) -> list[Algorithm]:
             name.removeprefix("lab/"),
             " · ".join(f"`{part}`" for part in rows[SEEDS[0]]["algorithm"].values()),
             rows[SEEDS[0]]["learning_rate"],
+            _steps_per_iteration(name),
             tuple(tuple(rows[seed]["curve"]) for seed in SEEDS),
         )
         for name, rows in found.items()
@@ -64,15 +73,27 @@ def algorithms(lab: str) -> list[Algorithm]:
     ]
 
 
+def _steps_per_iteration(name: str) -> int:
+    updates = load_config(name).updates
+    return updates.epochs * updates.minibatches
+
+
 def table(lab: str, rows: Sequence[Algorithm]) -> str:
     """Best first, by the score at the budget of seconds."""
     budget = BUDGETS[lab]
     lines = [
-        ["algorithm", "sampler · advantage · loss", "rate", f"at {budget.calls:,} calls", f"at {budget.seconds:g} s"]
+        [
+            "algorithm",
+            "sampler · advantage · loss",
+            "rate",
+            "steps",
+            f"at {budget.calls:,} calls",
+            f"at {budget.seconds:g} s",
+        ]
     ]
     for row in sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds))):
         at = [_spread(row.at(axis, limit)) for axis, limit in asdict(budget).items()]
-        lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", *at])
+        lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", str(row.num_steps(budget.calls)), *at])
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
