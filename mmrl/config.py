@@ -10,7 +10,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, fiel
 
 from mmrl.errors import ConfigError
 from mmrl.group_settings import GroupSettings, ReplaySettings
-from mmrl.plugins import explain, near, refuse_bools_as_numbers
+from mmrl.plugins import check_numbers, explain, near
 from mmrl.settings import NotNegative, Positive, Settings
 
 __all__ = ["GroupSettings", "ReplaySettings"]  # which most look for here
@@ -227,7 +227,7 @@ def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(explain(error, "config", RunConfig)) from error
-    refuse_bools_as_numbers(tree, config, "config")
+    check_numbers(tree, config, "config")
     return config
 
 

@@ -22,6 +22,7 @@ HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Sampler": "samplers",
 }
 
+_LARGEST = 3.4028234663852886e38  # finite in float32
 _METHODS: dict[str, tuple[str, ...]] = {
     "environments": ("reset", "step", "state_key", "close"),
     "rewards": ("score",),
@@ -80,7 +81,7 @@ def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence
     except ValidationError as error:
         raise ConfigError(explain(error, place, cls, beside)) from error
     values = {key: getattr(model, _model_name(key)) for key in given}
-    refuse_bools_as_numbers(given, values, place)
+    check_numbers(given, values, place)
     try:
         return cls(**values)
     except ConfigError:
@@ -189,17 +190,22 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     return near(wrong, known) or (f"; known are {', '.join(known)}" if known else "")
 
 
-def refuse_bools_as_numbers(given: Any, checked: Any, place: str) -> None:
-    """Raises ConfigError where the check made a number of true or false: pydantic reads them as 1 and 0."""
+def check_numbers(given: Any, checked: Any, place: str) -> None:
+    """Raises ConfigError where a number was given as true or false, which pydantic reads as 1 and 0, or is too large to
+    compute with: no finite one of float32, or an integer of more than 64 bits."""
     if isinstance(given, bool) and not isinstance(checked, bool):
         raise ConfigError(f"{place}: should be a number, got {given}")
+    if isinstance(checked, float) and abs(checked) > _LARGEST:
+        raise ConfigError(f"{place}: should be at most {_LARGEST:.4g} in size, the largest of float32, got {given}")
+    if isinstance(checked, int) and not -(2**63) <= checked < 2**63:
+        raise ConfigError(f"{place}: should be an integer of 64 bits, got {given}")
     if isinstance(given, Mapping):
         for key, value in given.items():
             part = checked.get(key, value) if isinstance(checked, Mapping) else getattr(checked, key, value)
-            refuse_bools_as_numbers(value, part, f"{place}.{key}")
+            check_numbers(value, part, f"{place}.{key}")
     elif isinstance(given, list) and isinstance(checked, Sequence):
         for index, (value, part) in enumerate(zip(given, checked, strict=False)):
-            refuse_bools_as_numbers(value, part, f"{place}.{index}")
+            check_numbers(value, part, f"{place}.{index}")
 
 
 def _singular(kind: Kind) -> str:

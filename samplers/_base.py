@@ -14,6 +14,8 @@ from mmrl.samplers._kernels import ode
 from mmrl.samplers._tail import ShortTail
 from mmrl.samplers._window import Window, draw_subset
 
+MOST = 10_000  # steps, turns or answers of one kind: a plan holds each of them
+
 
 class FlowPolicy(Protocol):
     """What a sampler asks of a modality: the noise levels of its grid."""
@@ -38,8 +40,7 @@ class FlowSampler(ABC):
     guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, got {self.num_steps}")
+        check_count("num_steps", self.num_steps)
         if not isinstance(self.sigmas, str):
             _check_grid(self.sigmas, self.num_steps, ends_clean=True)
 
@@ -145,6 +146,13 @@ def check_positive(name: str, value: float, *, at_most: float = math.inf) -> Non
     if not 0 < value <= at_most:
         allowed = "greater than 0" if at_most == math.inf else f"greater than 0 and at most {at_most}"
         raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+def check_count(name: str, value: int, *, least: int = 1, most: int = MOST) -> None:
+    """ValueError unless least <= value <= most."""
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most:,}"
+        raise ValueError(f"{name} must be {bound}, got {value}")
 
 
 def _check_grid(sigmas: Sequence[float], num_steps: int, *, ends_clean: bool) -> None:

@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Literal
 
 from mmrl.keys import GroupKey
 from mmrl.plans import AnswerPlan
-from mmrl.samplers._base import check_positive
+from mmrl.samplers._base import check_count, check_positive
 
 COLDEST = 1e-6  # logits divided by less come near the end of float32, and their log-probs mean nothing
+LONGEST = 1_000_000  # tokens of an answer: random numbers for all of them are drawn beforehand
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class Autoregressive:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        check_count("max_tokens", self.max_tokens, most=LONGEST)
         if self.temperature != 0 and not self.temperature >= COLDEST:
             raise ValueError(
                 f"temperature must be at least 0 (0: the likeliest token), or {COLDEST:g} and above, "
@@ -48,8 +48,7 @@ class Autoregressive:
         check_positive("top_p", self.top_p, at_most=1)
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.top_k}; null keeps all tokens")
-        if self.controls < 0:
-            raise ValueError(f"controls must be at least 0, got {self.controls}")
+        check_count("controls", self.controls, least=0)
         if self.controls and self.greedy:
             raise ValueError(f"controls of one kind: got {self.controls} about media in disorder, and a greedy one")
         if not 0 <= self.min_p <= 1:

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmrl.choices import Choice
 from mmrl.keys import GroupKey
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._base import FlowPolicy, check_count
 from mmrl.samplers._steered import SteeredSampler, best
 
 
@@ -23,8 +23,7 @@ class BestOfN(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n < 1:
-            raise ValueError(f"n must be at least 1, got {self.n}")
+        check_count("n", self.n, most=1_000_000)
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         plan = self.proposed(policy, key, group_size * self.n)

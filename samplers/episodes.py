@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from mmrl.keys import GroupKey
 from mmrl.plans import EpisodePlan
+from mmrl.samplers._base import check_count
 from mmrl.samplers.autoregressive import Autoregressive
 
 
@@ -21,8 +22,7 @@ class Episodes(Autoregressive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {self.max_turns}")
+        check_count("max_turns", self.max_turns)
         if self.controls:
             raise ValueError(f"episodes have no controls, got {self.controls}")
 

@@ -11,7 +11,7 @@ from mmrl.choices import Choice
 from mmrl.contracts import ConfigError
 from mmrl.keys import GroupKey
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._base import FlowPolicy, check_count
 from mmrl.samplers._steered import SteeredSampler, best, drawn, random_steps
 
 Potential = Literal["diff", "max", "sum"]
@@ -37,8 +37,7 @@ class FKSteering(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.particles < 1:
-            raise ValueError(f"particles must be at least 1, got {self.particles}")
+        check_count("particles", self.particles, most=1_000_000)
         places = self.resample_at
         if places is not None and (list(places) != sorted(set(places)) or min(places, default=0) < 0):
             raise ValueError(f"resample_at must be ascending steps, counted from 0, got {list(places)}")

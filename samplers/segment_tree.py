@@ -7,6 +7,10 @@ from typing import Any
 from mmrl.answer_trees import SegmentTree as SegmentTreePlan
 from mmrl.keys import GroupKey
 from mmrl.samplers._answer_trees import TreeOfAnswers, settings_of
+from mmrl.samplers._base import check_count
+from mmrl.samplers.autoregressive import LONGEST
+
+DEEPEST = 100  # a tree of two children each has 2^depth leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,8 @@ class SegmentTree(TreeOfAnswers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.segment_tokens < 1 or self.depth < 1:
-            raise ValueError(
-                f"segment_tokens and depth must be at least 1, got {self.segment_tokens} tokens and depth {self.depth}"
-            )
+        check_count("segment_tokens", self.segment_tokens, most=LONGEST)
+        check_count("depth", self.depth, most=DEEPEST)
         if min(self._branches) < 1 or len(self._branches) != self.depth:
             raise ValueError(
                 f"branch must be at least 1, one number or one for each depth {self.depth}, got {self.branch}"

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmrl.choices import Choice
 from mmrl.keys import GroupKey
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._base import FlowPolicy, check_count
 from mmrl.samplers._steered import SteeredSampler, best, drawn, random_steps
 
 
@@ -26,8 +26,7 @@ class SVDD(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.candidates < 1:
-            raise ValueError(f"candidates must be at least 1, got {self.candidates}")
+        check_count("candidates", self.candidates, most=1_000_000)
         if self.alpha < 0:
             raise ValueError(f"alpha must be at least 0, got {self.alpha}")
 

@@ -11,7 +11,7 @@ from mmrl.contracts import ConfigError, Evaluations, LossBatch, LossTerms, Scope
 from mmrl.data import Rollout, WeightsName
 from mmrl.evaluations import Denoising
 from mmrl.keys import GroupKey
-from mmrl.losses._settings import check_above, check_at_least, check_one_of
+from mmrl.losses._settings import check_above, check_at_least, check_count, check_one_of
 from mmrl.numerics import normalised_weights, reduce_elements
 from mmrl.views import DenoisingView
 
@@ -48,7 +48,7 @@ class DenoisingLoss:
     averaged_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least("draws", self.draws, 1)
+        check_count("draws", self.draws)
         check_above("shift", self.shift)
         for name in ("reference_weight", "averaged_weight"):
             check_at_least(name, getattr(self, name))

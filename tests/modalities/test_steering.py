@@ -208,6 +208,7 @@ def test_what_cannot_be_steered_is_refused() -> None:
         (SVDD, {"candidates": 0}, "candidates must be at least 1, got 0"),
         (SVDD, {"alpha": -0.1}, "alpha must be at least 0"),
         (BestOfN, {"n": 0}, "n must be at least 1, got 0"),
+        (BestOfN, {"n": 10**9}, "n must be at most 1,000,000, got 1000000000"),
     ],
 )
 def test_settings_out_of_range_are_refused(cls: Any, settings: dict[str, Any], message: str) -> None:

@@ -52,6 +52,8 @@ def test_the_ends_of_the_ranges_are_allowed(settings: dict[str, Any]) -> None:
     [
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 10**9}, "max_tokens must be at most 1,000,000, got 1000000000"),
+        ({"controls": 10_001}, "controls must be at most 10,000, got 10001"),
         ({"temperature": -0.1}, "temperature must be at least 0 .*, got -0.1"),
         ({"temperature": math.nan}, "temperature"),
         ({"temperature": 1e-7}, "temperature must be at least 0 .*, or 1e-06 and above, got 1e-07"),

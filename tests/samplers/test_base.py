@@ -142,6 +142,7 @@ def test_the_grid_is_the_pipelines_the_uniform_one_or_the_users(name: str, grid_
         ({"sigmas": [1, 0.5, 0.2, 0.1]}, "must fall strictly from at most 1 to 0"),
         ({"sigmas": "karras"}, "sigmas"),
         ({"num_steps": 0}, "num_steps must be at least 1, got 0|num_steps must be at least 2, got 0"),
+        ({"num_steps": 10**9}, "num_steps must be at most 10,000, got 1000000000"),
         ({"noise": 1}, "has no field 'noise'"),
     ],
 )
