@@ -21,7 +21,7 @@ from compare import BUDGETS, RESULTS, ROOT, SEEDS, lab_of, lines_of
 
 from mmrl.config import load_config
 
-BEST = 8  # curves of a plot
+COLOURS = (*(f"C{number}" for number in range(7)), "C9")  # of the best; all others are grey, as C7 is
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Algorithm:
     def num_steps(self, calls: float) -> int:
         """Optimizer steps that so many network calls pay."""
         last = self.curves[0][-1]
-        return round(calls / last["calls"] * last["iteration"] * self.steps_per_iteration)
+        return round(calls / float(last["calls"]) * float(last["iteration"]) * self.steps_per_iteration)
 
 
 def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> float:
@@ -116,12 +116,12 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
         for number, row in reversed(list(enumerate(order))):
             seeds = [row.at(name, place) for place in places]
             mean = [statistics.mean(values) for values in seeds]
-            is_best = number < BEST
-            style = {"color": f"C{number}", "label": row.name, "linewidth": 1.8} if is_best else {"color": "0.8"}
+            is_best = number < len(COLOURS)
+            style = {"color": COLOURS[number], "label": row.name, "linewidth": 1.8} if is_best else {"color": "0.8"}
             axis.plot(places, mean, zorder=3 if is_best else 1, **style)
             if is_best:
                 axis.fill_between(
-                    places, [min(v) for v in seeds], [max(v) for v in seeds], color=f"C{number}", alpha=0.1
+                    places, [min(v) for v in seeds], [max(v) for v in seeds], color=COLOURS[number], alpha=0.1
                 )
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
