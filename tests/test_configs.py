@@ -12,6 +12,7 @@ from mmrl.config import DatasetSettings, RunConfig, check_config, load_config, s
 from mmrl.data import Prompt
 from mmrl.parts import build
 from mmrl.prompts import with_stand_ins
+from tests.web_pages import needs_browser
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("**/*.yaml"))
@@ -96,14 +97,14 @@ def asked(prompt: Prompt) -> tuple[Any, ...]:
     return (prompt.text, about) if about else (prompt.text, repr(sorted(prompt.target.items())))
 
 
-@pytest.mark.parametrize(
-    "name",
-    # a twin is written and loaded, and evaluated with all 40 steps; the labs' are many
-    [
-        name if name.startswith("quickstart") or name == FAST else pytest.param(name, marks=pytest.mark.slow)
-        for name in NAMES
-    ],
-)
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """A twin is written, loaded and evaluated with all 40 steps, which is slow; the labs' twins are many."""
+    environment = load_config(name).modality.get("environment", {})
+    in_browser = [needs_browser] if environment.get("name") == "browser" else []
+    return in_browser if name.startswith("quickstart") or name == FAST else [pytest.mark.slow, *in_browser]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in NAMES])
 def test_a_config_runs_small(name: str) -> None:
     found = check_tiny(load_config(name, ["threads=1"]))
     assert found.pop("is_good"), found
