@@ -18,7 +18,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from compare import BUDGETS, RESULTS, ROOT, SEEDS, lab_of, lines_of
+from compare import BUDGETS, RESULTS, ROOT, SEEDS, compared, lines_of
 from PIL import Image
 
 from mmrl.config import load_config
@@ -57,12 +57,13 @@ def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> fl
 
 
 def algorithms(lab: str) -> list[Algorithm]:
-    """Those whose runs of all seeds are there; of two runs with one seed the later."""
+    """Those with runs of all seeds, best first at the budget of seconds; of two runs with one seed the later."""
+    names = compared(lab)
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for row in lines_of(RESULTS):
-        if lab_of(row["config"]) == lab:
+        if row["config"] in names:
             found.setdefault(row["config"], {})[row["seed"]] = row
-    return [
+    whole = [
         Algorithm(
             name.removeprefix("lab/"),
             " · ".join(f"`{part}`" for part in rows[SEEDS[0]]["algorithm"].values()),
@@ -73,6 +74,7 @@ def algorithms(lab: str) -> list[Algorithm]:
         for name, rows in found.items()
         if set(SEEDS) <= set(rows)
     ]
+    return sorted(whole, key=lambda row: -statistics.mean(row.at("seconds", BUDGETS[lab].seconds)))
 
 
 def _steps_per_iteration(name: str) -> int:
@@ -81,7 +83,7 @@ def _steps_per_iteration(name: str) -> int:
 
 
 def table(lab: str, rows: Sequence[Algorithm]) -> str:
-    """Best first, by the score at the budget of seconds."""
+    """A line for each algorithm, in their order."""
     budget = BUDGETS[lab]
     lines = [
         [
@@ -93,7 +95,7 @@ def table(lab: str, rows: Sequence[Algorithm]) -> str:
             f"at {budget.seconds:g} s",
         ]
     ]
-    for row in sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds))):
+    for row in rows:
         at = [_spread(row.at(axis, limit)) for axis, limit in asdict(budget).items()]
         lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", str(row.num_steps(budget.calls)), *at])
     lines.insert(1, ["---"] * len(lines[0]))
@@ -105,9 +107,8 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
-    """Held-out score against calls and seconds: the best in colour, all others in grey."""
+    """Held-out score against calls and seconds: the first ones in colour, all others in grey."""
     budget = BUDGETS[lab]
-    order = sorted(rows, key=lambda row: -statistics.mean(row.at("seconds", budget.seconds)))
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, (name, limit, label) in zip(
         axes,
@@ -115,7 +116,7 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
         strict=True,
     ):
         places = [limit * step / 40 for step in range(41)]
-        for number, row in reversed(list(enumerate(order))):
+        for number, row in reversed(list(enumerate(rows))):
             seeds = [row.at(name, place) for place in places]
             mean = [statistics.mean(values) for values in seeds]
             is_best = number < len(COLOURS)
@@ -133,9 +134,8 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
     drawn = BytesIO()
     figure.savefig(drawn, dpi=90)
     plt.close(figure)
-    Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(
-        file, optimize=True
-    )  # a tenth of the size
+    few_colours = Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE)  # a sixth of the bytes
+    few_colours.save(file, optimize=True)
 
 
 def with_body(text: str, lab: str, body: str) -> str:

@@ -237,13 +237,17 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def near_config(name: str) -> str:
+    """What a message about an unknown config ends with: the nearest shipped name, or where they are listed."""
+    return near(name, shipped_names()) or "; `mmrl list configs` names those"
+
+
 def read_yaml(config: str | Path) -> dict[str, Any]:
     """The settings of a path or a shipped name as YAML has them, unchecked."""
     path, name = Path(config), str(config)
     is_file = path.is_file()
     if not is_file and name not in shipped_names():
-        hint = near(name, shipped_names()) or "; `mmrl list configs` names those"
-        raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{hint}")
+        raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{near_config(name)}")
     try:
         tree = yaml.safe_load((path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,8 @@ Reduction = Literal["mean", "sum", "rms"]
 Normalisation = Literal["decision", "sample", "group", "constant"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
+MOST = 10_000  # of what is counted in a plan or drawn for each sample, such as steps, turns and noisings
+
 LARGEST_LOG_RATIO = 20.0  # what is raised to a power of e; float32 overflows at 88
 
 
@@ -171,3 +173,10 @@ def normalised_weights(
 
 def _one_for_zero(values: Tensor) -> Tensor:
     return torch.where(values > 0, values, torch.ones_like(values))
+
+
+def check_count(name: str, value: int, *, least: int = 1, most: int = MOST) -> None:
+    """ValueError unless least <= value <= most."""
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most:,}"
+        raise ValueError(f"{name} must be {bound}, got {value}")

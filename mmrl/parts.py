@@ -28,12 +28,7 @@ from mmrl.scoring import Scorer
 from mmrl.tracking import Tracking
 from mmrl.trainer import OF_REWARD, Trainer
 
-# What a user's own plug-in must have; rewards are looked at where they are mixed.
-_HAS = {
-    "sampler": ("draws", "plan"),
-    "advantage": ("min_group_size", "__call__"),
-    "loss": ("kind", "scope", "needs", "old_decay", "views", "coefficients", "measure", "__call__"),
-}
+_TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
 
 
 def build(config: RunConfig) -> Parts:
@@ -52,22 +47,21 @@ def build(config: RunConfig) -> Parts:
         prompts=_stream(config, scorer, sampler),
         evaluation=_evaluation(config),
     )
-    for kind, has in _HAS.items():
-        _refuse_half(kind, getattr(config, kind)["name"], getattr(parts, kind), has)
+    plugins.refuse_half("samplers", config.sampler["name"], sampler)
+    plugins.refuse_half("advantages", config.advantage["name"], parts.advantage)
+    plugins.refuse_half("losses", config.loss["name"], parts.loss)
+    for kind, takes in _TAKES.items():
+        _refuse_other_call(kind, getattr(config, kind)["name"], getattr(parts, kind), takes)
     check_pairs(config, parts)
     check_groups(config, parts)
     return parts
 
 
-def _refuse_half(kind: str, name: str, plugin: Any, has: tuple[str, ...]) -> None:
-    if lacking := [part for part in has if not hasattr(plugin, part)]:
-        raise ConfigError(f"{name!r} is no {kind}: it has no {', '.join(lacking)} (see mmrl/contracts.py)")
-    if "__call__" in has:
-        try:
-            signature(plugin).bind("scores or measures", "paths or batch")
-        except TypeError as error:
-            takes = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}[kind]
-            raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/contracts.py)") from error
+def _refuse_other_call(kind: str, name: str, plugin: Any, takes: str) -> None:
+    try:
+        signature(plugin).bind("scores or measures", "paths or batch")
+    except TypeError as error:
+        raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/contracts.py)") from error
 
 
 def resolve_lab(settings: Plugin) -> Plugin:

@@ -23,10 +23,15 @@ HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
 }
 
 _LARGEST = 3.4028234663852886e38  # finite in float32
-_METHODS: dict[str, tuple[str, ...]] = {
+# What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
+_ATTRIBUTES: dict[Kind, tuple[str, ...]]
+_ATTRIBUTES = {"samplers": ("draws",), "advantages": ("min_group_size",), "losses": ("kind", "scope", "needs")}
+_METHODS: dict[Kind, tuple[str, ...]] = {
     "environments": ("reset", "step", "state_key", "close"),
     "rewards": ("score",),
     "samplers": ("plan",),
+    "advantages": ("__call__",),
+    "losses": ("old_decay", "views", "coefficients", "measure", "__call__"),
 }
 
 
@@ -128,9 +133,17 @@ def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
         built = build(kind, value)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from error
-    if lacking := [part for part in _METHODS.get(kind, ()) if not callable(getattr(built, part, None))]:
-        raise ConfigError(f"{place}: {value['name']!r} is no {_singular(kind)}: it has no {', '.join(lacking)}")
+    refuse_half(kind, value["name"], built, f"{place}: ")
     return built
+
+
+def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
+    """Raises ConfigError, which begins with `where`, for an object that lacks what plug-ins of the kind have."""
+    lacking = [part for part in _ATTRIBUTES.get(kind, ()) if not hasattr(plugin, part)]
+    lacking += [part for part in _METHODS.get(kind, ()) if not callable(getattr(plugin, part, None))]
+    if lacking:
+        wrong = f"{where}{name!r} is no {_singular(kind)}: it has no {', '.join(lacking)}"
+        raise ConfigError(f"{wrong} (see mmrl/contracts.py)")
 
 
 def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:

@@ -11,13 +11,12 @@ from types import FrameType
 from typing import Literal
 
 from mmrl import checkpoint, start, trackers
-from mmrl.config import RunConfig, load_config, shipped_names
+from mmrl.config import RunConfig, load_config, near_config, shipped_names
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import WeightsName
 from mmrl.evaluation import Result
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
-from mmrl.plugins import near
 from mmrl.report import write_report
 from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
@@ -162,7 +161,7 @@ def config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     if folder.is_dir() and not _is_run(source) and source not in shipped_names():
         raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
     if not folder.exists() and source not in shipped_names():
-        hint = near(source, shipped_names()) or "; `mmrl list configs` names those"
+        hint = near_config(source)
         raise ConfigError(f"there is no run {source!r}, and no config, neither a file nor a shipped name{hint}")
     return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
 

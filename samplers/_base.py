@@ -9,12 +9,11 @@ from typing import ClassVar, Literal, Protocol
 
 from mmrl.contracts import ConfigError
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import Plan, Step, Transition
 from mmrl.samplers._kernels import ode
 from mmrl.samplers._tail import ShortTail
 from mmrl.samplers._window import Window, draw_subset
-
-MOST = 10_000  # steps, turns or answers of one kind: a plan holds each of them
 
 
 class FlowPolicy(Protocol):
@@ -146,13 +145,6 @@ def check_positive(name: str, value: float, *, at_most: float = math.inf) -> Non
     if not 0 < value <= at_most:
         allowed = "greater than 0" if at_most == math.inf else f"greater than 0 and at most {at_most}"
         raise ValueError(f"{name} must be {allowed}, got {value}")
-
-
-def check_count(name: str, value: int, *, least: int = 1, most: int = MOST) -> None:
-    """ValueError unless least <= value <= most."""
-    if not least <= value <= most:
-        bound = f"at least {least}" if value < least else f"at most {most:,}"
-        raise ValueError(f"{name} must be {bound}, got {value}")
 
 
 def _check_grid(sigmas: Sequence[float], num_steps: int, *, ends_clean: bool) -> None:

@@ -14,6 +14,8 @@ from mmrl.neighbours import Neighbours
 from mmrl.plans import Plan, Step
 from mmrl.samplers._base import FlowPolicy
 
+MOST_CANDIDATES = 1_000_000  # drawn for each sample
+
 
 @dataclass(frozen=True)
 class SteeredSampler(ABC):

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import AnswerPlan
-from mmrl.samplers._base import check_count, check_positive
+from mmrl.samplers._base import check_positive
 
 COLDEST = 1e-6  # logits divided by less come near the end of float32, and their log-probs mean nothing
 LONGEST = 1_000_000  # tokens of an answer: random numbers for all of them are drawn beforehand

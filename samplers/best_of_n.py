@@ -7,9 +7,10 @@ from torch import Tensor
 
 from mmrl.choices import Choice
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy, check_count
-from mmrl.samplers._steered import SteeredSampler, best
+from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class BestOfN(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("n", self.n, most=1_000_000)
+        check_count("n", self.n, most=MOST_CANDIDATES)
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         plan = self.proposed(policy, key, group_size * self.n)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import EpisodePlan
-from mmrl.samplers._base import check_count
 from mmrl.samplers.autoregressive import Autoregressive
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from mmrl.choices import Choice
 from mmrl.contracts import ConfigError
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy, check_count
-from mmrl.samplers._steered import SteeredSampler, best, drawn, random_steps
+from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, drawn, random_steps
 
 Potential = Literal["diff", "max", "sum"]
 
@@ -37,7 +38,7 @@ class FKSteering(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("particles", self.particles, most=1_000_000)
+        check_count("particles", self.particles, most=MOST_CANDIDATES)
         places = self.resample_at
         if places is not None and (list(places) != sorted(set(places)) or min(places, default=0) < 0):
             raise ValueError(f"resample_at must be ascending steps, counted from 0, got {list(places)}")

@@ -6,8 +6,8 @@ from typing import Any
 
 from mmrl.answer_trees import SegmentTree as SegmentTreePlan
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.samplers._answer_trees import TreeOfAnswers, settings_of
-from mmrl.samplers._base import check_count
 from mmrl.samplers.autoregressive import LONGEST
 
 DEEPEST = 100  # a tree of two children each has 2^depth leaves

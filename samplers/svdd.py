@@ -7,9 +7,10 @@ from torch import Tensor
 
 from mmrl.choices import Choice
 from mmrl.keys import GroupKey
+from mmrl.numerics import check_count
 from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy, check_count
-from mmrl.samplers._steered import SteeredSampler, best, drawn, random_steps
+from mmrl.samplers._base import FlowPolicy
+from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, drawn, random_steps
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class SVDD(SteeredSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("candidates", self.candidates, most=1_000_000)
+        check_count("candidates", self.candidates, most=MOST_CANDIDATES)
         if self.alpha < 0:
             raise ValueError(f"alpha must be at least 0, got {self.alpha}")
 

@@ -11,8 +11,8 @@ from mmrl.contracts import ConfigError, Evaluations, LossBatch, LossTerms, Scope
 from mmrl.data import Rollout, WeightsName
 from mmrl.evaluations import Denoising
 from mmrl.keys import GroupKey
-from mmrl.losses._settings import check_above, check_at_least, check_count, check_one_of
-from mmrl.numerics import normalised_weights, reduce_elements
+from mmrl.losses._settings import check_above, check_at_least, check_one_of
+from mmrl.numerics import check_count, normalised_weights, reduce_elements
 from mmrl.views import DenoisingView
 
 Sigmas = Literal["uniform", "stratified", "logit_normal", "grid"]

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-MOST = 10_000  # of what is drawn for each sample
-
 
 def check_above(name: str, value: float, least: float = 0.0) -> None:
     """ValueError unless value > least."""
@@ -15,13 +13,6 @@ def check_at_least(name: str, value: float, least: float = 0.0) -> None:
     """ValueError unless value >= least."""
     if not value >= least:
         raise ValueError(f"{name} must be at least {least:g}, got {value}")
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """ValueError unless least <= value <= MOST."""
-    check_at_least(name, value, least)
-    if value > MOST:
-        raise ValueError(f"{name} must be at most {MOST:,}, got {value}")
 
 
 def check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
