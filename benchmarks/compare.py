@@ -2,10 +2,12 @@
 
     python benchmarks/compare.py shapes --tune
     python benchmarks/compare.py shapes
+    python benchmarks/compare.py shapes --longer --configs lab/d3po lab/prdp
 
 The first line tunes each config, all with the same effort: the learning rate of its file, twice and four times that, on
 a seed of its own, with three quarters of the budgets. The second takes the best of the three, on three other seeds. The
-rest of a config is that of its file; schedules of the learning rate are left out, since they would know the end.
+rest of a config is that of its file; schedules of the learning rate are left out, since they would know the end. The
+third goes on to six times the budgets, at the best rate and at that of the file.
 
 Each run trains a config until it has used up both budgets: network calls (forward passes of one latent or answer, a
 backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at 1.5 times the
@@ -37,9 +39,12 @@ from mmrl.trainer import Trainer
 ROOT = Path(__file__).resolve().parents[1]
 ROLLOUT, UPDATES = "network calls of a rollout", "network calls of the updates"  # as `mmrl check` says
 PASSES = "forward passes per iteration, a backward pass as two"
-RESULTS, TUNING = (ROOT / "benchmarks" / "results" / f"{name}.jsonl" for name in ("compare", "tuning"))
+RESULTS, TUNING, LONGER = (
+    ROOT / "benchmarks" / "results" / f"{name}.jsonl" for name in ("compare", "tuning", "compare_longer")
+)
 SEEDS, TUNING_SEED = (0, 1, 2), 10
 FACTORS, TUNING_SHARE = (1, 2, 4), 0.75  # of the learning rate of a config's file; of the budgets
+TIMES = 6  # the budgets, of the longer runs
 MANY = 1_000_000  # iterations: the budgets end a run
 NUM_POINTS = 4  # evaluations within the budget of calls
 OVERTIME = 1.5  # of the budget of seconds, for a config that makes its calls slowly
@@ -55,6 +60,9 @@ class Budget:
 
     calls: int  # network calls, a backward pass as two
     seconds: float  # CPU seconds of training
+
+    def times(self, factor: float) -> "Budget":
+        return Budget(round(self.calls * factor), self.seconds * factor)
 
 
 BUDGETS = {"shapes": Budget(24_000, 10.0), "screens": Budget(12_000, 10.0)}
@@ -181,18 +189,23 @@ def main() -> None:
     parser.add_argument("lab", choices=sorted(BUDGETS))
     parser.add_argument("--configs", nargs="+", help="shipped names; every lab/ one that trains on the lab by default")
     parser.add_argument("--tune", action="store_true", help="try learning rates")
+    parser.add_argument("--longer", action="store_true", help=f"{TIMES} times the budgets")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     names, budget = options.configs or compared(options.lab), BUDGETS[options.lab]
     RESULTS.parent.mkdir(exist_ok=True)
+    rates = {name: load_config(name).optimizer.learning_rate for name in names}
     if options.tune:
-        rates = {name: load_config(name).optimizer.learning_rate for name in names}
         wanted = [(name, TUNING_SEED, rates[name] * factor) for name in names for factor in FACTORS]
-        budget = Budget(round(budget.calls * TUNING_SHARE), budget.seconds * TUNING_SHARE)
-        write_all(wanted, budget, TUNING, options.workers)
+        write_all(wanted, budget.times(TUNING_SHARE), TUNING, options.workers)
+        return
+    best = {name: best_rate(name) for name in names}
+    wanted = [(name, seed, best[name]) for seed in SEEDS for name in names]
+    if options.longer:
+        wanted += [(name, seed, rates[name]) for seed in SEEDS for name in names if rates[name] != best[name]]
+        write_all(wanted, budget.times(TIMES), LONGER, options.workers)
     else:
-        best = {name: best_rate(name) for name in names}
-        write_all([(name, seed, best[name]) for seed in SEEDS for name in names], budget, RESULTS, options.workers)
+        write_all(wanted, budget, RESULTS, options.workers)
 
 
 if __name__ == "__main__":

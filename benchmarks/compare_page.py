@@ -2,8 +2,9 @@
 
     python benchmarks/compare_page.py
 
-What stands between the marks `<!-- compare LAB -->` and `<!-- end -->` of the page is written anew; the plots are
-docs/images/compare_LAB.png. A score at a budget lies on the line between the two evaluations around it.
+What stands between the marks `<!-- compare LAB -->` (or `<!-- longer LAB -->`) and `<!-- end -->` of the page is
+written anew; the plots are docs/images/compare_LAB.png. A score at a budget lies on the line between the two
+evaluations around it.
 """
 
 import re
@@ -18,7 +19,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from compare import BUDGETS, RESULTS, ROOT, SEEDS, compared, lines_of
+from compare import BUDGETS, LONGER, RESULTS, ROOT, SEEDS, TIMES, compared, lines_of
 from PIL import Image
 
 from mmrl.config import load_config
@@ -56,22 +57,22 @@ def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> fl
     return float(before["score"])
 
 
-def algorithms(lab: str) -> list[Algorithm]:
-    """Those with runs of all seeds, best first at the budget of seconds; of two runs with one seed the later."""
+def algorithms(lab: str, results: Path) -> list[Algorithm]:
+    """Those with runs of all seeds at a rate, best first at the budget of seconds; of two runs alike the later."""
     names = compared(lab)
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in lines_of(RESULTS):
+    found: dict[tuple[str, float], dict[int, dict[str, Any]]] = {}
+    for row in lines_of(results):
         if row["config"] in names:
-            found.setdefault(row["config"], {})[row["seed"]] = row
+            found.setdefault((row["config"], row["learning_rate"]), {})[row["seed"]] = row
     whole = [
         Algorithm(
             name.removeprefix("lab/"),
             " · ".join(f"`{part}`" for part in rows[SEEDS[0]]["algorithm"].values()),
-            rows[SEEDS[0]]["learning_rate"],
+            learning_rate,
             _steps_per_iteration(name),
             tuple(tuple(rows[seed]["curve"]) for seed in SEEDS),
         )
-        for name, rows in found.items()
+        for (name, learning_rate), rows in found.items()
         if set(SEEDS) <= set(rows)
     ]
     return sorted(whole, key=lambda row: -statistics.mean(row.at("seconds", BUDGETS[lab].seconds)))
@@ -98,8 +99,23 @@ def table(lab: str, rows: Sequence[Algorithm]) -> str:
     for row in rows:
         at = [_spread(row.at(axis, limit)) for axis, limit in asdict(budget).items()]
         lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", str(row.num_steps(budget.calls)), *at])
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return _markdown(lines)
+
+
+def longer_table(lab: str, rows: Sequence[Algorithm]) -> str:
+    """A line for each algorithm and rate, by name: scores on the way to the longer budget of calls."""
+    calls = [BUDGETS[lab].calls * factor for factor in (1, TIMES // 2, TIMES)]
+    lines = [["algorithm", "rate", "steps", *(f"at {count:,} calls" for count in calls)]]
+    for row in sorted(rows, key=lambda row: (row.name, row.learning_rate)):
+        scores = [_spread(row.at("calls", count)) for count in calls]
+        lines.append([f"`{row.name}`", f"{row.learning_rate:.2g}", str(row.num_steps(calls[-1])), *scores])
+    return _markdown(lines)
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    """A table whose first line is its head."""
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, f"|{' --- |' * len(lines[0])}", *rows])
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -138,11 +154,11 @@ def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
     few_colours.save(file, optimize=True)
 
 
-def with_body(text: str, lab: str, body: str) -> str:
-    """The page with `body` between the marks of a lab."""
-    marked = rf"(<!-- compare {lab} -->\n).*?(<!-- end -->)"
+def with_body(text: str, mark: str, body: str) -> str:
+    """The page with `body` between a mark and its end."""
+    marked = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
     text, count = re.subn(marked, lambda match: match[1] + body + match[2], text, flags=re.DOTALL)
-    assert count == 1, f"docs/lab.md has {count} places for the {lab} lab"
+    assert count == 1, f"docs/lab.md has {count} places for {mark}"
     return text
 
 
@@ -150,12 +166,14 @@ def main() -> None:
     page = ROOT / "docs" / "lab.md"
     text = page.read_text("utf-8")
     for lab in BUDGETS:
-        rows = algorithms(lab)
+        rows = algorithms(lab, RESULTS)
         if not rows:
             continue
         plot(lab, rows, ROOT / "docs" / "images" / f"compare_{lab}.png")
         body = f"![held-out scores on the {lab} lab](images/compare_{lab}.png)\n\n{table(lab, rows)}\n"
-        text = with_body(text, lab, body)
+        text = with_body(text, f"compare {lab}", body)
+        if longer := algorithms(lab, LONGER):
+            text = with_body(text, f"longer {lab}", f"{longer_table(lab, longer)}\n")
     page.write_text(text, "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A frozen vision-language model that answers a question about one image in one token, and a random small twin."""
+"""A frozen vision-language model that answers a question about images in one token, and a random small twin."""
 
 import inspect
 from collections.abc import Sequence
@@ -45,21 +45,24 @@ class Vlm:
         return int(tokens[0])
 
     @torch.no_grad()
-    def log_probs(self, images: "Sequence[Image]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
+    def log_probs(
+        self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]
+    ) -> Tensor:
         """[B, n] float32: log-probabilities that the answer to each of B questions begins with each of n tokens.
 
-        Raises ValueError where the processor cannot join images and questions, such as one with a mark for an image.
+        The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
+        images and questions, such as one with a mark for an image.
         """
         asked = [
-            [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
-            for question in questions
+            [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
+            for shown, question in zip(images, questions, strict=True)
         ]
         texts: list[str] = self.processor.apply_chat_template(asked, add_generation_prompt=True)
         start = self.processor.tokenizer.bos_token
         is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
         inputs = self.processor(
             text=texts,
-            images=[[image] for image in images],
+            images=[list(shown) for shown in images],
             padding=True,
             add_special_tokens=not is_opened,
             return_tensors="pt",
@@ -74,6 +77,16 @@ class Vlm:
         rows = torch.arange(len(last), device=logits.device)
         found: Tensor = logits[rows, column].float().log_softmax(-1)[:, list(tokens)]
         return found
+
+
+def pictures(images: Tensor) -> "list[Image]":
+    """Images [B, 3, H, W] in [0, 1] with 8 bits for each colour; raises ValueError where they hold NaN or infinity."""
+    from torchvision.transforms.v2.functional import to_pil_image
+
+    if not images.isfinite().all():
+        raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+    levels = (images.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
+    return [to_pil_image(level) for level in levels]
 
 
 def load_vlm(model: str, placement: Placement) -> Vlm:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Placement, RewardBatch
-from mmrl.rewards._vlm import Vlm, load_vlm, write_tiny_vlm
+from mmrl.rewards._vlm import Vlm, load_vlm, pictures, write_tiny_vlm
 
 
 @dataclass
@@ -62,14 +62,9 @@ class VqaScore:
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for an image that holds NaN or infinity."""
-        from torchvision.transforms.v2.functional import to_pil_image
-
         assert self._vlm is not None, "prepare comes before score"
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
-        if not images.isfinite().all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
-        levels = (images.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
         questions = [self.question.replace("{prompt}", prompt.text) for prompt in batch.prompts]
-        found = self._vlm.log_probs([to_pil_image(level) for level in levels], questions, self._tokens)
+        found = self._vlm.log_probs([[image] for image in pictures(images)], questions, self._tokens)
         return found.softmax(1)[:, 0] if self.normalised else found[:, 0].exp()

@@ -32,13 +32,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
-        "ocr_text", "pick_score", "siglip_score", "vqa_score",
+        "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Video": ("flicker", "frame_mean", "motion_smoothness"),
     "Episodes, labs and labels": ("episode_success", "given_score", "shapes", "soft_shapes", "step_reward"),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",
-        "running_normalised", "text_norm", "trusted", "uncertainty_weighted",
+        "running_normalised", "text_norm", "trusted", "uncertainty_weighted", "win_rate",
     ),
     "A function of your own": ("python",),
 }  # fmt: skip

@@ -69,8 +69,8 @@ def test_the_score_is_the_probability_of_yes(folder: Path, make_batch: Callable[
 def test_a_batch_of_each_family_is_answered_as_one_by_one(family: str) -> None:
     vlm = load_vlm(str(twin(family)), CPU)
     images, tokens = to_pil(four_images()), [vlm.token("red"), vlm.token("blue")]
-    together = vlm.log_probs(images, TEXTS, tokens)
-    alone = [vlm.log_probs([image], [text], tokens) for image, text in zip(images, TEXTS, strict=True)]
+    together = vlm.log_probs([[image] for image in images], TEXTS, tokens)
+    alone = [vlm.log_probs([[image]], [text], tokens) for image, text in zip(images, TEXTS, strict=True)]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-5)
 
 
