@@ -20,7 +20,9 @@ from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.demands import Demands
 from mmrl.errors import ConfigError
+from mmrl.given import GIVEN
 from mmrl.keys import generator
+from mmrl.media import StoredPicture
 from mmrl.plugins import did_you_mean, nearest
 from mmrl.video import FrameSampling
 
@@ -191,7 +193,8 @@ class _Reader:
 
 def _decode(prompt: Prompt) -> None:
     try:
-        for picture in prompt.media:
+        given = [one for one in prompt.target.get(GIVEN, ()) if isinstance(one, StoredPicture)]
+        for picture in (*prompt.media, *given):
             picture.load()
         for clip in prompt.clips:
             clip.load(FrameSampling(num_frames=2))  # which counts all frames, and decodes the first and the last

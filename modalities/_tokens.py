@@ -11,13 +11,14 @@ from mmrl.contracts import ConfigError
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.decisions import after
 from mmrl.evaluations import TokenDecisions
+from mmrl.given import GIVEN
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn
 from mmrl.modalities._attention import takes_trees
 from mmrl.modalities._backbone import Answers
 from mmrl.modalities._chunked import chosen
 from mmrl.modalities._distribution import Shaping, Support
-from mmrl.modalities._inputs import EncodedPrompt, pad_rows
+from mmrl.modalities._inputs import EncodedPrompt, called, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
 from mmrl.modalities._token_drawing import TokenDrawer, decides
@@ -53,17 +54,16 @@ class TokenPolicy(TokenDrawer):
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
 
-        Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing or spell
-        a media token or an end token.
+        Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing, and
+        ConfigError where one spells a media token or an end token.
         """
         if outputs.texts is None or len(outputs.texts) != len(prompts):
             got = "none" if outputs.texts is None else str(len(outputs.texts))
             raise ValueError(f"{len(prompts)} prompts need as many texts, got {got}")
+        for prompt, text in zip(prompts, outputs.texts, strict=True):
+            if (kind := self._spelt(text)) is not None:
+                raise ConfigError(_refused(prompt, text, kind))
         tokenized = [self.tokenize(text) for text in outputs.texts]
-        for number, tokens in enumerate(tokenized):
-            for kind, refused in (("a media token", self.banned), ("an end token", self.end_tokens)):
-                if set(tokens) & set(refused):
-                    raise ValueError(f"answer {number} spells {kind}, which no text may: {outputs.texts[number]!r}")
         rows = [torch.tensor([*tokens, self.end_tokens[0]]) for tokens in tokenized]
         length = torch.tensor([len(row) for row in rows])
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
@@ -71,6 +71,17 @@ class TokenPolicy(TokenDrawer):
         trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
+
+    def refusal_of_given(self, prompt: Prompt) -> str | None:
+        """Why an answer that a prompt brings cannot be learned from; None where all can."""
+        texts = [text for text in prompt.target.get(GIVEN, ()) if isinstance(text, str)]
+        return next((_refused(prompt, text, kind) for text in texts if (kind := self._spelt(text)) is not None), None)
+
+    def _spelt(self, text: str) -> str | None:
+        """What a text spells that no answer may; None: nothing."""
+        tokens = set(self.tokenize(text))
+        kinds = {"a media token": self.banned, "an end token": self.end_tokens}
+        return next((kind for kind, refused in kinds.items() if tokens & set(refused)), None)
 
     def taken(self, rollout: Rollout, row: int) -> dict[str, Tensor]:
         """What it takes to evaluate an answer again: its tokens [T], their log-probs [T] as recorded, and whether it
@@ -178,3 +189,8 @@ class TokenPolicy(TokenDrawer):
         """A cache would read what the stretches of a tree share once for each, a packed row reads it once."""
         is_packed = answers.name is not None and self.way == "cache" and takes_trees(self.backbone.model)
         return "packed" if is_packed else self.way
+
+
+def _refused(prompt: Prompt, text: str, kind: str) -> str:
+    shown = repr(text if len(text) <= 60 else f"{text[:20]} ... {text[-35:]}")
+    return f"{called(prompt)}: the answer {shown} spells {kind}, which no text may; answers get an end token by themselves"

@@ -188,7 +188,8 @@ class VisionLanguage(TokenPolicy):
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
-        return (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
+        why = (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
+        return why or self.refusal_of_given(prompt)
 
     def unreadable(self, prompt: Prompt) -> str | None:
         """The same with the prompt encoded."""

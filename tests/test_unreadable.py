@@ -25,6 +25,7 @@ TALL = Prompt("how tall?", (vision_twins.picture(1, 300, 2),), source="tall.json
 SPELT = Prompt("what is <|image_pad|>?", source="spelt.jsonl, line 3")
 SYSTEM = Prompt("what?", system="see <|vision_start|><|image_pad|>", source="system.jsonl, line 4")
 HALF = Prompt("what is \ud800?", source="half.jsonl, line 5")
+ANSWERED = Prompt("who?", target={"given": ("Ada", "Bob<|im_end|>")}, source="answered.jsonl, line 7")
 MARKS = Prompt("<image> or <image>?", GOOD.media, source="marks.jsonl, line 6")
 
 
@@ -50,6 +51,14 @@ def test_too_many_tokens_are_refused_at_once_as_far_as_they_are_the_prompts_own(
     refused = vision_twins.policy(max_prompt_tokens=4).refusal(GOOD)
     assert refused is not None and "tokens with its 1 images, more than max_prompt_tokens 4; raise it" in refused
     assert vision_twins.policy(max_prompt_tokens=length).refusal(GOOD) is None
+
+
+def test_given_answers_that_spell_tokens_are_refused_before_they_are_learned_from() -> None:
+    policy = vision_twins.policy()
+    said = "answered.jsonl, line 7: prompt 'who?': the answer 'Bob<|im_end|>' spells an end token, which no text may; "
+    assert str(policy.refusal(ANSWERED)).startswith(said)
+    assert "spells a media token" in str(policy.refusal(replace(ANSWERED, target={"given": ("a <|image_pad|>",)})))
+    assert policy.refusal(replace(ANSWERED, target={"given": ("Ada", "Bob")})) is None
 
 
 def test_a_gui_prompt_without_a_screenshot_is_refused() -> None:

@@ -108,9 +108,10 @@ def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, n
 
 def _image_of_metadata(row: RawRow) -> RawRow:
     """The image of a row of an image folder's metadata is called `file_name` there."""
-    if "file_name" not in row.values or "image" in row.values:
+    if row.values.get("file_name") is None or row.values.get("image") is not None:
         return row
-    values = {"image" if key == "file_name" else key: value for key, value in row.values.items()}
+    values = {key: value for key, value in row.values.items() if key not in ("file_name", "image")}
+    values["image"] = row.values["file_name"]
     return RawRow(row.place, values, row.images, row.fault)
 
 
@@ -157,7 +158,7 @@ def _json(path: Path, name: str) -> Iterator[RawRow]:
 
 
 def _csv(path: Path, name: str) -> Iterator[RawRow]:
-    """Cells stay text; empty ones are left out."""
+    """Cells stay text; empty ones are null."""
     csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters unless told
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
@@ -182,7 +183,7 @@ def _csv(path: Path, name: str) -> Iterator[RawRow]:
             elif cells and len(cells) != len(header):
                 yield RawRow(place, {}, path.parent, f"it has {len(cells)} cells, the header has {len(header)}")
             elif cells:
-                values = {key: cell for key, cell in zip(header, cells, strict=True) if cell}
+                values = {key: cell or None for key, cell in zip(header, cells, strict=True)}
                 yield RawRow(place, values, path.parent)
 
 

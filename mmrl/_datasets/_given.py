@@ -1,15 +1,16 @@
 """What layouts of given outputs share: one or more outputs of a row with scores, or a chosen and a rejected one."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmrl._datasets import _values
-from mmrl._datasets._messages import media_of, question
+from mmrl._datasets._messages import are_messages, media_of, question, said_last
 from mmrl._datasets._pictures import BadRow
 from mmrl._datasets._row import Row
 from mmrl.data import Prompt
 
+LARGEST = 1e18  # of a score: totals may be no larger
+PAIR, OUTPUTS, SCORES = ("chosen", "rejected"), ("outputs", "output"), ("scores", "score")
 FIELDS = (
     "prompt",
     "messages",
@@ -33,46 +34,73 @@ def given_prompt(row: Row, read: Read) -> Prompt:
     media, system = media_of(row, asked), row.take("system")
     if not isinstance(system, str | None):
         raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
-    outputs, scores = _pair(row, read) if "chosen" in row.values else _scored(row, read, asked.answer)
+    outputs, scores = _pair(row, read) if _is_pair(row, asked.answer) else _scored(row, read, asked.answer)
     target = {"given": outputs, "given_scores": scores}
     return row.prompt(asked.text, media, target, asked.system if system is None else system)
 
 
+def _is_pair(row: Row, answer: Any) -> bool:
+    """Whether it has one of a pair, or has them empty and says of no other output."""
+    says_else = answer is not None or any(name in row.values for name in (*OUTPUTS, *SCORES))
+    return any(name in row.values or (name in row.nulls and not says_else) for name in PAIR)
+
+
 def _pair(row: Row, read: Read) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-    if unread := next((name for name in ("output", "outputs", "score", "scores") if name in row.values), None):
-        raise BadRow(f"it has 'chosen' and {unread!r}; a row holds a pair, or outputs with scores")
-    values = [row.need("chosen"), row.need("rejected")]
-    return tuple(read(row, value, name) for value, name in zip(values, ("chosen", "rejected"), strict=True)), (1.0, 0.0)
+    if unread := next((name for name in (*OUTPUTS, *SCORES) if name in row.values), None):
+        own = next(name for name in PAIR if name in row.values)
+        raise BadRow(f"it has {own!r} and {unread!r}; a row holds a pair, or outputs with scores")
+    values = [row.need(name) for name in PAIR]
+    return tuple(read(row, value, name) for value, name in zip(values, PAIR, strict=True)), (1.0, 0.0)
 
 
 def _scored(row: Row, read: Read, answer: Any) -> tuple[tuple[Any, ...], tuple[float, ...]]:
     """Outputs with their scores, 1 where a row has none; without outputs the answer of its messages."""
-    named = next((name for name in ("outputs", "output") if name in row.values), None)
+    named, scored = _one_of(row, OUTPUTS), _one_of(row, SCORES)
     if named is None and answer is None:
-        row.need("output")  # raises
-    values = answer if named is None else row.take(named)
-    many = values if isinstance(values, list) else [values]
-    outputs = tuple(read(row, one, f"{named or 'answer'} {n}") for n, one in enumerate(many, 1))
-    found = row.take("scores") if "scores" in row.values else row.take("score")
-    scores = _numbers([1.0] * len(outputs) if found is None else found if isinstance(found, list) else [found])
+        row.need(next((name for name in OUTPUTS if name in row.nulls), "output"))  # raises
+    taken = answer if named is None else row.take(named)
+    values = _listed(_cell(taken) if named == "outputs" else taken)  # `output` may be a text that is a list of JSON
+    outputs = tuple(read(row, one, f"{named or 'answer'} {n}") for n, one in enumerate(values, 1))
+    if scored is None and (empty := [name for name in SCORES if name in row.nulls]):
+        raise BadRow(f"its field {empty[0]!r} is null; without that field each output scores 1")
+    scores = _numbers([1.0] * len(outputs) if scored is None else _listed(_cell(row.take(scored))))
     if not outputs or len(scores) != len(outputs):
         raise BadRow(f"it has {len(outputs)} outputs and {len(scores)} scores; each output needs one")
     return outputs, scores
 
 
+def _one_of(row: Row, names: Sequence[str]) -> str | None:
+    there = [name for name in names if name in row.values]
+    if len(there) > 1:
+        raise BadRow(f"it has {there[0]!r} and {there[1]!r}; one of the two is allowed")
+    return there[0] if there else None
+
+
+def _cell(value: Any) -> Any:
+    """A list in the cell of a table as one; all else as it is."""
+    return _values.parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list as it is, one value as a list of it; messages are one answer."""
+    return value if isinstance(value, list) and not are_messages(value) else [value]
+
+
 def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
-    for value in values:
-        if isinstance(value, bool | int | float) and math.isfinite(value):
-            continue
-        raise BadRow(f"a score must be a finite number, got {value!r:.40}")
-    return tuple(float(value) for value in values)
+    found = [_values.parsed(value) for value in values]
+    for value in found:
+        if not isinstance(value, bool | int | float) or not abs(value) <= LARGEST:  # NaN is not
+            raise BadRow(f"a score must be a finite number of at most {LARGEST:g}, got {value!r:.40}")
+    return tuple(float(value) for value in found)
 
 
 def text_of(row: Row, value: Any, name: str) -> str:
     """An answer: a text, or messages of which the assistant's last one counts."""
-    value = _values.parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
-    if isinstance(value, list) and value and isinstance(value[-1], dict):
-        value = value[-1].get("content")
-    if not isinstance(value, str) or not value.strip():
-        raise BadRow(f"the field {name!r} must be a text, got {value!r:.80}")
-    return value
+    said = said_last(value, name)
+    if not isinstance(said, str) or not said.strip():
+        raise BadRow(f"the field {name!r} must be a text, got {said!r:.80}")
+    try:
+        said.encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(f"the field {name!r} is no Unicode text: {error}") from error
+    return said

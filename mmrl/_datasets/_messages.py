@@ -48,6 +48,29 @@ def question(value: Any, name: str) -> Question:
     return Question(text, system, answer, images)
 
 
+def are_messages(value: Any) -> bool:
+    """Whether it is a list of messages, as far as their keys tell."""
+    named = {"role", "from"}
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and named & set(one) for one in value)
+
+
+def said_last(value: Any, name: str) -> Any:
+    """What the assistant says at the end of messages; what is none as it is, such as a text, or boxes as JSON.
+
+    Raises BadRow for messages that end with another one's, and for one that holds an image.
+    """
+    found = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
+    if not are_messages(found):
+        return value
+    role, content = _role_and_content(found[-1], name)
+    if role != "assistant":
+        raise BadRow(f"the messages of {name!r} must end with one of the assistant, got one of the {role}")
+    text, _ = _joined(content, name)
+    if not isinstance(content, str) and IMAGE_MARK in text:
+        raise BadRow(f"the answer in {name!r} holds an image, and answers are texts")
+    return text
+
+
 def _role_and_content(message: dict[str, Any], name: str) -> tuple[str, Any]:
     said = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))

@@ -37,8 +37,8 @@ def test_given_texts_are_evaluated_as_if_drawn() -> None:
     [
         (Outputs(), "3 prompts need as many texts, got none"),
         (Outputs(texts=("one",)), "3 prompts need as many texts, got 1"),
-        (Outputs(texts=("one", "two <|image_pad|>", "three")), "answer 1 spells a media token"),
-        (Outputs(texts=("one", "two", "three<|im_end|>")), "answer 2 spells an end token"),
+        (Outputs(texts=("one", "two <|image_pad|>", "three")), "the answer 'two <.image_pad.>' spells a media token"),
+        (Outputs(texts=("one", "two", "three<|im_end|>")), "the answer 'three<.im_end.>' spells an end token"),
     ],
 )
 def test_given_texts_that_do_not_fit_are_refused(outputs: Outputs, message: str) -> None:
