@@ -5,8 +5,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # One thread for each worker: torch would start as many as there are cores, in every process.
 PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest
-# Every shipped config runs small: many short runs of one process each, so they may share the cores.
-CONFIG_TESTS = tests/test_configs.py tests/test_lab_configs.py
+# Slow tests of one process each may share the cores: every shipped config runs small, rewards read hostile texts.
+ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/test_actions.py tests/test_answers.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart lint test test-slow test-all mutants constraints clean
@@ -34,8 +34,8 @@ test: lint ## lint, then the fast tests with their coverage
 	$(PYTEST) -q -n $(WORKERS) -m "not slow and not gpu" --cov
 
 test-slow: setup ## the slow tests
-	$(PYTEST) -q -n $(WORKERS) -m "slow and not gpu" $(CONFIG_TESTS)
-	$(PYTEST) -q -m "slow and not gpu" $(CONFIG_TESTS:%=--ignore=%) --durations=10
+	$(PYTEST) -q -n $(WORKERS) -m "slow and not gpu" $(ALONE)
+	$(PYTEST) -q -m "slow and not gpu" $(ALONE:%=--ignore=%) --durations=10
 
 test-all: test test-slow ## everything
 

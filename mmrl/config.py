@@ -212,7 +212,7 @@ def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Raises ConfigError for a missing file, text that is not YAML, unknown keys, wrong types.
     """
-    return check_config(read_yaml(config), overrides)
+    return _checked(read_yaml(config), overrides)
 
 
 def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
@@ -221,6 +221,11 @@ def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
         tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
     except NOT_YAML as error:
         raise ConfigError(f"settings must be numbers, text, lists and mappings, as in YAML: {error}") from error
+    return _checked(tree, overrides)
+
+
+def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
+    """The settings of a tree that is this function's own."""
     for override in overrides:
         _override(tree, override)
     try:

@@ -5,7 +5,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -203,6 +203,7 @@ class PromptStream:
         self.num_again = state["num_again"]
 
 
+@lru_cache(maxsize=8)  # thousands of screens or clips, made anew for each use otherwise
 def _lab_prompts(source: str) -> tuple[Prompt, ...]:
     """A lab's world gives texts, or questions with `text`, `target`, and `media` or `clips`: it imports no `Prompt`.
 

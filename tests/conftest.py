@@ -9,7 +9,7 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 
-settings.register_profile("mmrl", deadline=None, derandomize=True)
+settings.register_profile("mmrl", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("mmrl")
 
 

@@ -310,6 +310,7 @@ HOSTILE = [
 STARTS = ["", "Action: type(content='", "Action: click(", "pyautogui.write('", "pyautogui.hotkey(", "<tool_call>"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_hostile_text_does_not_hang_a_parser(piece: str) -> None:

@@ -322,6 +322,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_hostile_text_does_not_hang_a_reader(piece: str) -> None:

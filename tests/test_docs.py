@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -99,6 +100,7 @@ def owners() -> dict[str, type]:
     return found
 
 
+@cache
 def tables(page: str = "configs.md") -> dict[str, dict[str, str]]:
     """The settings under each heading of a page and the text of their defaults."""
     found: dict[str, dict[str, str]] = {}

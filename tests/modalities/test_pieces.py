@@ -53,6 +53,7 @@ def test_no_token_has_no_piece() -> None:
     assert Pieces(read_bytes)([], "") == ()
 
 
+@pytest.mark.slow
 def test_a_long_answer_of_broken_bytes_takes_linear_time() -> None:
     asked = 0
 

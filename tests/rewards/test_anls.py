@@ -96,6 +96,7 @@ def test_hostile_texts_have_scores() -> None:
     check_scores(Anls(), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_scores_0(piece: str) -> None:

@@ -223,6 +223,7 @@ def test_hostile_texts_have_scores(held: AnswerConsistency) -> None:
     check_scores(held, answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_has_a_score(held: AnswerConsistency, piece: str) -> None:

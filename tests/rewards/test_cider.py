@@ -173,6 +173,7 @@ def test_hostile_texts_have_scores(tiny: Cider) -> None:
     check_scores(tiny, answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_has_a_score(tiny: Cider, piece: str) -> None:

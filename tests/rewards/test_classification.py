@@ -94,6 +94,7 @@ def test_hostile_texts_have_a_score() -> None:
     check_scores(Classification(kind="set"), answers(HOSTILE, {"label": "cat"}))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", [*REPEATED, "\u0301\u0316"], ids=shown)
 def test_a_megabyte_is_judged_in_time(piece: str) -> None:

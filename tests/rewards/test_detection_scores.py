@@ -265,6 +265,7 @@ def test_hostile_texts_have_a_score(kind: Any) -> None:
     check_scores(Detection(kind=kind), answers(HOSTILE, {"boxes": [FIRST]}, canvases=(CANVAS,) * len(HOSTILE)))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_judged_in_time(piece: str) -> None:

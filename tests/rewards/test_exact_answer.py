@@ -106,6 +106,7 @@ def test_hostile_texts_have_scores() -> None:
         check_scores(ExactAnswer(boxed=boxed), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_wrong(piece: str) -> None:

@@ -129,6 +129,7 @@ def test_hostile_texts_have_scores() -> None:
     check_scores(FormatTags(tags=("think",), boxed=True, is_graded=True), answers(HOSTILE))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_has_no_format(piece: str) -> None:

@@ -167,6 +167,7 @@ def test_hostile_texts_have_scores() -> None:
     check_scores(JsonSchema({}), answers(HOSTILE))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_scored(piece: str) -> None:

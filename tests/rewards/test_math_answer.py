@@ -190,6 +190,7 @@ def test_hostile_texts_have_scores() -> None:
     check_scores(MathAnswer(seconds=1), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_wrong(piece: str) -> None:

@@ -171,6 +171,7 @@ def test_hostile_texts_have_scores() -> None:
         check_scores(Number(ignore_units=units), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_no_number(piece: str) -> None:

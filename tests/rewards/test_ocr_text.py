@@ -140,6 +140,7 @@ def test_hand_numbers_of_recall(lines: tuple[str, ...], texts: tuple[str, ...], 
     assert recall_score(lines, texts) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("line", ["a", "ab" * 5, "a" * 10_000])
 def test_much_text_is_compared_in_bounded_time(line: str) -> None:
@@ -186,6 +187,7 @@ def test_recall_refuses_texts_without_words() -> None:
         OcrText(measure="recall").check(Prompt('"!?"'))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", ['"', '""', '"a"', "“", "“a”", '"\u0301', "a"], ids=ascii)
 def test_any_prompt_is_read_in_linear_time(piece: str) -> None:

@@ -97,6 +97,7 @@ def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(PointInBox(), batch(texts))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_judged_in_time(piece: str) -> None:

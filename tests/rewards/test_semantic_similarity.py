@@ -247,6 +247,7 @@ def embedded(folder: Path) -> SemanticSimilarity:
     return prepared(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_has_a_score(piece: str, embedded: SemanticSimilarity) -> None:

@@ -128,6 +128,7 @@ def test_hostile_texts_have_scores() -> None:
     check_scores(TemporalIou(kind="timestamp_aware", tag=None), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_has_a_score(piece: str) -> None:

@@ -121,6 +121,7 @@ def test_hostile_texts_have_a_score() -> None:
     check_scores(TrackingIou(), batch(list(HOSTILE)))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", REPEATED, ids=shown)
 def test_a_megabyte_is_judged_in_time(piece: str) -> None:
