@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from mmrl.labs.clips import grading, networks, world
@@ -43,6 +44,7 @@ def test_a_second_of_a_clip_is_not_resized_and_stands_for_four_tokens(processor:
     assert int((encoded["input_ids"] == networks.new_model(processor).config.video_token_id).sum()) == 48
 
 
+@pytest.mark.slow
 def test_the_model_looks_at_its_clip(model: Any, processor: Any) -> None:
     """With another clip of the same length its answers are no better than guesses."""
     asked = world.prompts("held_out")[:NUM_ASKED]
@@ -70,6 +72,7 @@ def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
     assert different >= 3 * 8  # of 4
 
 
+@pytest.mark.slow
 def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any) -> None:
     """Sampled answers are often wrong, and greedy ones better: that is what RL mends."""
     asked = world.prompts("held_out")[:NUM_ASKED]
