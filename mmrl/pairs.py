@@ -1,5 +1,6 @@
 """The plug-ins of a run side by side, and what cannot work together."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,8 +249,11 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     if hasattr(advantage, "check"):
         terms = {term.name: term for term in parts.scorer.terms if term.counts}
         ranges = {label: term.reward.range for label, term in terms.items()}
+        weights = {label: term.smallest_weight for label, term in terms.items()}
+        if config.mix is not None and getattr(parts.scorer.mix, "is_relative", False):
+            ranges, weights = {config.mix["name"]: (-math.inf, math.inf)}, {config.mix["name"]: 1.0}
         try:
-            advantage.check(ranges, {label: term.smallest_weight for label, term in terms.items()})
+            advantage.check(ranges, weights)
         except ValueError as error:
             raise ConfigError(f"advantage {name!r}: {error}") from error
 

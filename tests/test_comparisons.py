@@ -62,3 +62,10 @@ def test_one_answer_and_its_greedy_one_are_a_group() -> None:
     build(load_config("lab/remax", ["group_size=1"]))
     build(load_config("lab/reinforce_pp", ["group_size=1"]))
     assert "group_size must be at least 2" in refused("lab/reinforce_pp_baseline", "group_size=1")
+
+
+def test_a_mix_that_compares_within_groups_has_no_size_to_divide_by() -> None:
+    assert (
+        "advantage 'maxrl': it divides by the mean reward, which must not be below 0, but 'gdpo' goes down"
+        in refused("lab/maxrl", "mix={name: gdpo}")
+    )

@@ -53,7 +53,7 @@ class Ngrpo(Wrapper):
 
     def told(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
         """The samples with the virtual members of all groups behind them."""
-        first = _first_of_each(scores.group).repeat(self.virtual)
+        first = _first_of_each(scores.group, scores.valid).repeat(self.virtual)
         totals = with_totals(scores, scores.total)
         virtual = totals.select(first)
         virtual = replace(
@@ -69,6 +69,8 @@ class Ngrpo(Wrapper):
         return Scores.join([totals, virtual]), paths
 
 
-def _first_of_each(group: Tensor) -> Tensor:
-    """[n] the row of the first member of each group [B]."""
-    return torch.tensor([int((group == one).nonzero()[0]) for one in group.unique()], dtype=torch.int64)
+def _first_of_each(group: Tensor, valid: Tensor) -> Tensor:
+    """[n] the row of the first valid member of each group [B] that has one: of another nobody knows how it did."""
+    return torch.tensor(
+        [int(((group == one) & valid).nonzero()[0]) for one in group[valid].unique()], dtype=torch.int64
+    )

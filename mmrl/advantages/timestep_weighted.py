@@ -29,7 +29,7 @@ class TimestepWeighted(Wrapper):
     steps). `step_size`: sigma - sigma_next. `jacobian`: |d mean / d velocity|, how far the step follows the network;
     a policy gradient weighs a step by jacobian / std by itself. `listed`: `weights` of step 0, 1 and so on of the grid.
     `discount`: discount^n with n decisions of the sample behind it. `scale: null` makes the mean weight of all
-    decisions 1. With equal weights and that scale, this is the inner advantage.
+    decisions of valid samples 1. With equal weights and that scale, this is the inner advantage.
 
     Raises ValueError for settings out of range, and ConfigError where `weights` is shorter than the grid.
     """
@@ -65,7 +65,8 @@ class TimestepWeighted(Wrapper):
         is_there = paths.edge >= 0
         plain = (inner if inner.dim() == 2 else inner[:, None]).expand(paths.edge.shape)
         weight = self._weight(paths, is_there) if is_there.any() else torch.zeros_like(plain)
-        scale = self.scale if self.scale is not None else 1 / masked_mean(weight, is_there.float()).clamp(min=1e-12)
+        counted = (is_there & scores.valid[:, None]).float()
+        scale = self.scale if self.scale is not None else 1 / masked_mean(weight, counted).clamp(min=1e-12)
         return torch.where(is_there, scale * weight * plain, 0.0)
 
     def _weight(self, paths: Paths, is_there: Tensor) -> Tensor:

@@ -57,6 +57,13 @@ def test_it_is_the_inner_one_of_groups_that_have_these_members(virtual: int) -> 
         assert_close(Ngrpo(inner=inner, best=2.0, virtual=virtual)(scored(rewards, group)), inner(written)[:4])
 
 
+@pytest.mark.parametrize("inner", [Grpo(std="batch"), Grpo(std="centred_batch"), ReinforcePP()])
+def test_a_group_of_which_nothing_is_known_has_no_virtual_member(inner: Any) -> None:
+    got = Ngrpo(inner=inner)(scored([0.1, 0.9, NAN, NAN, 0.5], [7, 7, 3, 3, 4], controls=[4]))
+    assert_close(got[:2], Ngrpo(inner=inner)(scored([0.1, 0.9], [7, 7])))
+    assert (got[2:] == 0).all() and not Ngrpo(inner=inner)(scored([NAN, NAN])).any()
+
+
 def test_a_virtual_member_decides_nothing() -> None:
     scores, paths = scored([0.1, 0.9, 0.4]), decided(3, 1, 2)
     weighted: Any = TimestepWeighted(by="discount", scale=1.0)

@@ -1,5 +1,6 @@
 """Weights of denoising steps by hand, and TempFlow's on the grid of SD3.5."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_weights_by_hand(settings: dict[str, Any], expected: list[list[float]]) 
     """The weights of the last case are 1, 0, 2, 0, 1, 1, 0, 2: their mean is 7 / 8."""
     scale = 8 / 7 if settings.get("scale", 1) is None else 1
     assert_close(weigh(**settings), scale * torch.tensor(expected))
+
+
+def test_decisions_of_samples_that_could_not_be_judged_do_not_count_in_the_mean_weight() -> None:
+    valid = torch.tensor([True, True, False])
+    advantage = TimestepWeighted(inner=INNER, scale=None)
+    got = advantage(replace(scores(), valid=valid), Paths(EDGES, FACTS))
+    alone = Paths(EDGES[:2], {name: fact[:2] for name, fact in FACTS.items()})
+    assert_close(got[:2], advantage(scores().select(torch.arange(2)), alone))
+    assert not got[2].any()
+    assert not advantage(replace(scores(), valid=torch.zeros_like(valid)), Paths(EDGES, FACTS)).any()
 
 
 @pytest.mark.parametrize("settings", [{"by": "listed", "weights": (3.0,) * 4}, {"by": "discount"}])
