@@ -32,9 +32,12 @@ PIXELS = CHUNK * 1024**2  # of them at most, 800 MB: a folder of screenshots of 
 
 
 def reward_section(text: str) -> dict[str, Any]:
-    """`box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError."""
+    """`box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError.
+
+    Values in braces or brackets may hold spaces: `win_rate reward={name: number} margin=0.1`.
+    """
     try:
-        words = shlex.split(text)
+        words = _with_spaces(shlex.split(text))
         pairs = [one.partition("=") for one in words[1:]]
         values = [yaml.safe_load(value) for _, _, value in pairs]
     except NOT_YAML as error:
@@ -47,6 +50,19 @@ def reward_section(text: str) -> dict[str, Any]:
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise ConfigError(f"--reward {text!r}: {twice[0]!r} is given twice (the first word is the name)")
     return dict(zip(keys, [words[0], *values], strict=True))
+
+
+def _with_spaces(words: Sequence[str]) -> list[str]:
+    """The words, those behind a value whose first brace or bracket is still open joined to it."""
+    found: list[str] = []
+    for word in words:
+        value = found[-1].partition("=")[2] if found else ""
+        is_open = value.startswith(("{", "[")) and sum(map(value.count, "{[")) > sum(map(value.count, "}]"))
+        if is_open:
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def score_path(

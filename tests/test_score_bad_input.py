@@ -112,6 +112,23 @@ def test_what_is_wrong_with_a_reward_on_the_command_line_is_said_once(text: str,
         reward_section(text)
 
 
+def test_a_section_inside_of_a_reward_on_the_command_line_needs_no_quotes_of_its_own() -> None:
+    inner = {"name": "number", "range": [0, 1]}
+    expected = {"name": "win_rate", "reward": {"name": "clip_range", "reward": inner}, "margin": 0.1}
+    assert (
+        reward_section("win_rate reward={name: clip_range, reward: {name: number, range: [0, 1]}} margin=0.1")
+        == expected
+    )
+    assert reward_section('anls reward="{name: a}" tag=a{b weight=1') == {
+        "name": "anls",
+        "reward": {"name": "a"},
+        "tag": "a{b",
+        "weight": 1,
+    }
+    with pytest.raises(ConfigError, match="needs a name, and settings as key=value"):
+        reward_section("win_rate reward={name: number margin=0.1")
+
+
 def test_files_that_cannot_be_written_are_refused_before_scoring(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
