@@ -15,7 +15,7 @@ from mmrl.gradients import check_gradients, check_steps, reads_gradients
 from mmrl.keys import GroupKey
 from mmrl.plans import GroupPlan
 from mmrl.prompts import PromptStream
-from mmrl.reward_checks import check_controls, check_dense, check_rewards
+from mmrl.reward_checks import check_controls, check_dense, check_evaluated, check_rewards
 from mmrl.scoring import Scorer
 from mmrl.sharding import refuse_unshardable
 from mmrl.steering import check_steering
@@ -150,6 +150,7 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
         check_dense(evaluation.scorer, policy.draws, plan, where)
         refuse_trees(policy, plan, where, is_sharded=config.sharding == "full")
     check_rewards(config.modality["name"], evaluation.scorer, policy.makes, [evaluation.prompts])
+    check_evaluated(evaluation.scorer)
     _check_evaluated_weights(config, parts.loss)
 
 

@@ -1,8 +1,8 @@
 """What rewards need of the prompts, the samples and the decisions of a run, checked before anything is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from mmrl.contracts import ConfigError, Draws
+from mmrl.contracts import ConfigError, Draws, Reward
 from mmrl.data import Prompt
 from mmrl.dense import DENSE
 from mmrl.plans import GroupPlan
@@ -16,6 +16,22 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
         check_makes(term.name, term.reward, makes, modality)
         for prompts in sets:
             check_prompts(term.name, term.reward, prompts)
+
+
+def check_evaluated(scorer: Scorer) -> None:
+    """Refuses an evaluation by rewards alone whose mean in every group is the same, whatever the policy does."""
+    counted = [term for term in scorer.terms if term.counts]
+    if counted and all(_is_relative(term.reward) for term in counted):
+        raise ConfigError(
+            f"reward {counted[0].name!r} says how the samples of a group compare, and has the same mean in all groups: "
+            "an evaluation by it finds nothing; give evaluation.rewards that say how good a sample is, such as the "
+            "reward inside, or set evaluation to null"
+        )
+
+
+def _is_relative(reward: Reward) -> bool:
+    held: Mapping[str, Reward] = getattr(reward, "held", dict)()
+    return bool(getattr(reward, "is_relative", False)) or (bool(held) and all(map(_is_relative, held.values())))
 
 
 def check_dense(scorer: Scorer, draws: Draws, plan: GroupPlan, where: str) -> None:

@@ -33,7 +33,8 @@ class PairwiseJudge:
 
     Any image-text-to-text model of transformers answers that has a chat template and knows several images. Images are
     rounded to 8 bits, so there is no gradient. Weights are in the precision of the run, probabilities in float32.
-    Controls score 1/2, as does an image alone in its group, and nobody is compared with controls.
+    Controls score 1/2, as does an image alone in its group, and nobody is compared with controls. As the mean is the
+    same whatever the policy does, an evaluation needs other rewards.
     """
 
     source: ClassVar[str] = "Wang et al. 2025 (Pref-GRPO), arXiv 2508.20751"
@@ -42,6 +43,7 @@ class PairwiseJudge:
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = None
+    is_relative: ClassVar[bool] = True
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
     question: str = (
@@ -78,15 +80,17 @@ class PairwiseJudge:
         assert batch.outputs.images is not None, "scoring checks needs"
         images, groups = pictures(batch.outputs.images), compared(batch)
         pairs = [pair for rows in groups for pair in permutations(rows.tolist(), 2)]
-        wins = torch.zeros(len(batch), len(batch))
+        said = [torch.zeros(0)]
         for start in range(0, len(pairs), self.questions_at_once):
             asked = pairs[start : start + self.questions_at_once]
             shown = [[images[first], images[second]] for first, second in asked]
-            places = torch.tensor(asked)
-            wins[places[:, 0], places[:, 1]] = self._first_wins(shown, [batch.prompts[row].text for row, _ in asked])
+            said.append(self._first_wins(shown, [batch.prompts[row].text for row, _ in asked]))
+        sizes = [len(rows) * (len(rows) - 1) for rows in groups]
         rates = torch.full((len(batch),), 0.5)
-        for rows in groups:
-            rates[rows] = win_rates(wins[rows][:, rows])
+        for rows, own in zip(groups, torch.cat(said).split(sizes), strict=True):
+            wins = torch.zeros(len(rows), len(rows))
+            wins[~torch.eye(len(rows), dtype=torch.bool)] = own  # row by row, as permutations come
+            rates[rows] = win_rates(wins)
         return rates
 
     def _first_wins(self, shown: "list[list[Image]]", prompts: list[str]) -> Tensor:

@@ -22,8 +22,9 @@ class WinRate(Holder):
       temperature null   P = 1 where r_i - r_j > margin, 0 where r_j - r_i > margin, else 1/2
       a temperature      P = sigmoid((r_i - r_j) / temperature), Bradley and Terry 1952; 1 is PickScore's own at its
                          published scale (arXiv 2305.01569, section 4)
-    A sample whose score is no finite number scores NaN, and nobody is compared with it. Controls score 1/2, as does a sample alone,
-    and nobody is compared with controls.
+    A sample whose score is no finite number scores NaN, and nobody is compared with it; where the reward held raises,
+    the whole group could not be judged. Controls score 1/2, as does a sample alone, and nobody is compared with
+    controls. As its mean is the same whatever the policy does, an evaluation needs other rewards.
 
     Raises ValueError where the reward held does not judge samples, for a temperature that is not above 0, a margin
     below 0, or both.
@@ -39,6 +40,7 @@ class WinRate(Holder):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
     batch_size: ClassVar[int | None] = None
+    is_relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.reward.granularity != "sample":

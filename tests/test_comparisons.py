@@ -69,3 +69,20 @@ def test_a_mix_that_compares_within_groups_has_no_size_to_divide_by() -> None:
         "advantage 'maxrl': it divides by the mean reward, which must not be below 0, but 'gdpo' goes down"
         in refused("lab/maxrl", "mix={name: gdpo}")
     )
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        "{name: win_rate, reward: {name: soft_shapes}}",
+        "{name: clip_range, reward: {name: win_rate, reward: {name: soft_shapes}}, low: 0, high: 1}",
+        "{name: pairwise_judge}",
+    ],
+)
+def test_an_evaluation_by_win_rates_alone_is_refused(reward: str) -> None:
+    assert "has the same mean in all groups: an evaluation by it finds nothing" in refused(
+        "lab/nft", f"rewards=[{reward}]", "evaluation.rewards=null"
+    )
+    build(load_config("lab/nft", [f"rewards=[{reward}]", "evaluation.rewards=[{name: soft_shapes}]"]))
+    build(load_config("lab/nft", [f"rewards=[{reward}, {{name: soft_shapes}}]", "evaluation.rewards=null"]))
+    build(load_config("lab/nft", [f"rewards=[{reward}]", "evaluation=null"]))

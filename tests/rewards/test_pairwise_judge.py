@@ -84,6 +84,22 @@ def test_it_is_the_share_of_wins_over_both_orders(folder: Path, batch: RewardBat
         assert rates.view(2, 3).mean(1).tolist() == pytest.approx([0.5, 0.5])
 
 
+def test_groups_of_any_size_may_lie_among_each_other(
+    folder: Path, batch: RewardBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward, better = ready(folder, questions_at_once=3), [3, 9, 1, 2, 5, 4]  # how good each image is
+    images = torch.linspace(0, 1, 6)[:, None, None, None].expand(6, 3, 8, 8)
+    batch = replace(batch, outputs=Outputs(images=images), group=torch.tensor([4, 2, 4, 4, 2, 9]))
+    place = {image.tobytes(): row for row, image in enumerate(to_pil(images))}
+
+    def first_wins(shown: list[list[Any]], prompts: list[str]) -> Tensor:
+        pairs = [[better[place[image.tobytes()]] for image in images] for images in shown]
+        return torch.tensor([float(first > second) for first, second in pairs])
+
+    monkeypatch.setattr(reward, "_first_wins", first_wins)
+    assert reward.score(batch).tolist() == [1.0, 1.0, 0.0, 0.5, 0.0, 0.5]
+
+
 def test_a_judge_of_opposite_words_says_the_opposite(folder: Path, batch: RewardBatch) -> None:
     usual, flipped = ready(folder, soft=True), ready(folder, soft=True, first="2", second="1")
     torch.testing.assert_close(flipped.score(batch), 1 - usual.score(batch), rtol=0, atol=1e-5)
