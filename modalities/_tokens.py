@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -74,8 +75,17 @@ class TokenPolicy(TokenDrawer):
 
     def refusal_of_given(self, prompt: Prompt) -> str | None:
         """Why an answer that a prompt brings cannot be learned from; None where all can."""
-        texts = [text for text in prompt.target.get(GIVEN, ()) if isinstance(text, str)]
+        texts = [text for text in prompt.target.get(GIVEN, ()) if isinstance(text, str) and self._may_spell(text)]
         return next((_refused(prompt, text, kind) for text in texts if (kind := self._spelt(text)) is not None), None)
+
+    @cached_property
+    def _unspeakable(self) -> tuple[str, ...]:
+        words = (self.decode([token]) for token in (*self.banned, *self.end_tokens))
+        return tuple(word for word in words if word)  # a row of the vocabulary's padding has none
+
+    def _may_spell(self, text: str) -> bool:
+        """Whether its letters hold such a token: files of many answers are not tokenized for it."""
+        return any(word in text for word in self._unspeakable)
 
     def _spelt(self, text: str) -> str | None:
         """What a text spells that no answer may; None: nothing."""
@@ -193,4 +203,6 @@ class TokenPolicy(TokenDrawer):
 
 def _refused(prompt: Prompt, text: str, kind: str) -> str:
     shown = repr(text if len(text) <= 60 else f"{text[:20]} ... {text[-35:]}")
-    return f"{called(prompt)}: the answer {shown} spells {kind}, which no text may; answers get an end token by themselves"
+    return (
+        f"{called(prompt)}: the answer {shown} spells {kind}, which no text may; answers get an end token by themselves"
+    )
