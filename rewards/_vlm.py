@@ -45,9 +45,7 @@ class Vlm:
         return int(tokens[0])
 
     @torch.no_grad()
-    def log_probs(
-        self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]
-    ) -> Tensor:
+    def log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
         """[B, n] float32: log-probabilities that the answer to each of B questions begins with each of n tokens.
 
         The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
