@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PairwiseJudge:
-    """The win rate of an image in its group, in [0, 1]: the share of the others that a judge finds worse for the prompt.
+    """The win rate of an image in its group, in [0, 1]: the share of the others that a judge finds worse.
 
     Wang et al. 2025, "Pref-GRPO", arXiv 2508.20751. Of each pair the model is shown both images, in both orders, and
     asked which is better; of `first` and `second` that answer counts which is the likelier first token. An order says
