@@ -139,6 +139,7 @@ def test_there_is_one_of_every_kind() -> None:
     assert set(OWN) == set(USE) == set(KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(OWN))
 def test_a_plug_in_of_ones_own_trains_two_iterations(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

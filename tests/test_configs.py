@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("**/*.yaml"))
 NAMES = sorted(path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in FILES)
 LAB = [name for name in NAMES if name.startswith("lab/")]  # one for each algorithm, on a lab
-FAST = "grpo_qwen3vl_4b_screenspot"  # of the configs of real size, the one that is run small every time
+FAST = ("quickstart", "grpo_qwen3vl_4b_screenspot")  # run small every time: one of a lab, one of real size
 
 
 @cache
@@ -104,7 +104,7 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """A twin is written, loaded and evaluated with all 40 steps, which is slow; the labs' twins are many."""
     environment = shipped(name).modality.get("environment", {})
     in_browser = [needs_browser] if environment.get("name") == "browser" else []
-    return in_browser if name.startswith("quickstart") or name == FAST else [pytest.mark.slow, *in_browser]
+    return in_browser if name in FAST else [pytest.mark.slow, *in_browser]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in NAMES])

@@ -32,6 +32,7 @@ def _lists() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_two_processes_divide_lists_and_put_them_together_in_their_order() -> None:
     main, other = in_processes(_lists, 2)
     assert (main.pop("share"), other.pop("share")) == (["a", "c", "e"], ["b", "d"])
