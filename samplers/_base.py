@@ -119,9 +119,14 @@ class StochasticSampler(WindowedSampler):
 
 
 def draw_share(steps: range | tuple[int, ...], fraction: float, key: GroupKey) -> tuple[int, ...]:
-    """So large a share of the steps, rounded down, at least one; drawn anew for each group, ascending."""
+    """So large a share of the steps, drawn anew for each group, ascending."""
+    return draw_subset(steps, rounded_share(fraction, len(steps)), key, "trained")
+
+
+def rounded_share(fraction: float, count: int) -> int:
+    """So large a share of a count, rounded down, at least one."""
     # 0.29 * 100 is 28.999...: rounding down must not lose a whole step to the last bit
-    return draw_subset(steps, max(1, math.floor(fraction * len(steps) + 1e-9)), key, "trained")
+    return max(1, math.floor(fraction * count + 1e-9))
 
 
 def check_window(window: Window, num_steps: int) -> None:

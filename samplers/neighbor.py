@@ -7,7 +7,7 @@ from itertools import pairwise
 from mmrl.keys import GroupKey
 from mmrl.neighbours import Neighbours
 from mmrl.plans import Plan, Step
-from mmrl.samplers._base import FlowPolicy, check_positive, draw_share
+from mmrl.samplers._base import FlowPolicy, check_positive, draw_share, rounded_share
 from mmrl.samplers._kernels import ode
 from mmrl.samplers._window import draw_subset
 from mmrl.samplers.ode import ODE
@@ -28,8 +28,11 @@ class Neighbor(ODE):
     states of all members are what could have been drawn from there (their symmetric anchors; 4 is the best of their
     table 5). Loss `neighbor` makes a policy of it. Any other on decisions takes the same for Gaussian draws around the
     anchor: their section 3.2, squared distances weighted by advantages.
-    `train_fraction`: share of the steps, drawn anew for each group, at which anchors are taken, rounded down, at least
-    one. Half of them is what their count of evaluations comes to (1.33 = 4 anchors / 12 members * 4 steps of 8).
+    `early_fraction`: share of the steps, from the noise on, at which anchors may be taken; ours. On the shapes lab those
+    of the first half teach, and those of the other one harm (docs/lab.md).
+    `train_fraction`: share of these, drawn anew for each group, at which anchors are taken. Both are rounded down, to at
+    least one step. Half of all is what their count of evaluations comes to (1.33 = 4 anchors / 12 members * 4 steps of
+    8).
     `temperature`: divides squared distances, which are in the unit of the policy's `reduction`; with `sum` theirs is 1.
 
     Raises ValueError for settings out of range.
@@ -37,6 +40,7 @@ class Neighbor(ODE):
 
     spread: float = 0.3
     anchors: int = 4
+    early_fraction: float = 1.0
     train_fraction: float = 0.5
     temperature: float = 1.0
 
@@ -46,6 +50,7 @@ class Neighbor(ODE):
             raise ValueError(f"spread must be within [0, 1], got {self.spread}")
         if self.anchors < 0:
             raise ValueError(f"anchors must be at least 0, got {self.anchors}")
+        check_positive("early_fraction", self.early_fraction, at_most=1)
         check_positive("train_fraction", self.train_fraction, at_most=1)
         check_positive("temperature", self.temperature)
         if self.solver == "heun" and self.anchors:
@@ -61,8 +66,9 @@ class Neighbor(ODE):
     def _moves(self, policy: FlowPolicy, key: GroupKey) -> tuple[tuple[int, Step], ...]:
         """The steps from anchors, by their numbers."""
         levels = list(pairwise(self.grid(policy)))
+        early = range(rounded_share(self.early_fraction, self.num_steps))
         std = math.sqrt(self.temperature / 2)  # of the Gaussian with the density exp(-distance / temperature)
         return tuple(
             (number, Step(*levels[number], replace(ode(*levels[number]), std=std)))
-            for number in draw_share(range(self.num_steps), self.train_fraction, key)
+            for number in draw_share(early, self.train_fraction, key)
         )

@@ -64,6 +64,14 @@ def test_the_last_step_may_be_one_of_them(grid_policy: Any) -> None:
     assert near is not None and [number for number, _ in near.moves] == list(range(8))
 
 
+def test_steps_may_be_the_early_ones_alone(grid_policy: Any) -> None:
+    near = plan_of(grid_policy(), early_fraction=0.5, train_fraction=1.0).neighbours
+    assert near is not None and [number for number, _ in near.moves] == [0, 1, 2, 3]
+    drawn = [plan_of(grid_policy(), key=GroupKey(3, 5, draw), early_fraction=0.4).neighbours for draw in range(20)]
+    assert {number for near in drawn if near is not None for number, _ in near.moves} == {0, 1, 2}
+    assert all(near is not None and len(near.moves) == 1 for near in drawn)
+
+
 def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> None:
     near = plan_of(grid_policy(), group_size=3).neighbours
     assert near is not None and near.anchors == (0, 1, 2)
@@ -74,6 +82,7 @@ def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> No
     [
         ({"spread": 1.5}, r"spread must be within \[0, 1\], got 1.5"),
         ({"anchors": -1}, "anchors must be at least 0, got -1"),
+        ({"early_fraction": 1.1}, "early_fraction must be greater than 0 and at most 1, got 1.1"),
         ({"train_fraction": 0.0}, "train_fraction must be greater than 0 and at most 1, got 0.0"),
         ({"temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
         ({"solver": "heun"}, "anchors go with solvers that make one call for a step, got solver heun"),
