@@ -28,11 +28,11 @@ class Neighbor(ODE):
     states of all members are what could have been drawn from there (their symmetric anchors; 4 is the best of their
     table 5). Loss `neighbor` makes a policy of it. Any other on decisions takes the same for Gaussian draws around the
     anchor: their section 3.2, squared distances weighted by advantages.
-    `early_fraction`: share of the steps, from the noise on, at which anchors may be taken; ours. On the shapes lab those
-    of the first half teach, and those of the other one harm (docs/lab.md).
-    `train_fraction`: share of these, drawn anew for each group, at which anchors are taken. Both are rounded down, to at
-    least one step. Half of all is what their count of evaluations comes to (1.33 = 4 anchors / 12 members * 4 steps of
-    8).
+    `early_fraction`: share of the steps, from the noise on, at which anchors may be taken; ours. On the shapes lab the
+    first half of the steps teaches, and the other one harms (docs/lab.md).
+    `train_fraction`: share of these, drawn anew for each group, at which anchors are taken. Both are rounded down, to
+    at least one step. Half of all is what their count of evaluations comes to (1.33 = 4 anchors / 12 members * 4 steps
+    of 8).
     `temperature`: divides squared distances, which are in the unit of the policy's `reduction`; with `sum` theirs is 1.
 
     Raises ValueError for settings out of range.
