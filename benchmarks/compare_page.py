@@ -41,10 +41,15 @@ class Algorithm:
         """The score of each seed when so much of `axis` was used."""
         return [_between(curve, axis, budget) for curve in self.curves]
 
-    def num_steps(self, calls: float) -> int:
-        """Optimizer steps that so many network calls pay."""
+    def num_calls(self, budget: float) -> float:
+        """Network calls that the runs made of so many, the median of the seeds: their time may have been up before."""
+        return min(budget, statistics.median(float(curve[-1]["calls"]) for curve in self.curves))
+
+    def num_steps(self, budget: float) -> int:
+        """Optimizer steps of these calls."""
         last = self.curves[0][-1]
-        return round(calls / float(last["calls"]) * float(last["iteration"]) * self.steps_per_iteration)
+        steps = self.num_calls(budget) / float(last["calls"]) * float(last["iteration"])
+        return round(steps * self.steps_per_iteration)
 
 
 def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> float:
@@ -98,6 +103,8 @@ def table(lab: str, rows: Sequence[Algorithm]) -> str:
     ]
     for row in rows:
         at = [_spread(row.at(axis, limit)) for axis, limit in asdict(budget).items()]
+        if row.num_calls(budget.calls) < budget.calls:
+            at[0] += f" ({row.num_calls(budget.calls):,.0f})"
         lines.append([f"`{row.name}`", row.parts, f"{row.learning_rate:.2g}", str(row.num_steps(budget.calls)), *at])
     return _markdown(lines)
 

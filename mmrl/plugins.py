@@ -241,7 +241,8 @@ def _own(kind: Kind, name: str) -> type:
         raise ConfigError(f"{what}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and is_dataclass(found)):
-        raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}")
+        why = "" if found is None else ": what is called so there lacks @dataclass"
+        raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}{why}")
     return found
 
 

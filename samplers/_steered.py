@@ -63,7 +63,9 @@ def random_steps(steps: tuple[Step, ...]) -> list[int]:
     """Places of the random ones. Raises ConfigError where there are none."""
     found = [number for number, step in enumerate(steps) if step.is_random]
     if not found:
-        raise ConfigError("proposal makes no random steps, so what goes on from one state would all be the same")
+        raise ConfigError(
+            "proposal must make random steps, as flow_sde and ddim do: else all that goes on from one state is alike"
+        )
     return found
 
 

@@ -132,6 +132,8 @@ SIDE_BY_SIDE = [
         forks=(Fork(1, (Step(0.8, 0.5, Transition(1.0, -0.3, 0.0)),), group=1, tail=Tail("heun", (0.5, 0.2, 0.0))),),
         tail=Tail("dpmpp_2m", (0.6, 0.2, 0.0)),
     ),
+    # the tail of the third one, a call later
+    Plan(2, (random_step(1.0, 0.9), random_step(0.9, 0.8)), tail=Tail("heun", (0.8, 0.5, 0.0))),
 ]
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_steered_is_refused() -> None:
             sampler.plan(random_flow(), KEYS[0], 4)
     still = build("samplers", {"name": "ode", "num_steps": 4})
     for unable in (FKSteering(Smooth(), still), SVDD(Smooth(), still)):
-        with pytest.raises(ConfigError, match="proposal makes no random steps"):
+        with pytest.raises(ConfigError, match="proposal must make random steps, as flow_sde and ddim do"):
             unable.plan(random_flow(), KEYS[0], 4)
     with pytest.raises(ConfigError, match="resample_at must be at most 2, the proposal's last random step, got 3"):
         FKSteering(Smooth(), PROPOSAL, resample_at=(1, 3)).plan(random_flow(), KEYS[0], 4)
