@@ -18,7 +18,8 @@ from mmrl.losses.gspo import Gspo
 from mmrl.losses.reinforce import Reinforce
 from mmrl.losses.topr import Topr
 from mmrl.numerics import Normalisation
-from mmrl.update import OldSource, Updater
+from mmrl.update import OldSource, Updater, views_of
+from mmrl.views import DecisionView
 from tests.toys import AnswerRatio, GroupPreference, SequenceRatio, ToyTokens, loss_batch, toy_rollout
 
 LOSSES: list[Callable[[Any], Loss]] = [
@@ -206,3 +207,15 @@ def test_a_decision_that_leaves_share_counts_once_however_many_of_them_take_part
     alone, _ = gradient(policy, rollout, Reinforce(normalise="decision"), 100, rows=rows)
     among, _ = gradient(policy, shared, Reinforce(normalise="decision"), 100, rows=rows)
     torch.testing.assert_close(among, alone)
+
+
+def test_decisions_that_take_no_part_cost_no_call_in_a_sample_that_does() -> None:
+    _, rollout = toy_rollout()
+    block = rollout.blocks[0]
+    own = torch.arange(block.call.numel()).view_as(block.call)  # a network call for each decision
+    rollout = replace(rollout, blocks=(replace(block, call=torch.where(block.call >= 0, own, -1)),))
+    weight = (torch.arange(block.call.shape[1]) == 0).float().expand(block.call.shape)
+    batch, key = loss_batch(rollout, weight=weight), GroupKey(0, 0, 0)
+    (view,) = views_of(Reinforce(), rollout, torch.arange(rollout.num_samples), batch, key)
+    assert isinstance(view, DecisionView)
+    assert sorted(view.calls.tolist()) == own[:, 0].tolist()
