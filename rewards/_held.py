@@ -95,6 +95,12 @@ class Holder:
                 reward.load_state_dict(state[name])  # type: ignore[attr-defined]
 
 
+def check_judges_samples(reward: Reward, what: str = "the reward held") -> None:
+    """Raises ValueError, about `what`, unless the reward judges each sample alone."""
+    if reward.granularity != "sample":
+        raise ValueError(f"{what} must judge samples, got one that judges {reward.granularity}s")
+
+
 def ask_held(reward: Reward, batch: RewardBatch) -> Tensor:
     """[B] what a reward says of a batch, asked about no more samples at once than it wants, but for whole groups."""
     parts = [torch.cat(units) for units in pack(units_of(reward, batch), reward.batch_size)]

@@ -77,6 +77,12 @@ class Vlm:
         return found
 
 
+def check_question(question: str) -> None:
+    """Raises ValueError unless the question has a place for the prompt."""
+    if "{prompt}" not in question:
+        raise ValueError(f"question must hold {{prompt}}, where the prompt goes, got {question!r}")
+
+
 def pictures(images: Tensor) -> "list[Image]":
     """Images [B, 3, H, W] in [0, 1] with 8 bits for each colour; raises ValueError where they hold NaN or infinity."""
     from torchvision.transforms.v2.functional import to_pil_image

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, check_tag, tagged
 from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, check_judges_samples
 from mmrl.rewards._likelihood import LanguageModel, load_language_model, write_tiny_language_model
 
 
@@ -59,8 +59,7 @@ class AnswerConsistency(Holder):
             raise ValueError(f"ceiling must be in (0, 1], got {self.ceiling}")
         if self.max_tokens < 2:
             raise ValueError(f"max_tokens must be at least 2, got {self.max_tokens}")
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         if not self.threshold < self.reward.range[1] < math.inf:
             raise ValueError(f"the reward held must end above the threshold {self.threshold}, got {self.reward.range}")
         self.says(needs=self.needs | self.needs_of_held(), range=(0.0, self.reward.range[1]))

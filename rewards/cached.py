@@ -15,7 +15,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Outputs
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, is_changing
+from mmrl.rewards._held import Holder, check_judges_samples, is_changing
 
 
 @dataclass
@@ -47,8 +47,7 @@ class Cached(Holder):
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size must be at least 1, got {self.size}")
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         if is_changing(self.reward):
             raise ValueError("the reward held changes from call to call; put cached inside of it")
         self.adopt(self.reward, differentiable=False)  # a number from the past has no gradient

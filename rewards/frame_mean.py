@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.rewards._frames import frames_of
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, check_judges_samples
 
 Reduction = Literal["mean", "min", "median"]
 
@@ -44,8 +44,7 @@ class FrameMean(Holder):
             raise ValueError(
                 f"the reward held must judge images, got one that needs {', '.join(sorted(held.needs)) or 'nothing'}"
             )
-        if held.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {held.granularity}s")
+        check_judges_samples(held)
         if self.frames is not None and self.frames < 1:
             raise ValueError(f"frames must be at least 1, or null for all, got {self.frames}")
         self.says(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, ask_held
+from mmrl.rewards._held import Holder, ask_held, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Gated(Holder):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.threshold) and math.isfinite(self.otherwise)):
             raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
-        if self.gate.granularity != "sample":
-            raise ValueError(f"the gate must judge samples, got one that judges {self.gate.granularity}s")
+        check_judges_samples(self.gate, "the gate")
         low, high = self.reward.range
         self.adopt(self.reward, range=(min(low, self.otherwise), max(high, self.otherwise)))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_std
-from mmrl.rewards._held import Holder, ask_held
+from mmrl.rewards._held import Holder, ask_held, check_judges_samples
 
 Kind = Literal["kimi", "efficient"]
 
@@ -50,8 +50,7 @@ class LengthPenalised(Holder):
         if not self.penalty > 0 or (self.kind == "efficient" and self.penalty >= 1):
             raise ValueError(f"penalty must be above 0, and below 1 for 'efficient', got {self.penalty}")
         low, high = self.reward.range
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         if self.kind == "efficient" and low < 0:
             raise ValueError(f"kind 'efficient' is for rewards of at least 0, got one that goes down to {low:g}")
         lowest_right = max(low, self.threshold) * (1 - self.penalty)

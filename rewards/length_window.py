@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_sum
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class LengthWindow(Holder):
             raise ValueError(f"shortest must be from 0 to longest, got {self.shortest} and {self.longest}")
         if self.min_right < 1:
             raise ValueError(f"min_right must be at least 1, got {self.min_right}")
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         self.says(needs=self.needs | self.needs_of_held())
 
     def score(self, batch: RewardBatch) -> Tensor:

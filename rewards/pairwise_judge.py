@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Placement, RewardBatch
 from mmrl.numerics import check_count
-from mmrl.rewards._vlm import Vlm, load_vlm, pictures, write_tiny_vlm
+from mmrl.rewards._vlm import Vlm, check_question, load_vlm, pictures, write_tiny_vlm
 from mmrl.rewards._win_rates import compared, win_rates
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class PairwiseJudge:
     _tokens: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if "{prompt}" not in self.question:
-            raise ValueError(f"question must hold {{prompt}}, where the prompt goes, got {self.question!r}")
+        check_question(self.question)
         if self.first == self.second:
             raise ValueError(f"first and second must differ, got {self.first!r} for both")
         check_count("questions_at_once", self.questions_at_once)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class TemporalContrast(Holder):
     def __post_init__(self) -> None:
         if self.share < 0:
             raise ValueError(f"share must be at least 0, got {self.share}")
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         self.says(needs=self.needs | self.needs_of_held())
 
     def score(self, batch: RewardBatch) -> Tensor:

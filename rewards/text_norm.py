@@ -9,7 +9,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Prompt
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import Holder, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class TextNorm(Holder):
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         self.adopt(self.reward, range=(0.0, 1.0))
 
     def check(self, prompt: Prompt) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
-from mmrl.rewards._held import Holder, ask_held
+from mmrl.rewards._held import Holder, ask_held, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Trusted(Holder):
 
     def __post_init__(self) -> None:
         for reward in (self.reward, self.accuracy):
-            if reward.granularity != "sample":
-                raise ValueError(f"the rewards held must judge samples, got one that judges {reward.granularity}s")
+            check_judges_samples(reward, "the rewards held")
         if self.decay is not None and not self.decay > 0:
             raise ValueError(f"decay must be above 0, or null for none, got {self.decay}")
         low, high = self.reward.range

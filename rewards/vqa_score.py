@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Placement, RewardBatch
-from mmrl.rewards._vlm import Vlm, load_vlm, pictures, write_tiny_vlm
+from mmrl.rewards._vlm import Vlm, check_question, load_vlm, pictures, write_tiny_vlm
 
 
 @dataclass
@@ -42,8 +42,7 @@ class VqaScore:
     _tokens: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if "{prompt}" not in self.question:
-            raise ValueError(f"question must hold {{prompt}}, where the prompt goes, got {self.question!r}")
+        check_question(self.question)
         if self.normalised and self.yes == self.no:
             raise ValueError(f"yes and no must differ, got {self.yes!r} for both")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder, ask_held
+from mmrl.rewards._held import Holder, ask_held, check_judges_samples
 from mmrl.rewards._win_rates import compared, win_rates
 
 
@@ -43,8 +43,7 @@ class WinRate(Holder):
     is_relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.reward.granularity != "sample":
-            raise ValueError(f"the reward held must judge samples, got one that judges {self.reward.granularity}s")
+        check_judges_samples(self.reward)
         if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"temperature must be above 0, or null for wins alone, got {self.temperature}")
         if not (math.isfinite(self.margin) and self.margin >= 0):
