@@ -2,25 +2,24 @@
 
 import math
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
 
 from mmrl import costs, plugins, steering
 from mmrl.config import DatasetSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, Loss, Reward, RewardBatch, Sampler
 from mmrl.datasets import missing_files
 from mmrl.errors import ConfigError, RunError
-from mmrl.group_checks import plans_of_iteration, shared_work, shrunk_groups
+from mmrl.group_checks import idle_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.pairs import EvaluationParts, Parts, example_plan
 from mmrl.parts import build, make_trainer, resolve_lab
 from mmrl.prompts import counted, tiny_prompts, with_stand_ins
-from mmrl.scoring import RewardTerm, Scorer
+from mmrl.scoring import Scorer
+from mmrl.spies import Spy, watch
 from mmrl.trainer import Trainer
 
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
@@ -57,6 +56,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     }
     summary |= {what: count * factor for what, count in shared_work(plans).items()}
     summary["held-out samples"] = 0 if parts.evaluation is None else _num_held_out(config, parts.evaluation)
+    if why := idle_tree(config, parts):
+        summary["branches"] = why
     if missing:
         summary["data that is not here, which train needs"] = ", ".join(missing)
     else:
@@ -91,48 +92,12 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = _shrunk(config)
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
-        parts, watched = _watch(_twins(build(small), small, Path(name)))
+        parts, watched = watch(_twins(build(small), small, Path(name)))
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
         found = _findings(trainer, before, watched, small)
         return {"rows made up in place of": ", ".join(missing)} | found if missing else found
-
-
-@dataclass
-class Spy:
-    """Stands in front of a plug-in and keeps what its methods return."""
-
-    plugin: Any
-    results: dict[str, list[Any]] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.plugin, name)
-        return self._kept(name, value) if callable(value) and name in ("plan", "views", "score", "keeps") else value
-
-    def __call__(self, *given: Any) -> Any:
-        return self._kept("call", self.plugin)(*given)
-
-    def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
-            result = function(*given)
-            self.results.setdefault(name, []).append(result)
-            return result
-
-        return called
-
-
-@dataclass
-class JitteredReward(Spy):
-    """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
-    without spread would move no weight."""
-
-    size: float = 0.1
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # what it adds may lead out of the reward's own
-
-    def score(self, batch: RewardBatch) -> torch.Tensor:
-        scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
-        return scores + self.size * torch.tensor([seed % 1000 / 1000 for seed in batch.seeds])
 
 
 def _shrunk(config: RunConfig) -> RunConfig:
@@ -202,28 +167,6 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
         evaluation = replace(evaluation, scorer=twin(evaluation.scorer, "held_out"), sampler=own, also=also)
     sampler, scorer = steering.twin(parts.sampler, seed, folder / "twins" / "sampler"), twin(parts.scorer, "reward")
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
-
-
-def _watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
-    """The parts behind spies, and the spies by what a config calls them."""
-    spies = {"sampler": Spy(parts.sampler), "advantage": Spy(parts.advantage), "loss": Spy(parts.loss)}
-    spies |= {f"reward {term.name}": JitteredReward(term.reward) for term in parts.scorer.terms}
-    terms = tuple(
-        RewardTerm(term.name, cast(Reward, spies[f"reward {term.name}"]), term.weight) for term in parts.scorer.terms
-    )
-    evaluation = parts.evaluation
-    if evaluation is not None:
-        spies["evaluation.sampler"] = Spy(evaluation.sampler)
-        evaluation = replace(evaluation, sampler=cast(Sampler, spies["evaluation.sampler"]))
-    watched = replace(
-        parts,
-        sampler=cast(Sampler, spies["sampler"]),
-        advantage=cast(Advantage, spies["advantage"]),
-        loss=cast(Loss, spies["loss"]),
-        scorer=replace(parts.scorer, terms=terms),
-        evaluation=evaluation,
-    )
-    return watched, spies
 
 
 def _findings(

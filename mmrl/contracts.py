@@ -205,8 +205,9 @@ class Advantage(Protocol):
     frozenset[str]` (see `Paths`); modalities name those they give in `facts`. One that compares with more than the
     members of a group, so that equal rewards may teach something, says in `compares_with` with what: `batch`, `best` (a
     virtual best sample), `greedy` (of `GroupPlan.has_greedy`) or `nothing`. One that tells decisions apart says
-    `of_decisions`, one for which turns of an episode are no samples `of_answers`, one that counts samples by their
-    decisions `weighs_decisions`. One that not all rewards fit has `check`, as a `Mix`.
+    `of_decisions`, by the tree that samples share `of_nodes`, one for which turns of an episode are no samples
+    `of_answers`, one that counts samples by their decisions `weighs_decisions`. One that not all rewards fit has
+    `check`, as a `Mix`.
     """
 
     min_group_size: ClassVar[int]  # the smallest group it can compare

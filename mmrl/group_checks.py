@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mmrl.answer_plans import AnswerPlan
+from mmrl.answer_trees import AnswerTree
 from mmrl.config import RunConfig
 from mmrl.contracts import ConfigError, Modality, Sampler, Selective
 from mmrl.correction import is_drawn_elsewhere
@@ -92,6 +93,29 @@ def _is_of_singles(plan: GroupPlan, size: int) -> bool:
         singles = plan.neighbours is None and not plan.forks and all(step.branch == 1 for step in plan.steps)
         return singles and plan.roots == size
     return type(plan) is AnswerPlan and not plan.num_controls and not plan.has_greedy
+
+
+def idle_tree(config: RunConfig, parts: Parts) -> str | None:
+    """Why an advantage of trees has none before it; None where it has, or is another."""
+    plan = example_plan(parts.sampler, config.group_size, parts.policy)
+    if _is_tree(plan) or not getattr(parts.advantage, "of_nodes", False):
+        return None
+    return (
+        f"none to compare: {config.advantage['name']!r} compares the branches of a tree, and samples of "
+        f"{config.sampler['name']!r} share none, so each is compared as a whole"
+    )
+
+
+def _is_tree(plan: GroupPlan) -> bool:
+    """Whether some samples of a group share decisions, and then part."""
+    if not isinstance(plan, Plan):
+        return isinstance(plan, AnswerTree)
+    return bool(plan.forks) or any(
+        later.branch > 1
+        for number, step in enumerate(plan.steps)
+        if step.is_decision
+        for later in plan.steps[number + 1 :]
+    )
 
 
 def plans_of_iteration(config: RunConfig, sampler: Sampler, policy: Modality) -> list[tuple[GroupPlan, int]]:

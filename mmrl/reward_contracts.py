@@ -30,6 +30,16 @@ class RewardBatch:
         return len(self.prompts)
 
     @property
+    def is_member(self) -> Tensor:
+        """[B] bool: the samples of groups themselves, without the controls."""
+        return torch.ones_like(self.group, dtype=torch.bool) if self.is_control is None else ~self.is_control
+
+    def members(self) -> list[Tensor]:
+        """[n] int64 rows of each group's samples, on the CPU, without the controls; n may be 0."""
+        group, is_member = self.group.cpu(), self.is_member.cpu()
+        return [((group == number) & is_member).nonzero()[:, 0] for number in group.unique()]
+
+    @property
     def is_decision(self) -> Tensor:
         """[B, K] bool: where the samples have decisions; K is the largest number of them. For dense rewards."""
         assert self.num_decisions is not None, "asked of outputs alone"

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from mmrl.contracts import RewardBatch
-
 
 def win_rates(wins: Tensor) -> Tensor:
     """[n] in [0, 1]: the mean over the others of how far each of n members is preferred to them; 1/2 for one alone.
@@ -21,10 +19,3 @@ def win_rates(wins: Tensor) -> Tensor:
         return torch.full((len(wins),), 0.5)
     preferred = (wins + 1 - wins.T) / 2
     return (preferred.sum(1) - preferred.diagonal()) / num_others
-
-
-def compared(batch: RewardBatch) -> list[Tensor]:
-    """The rows of each group of the batch, without controls: nobody wins against these."""
-    is_member = torch.ones(len(batch), dtype=torch.bool) if batch.is_control is None else ~batch.is_control.cpu()
-    group = batch.group.cpu()
-    return [((group == number) & is_member).nonzero()[:, 0] for number in group.unique()]

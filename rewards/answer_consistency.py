@@ -1,7 +1,6 @@
 """A bonus for right answers that follow from the thought before them better than those of the group's peers do."""
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -77,13 +76,9 @@ class AnswerConsistency(Holder):
         """[B] float32; 0 for the controls."""
         scores = torch.zeros(len(batch))
         accuracy = self.reward.score(batch).float().cpu()
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for row, group in enumerate(batch.group.tolist()):
-            if batch.is_control is None or not batch.is_control[row]:
-                groups[group].append(row)
-        for rows in groups.values():
+        for rows in batch.members():
             mean = accuracy[rows].double().mean()
-            right = [row for row in rows if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]
+            right = [row for row in rows.tolist() if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]
             found = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
             for row, likelihood in found.items():
                 if likelihood >= sum(found.values()) / len(found) - self.margin - 1e-6:  # rounding of equal ones

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
@@ -47,8 +46,7 @@ class LengthWindow(Holder):
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32 in {0, 1}; 0 for the controls."""
         assert batch.outputs.num_tokens is not None, "scoring checks needs"
-        is_control = batch.is_control if batch.is_control is not None else torch.zeros(len(batch), dtype=torch.bool)
-        is_right = (self.reward.score(batch) > self.threshold) & ~is_control
+        is_right = (self.reward.score(batch) > self.threshold) & batch.is_member
         is_enough = group_sum(is_right.float(), batch.group) >= self.min_right
         length = batch.outputs.num_tokens.to(is_right.device)
         return (is_right & is_enough & (length >= self.shortest) & (length <= self.longest)).float()

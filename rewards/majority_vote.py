@@ -50,16 +50,13 @@ class MajorityVote:
         """[B] float32; 0 for the controls."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         answers = [self._answer(text) for text in batch.outputs.texts]
-        if batch.is_control is not None:
-            answers = [None if hidden else answer for answer, hidden in zip(answers, batch.is_control, strict=True)]
-        groups = batch.group.tolist()
-        votes: dict[int, Counter[str]] = {group: Counter() for group in groups}
-        for group, answer in zip(groups, answers, strict=True):
-            if answer is not None:
-                votes[group][answer] += 1
-        shares = {group: self._worth(counts) for group, counts in votes.items()}
-        scores = [0.0 if a is None else shares[group].get(a, 0.0) for group, a in zip(groups, answers, strict=True)]
-        return torch.tensor(scores, dtype=torch.float32)
+        scores = torch.zeros(len(batch))
+        for rows in batch.members():
+            given = [(row, answer) for row in rows.tolist() if (answer := answers[row]) is not None]
+            worth = self._worth(Counter(answer for _, answer in given))
+            for row, answer in given:
+                scores[row] = worth.get(answer, 0.0)
+        return scores
 
     def _worth(self, votes: Counter[str]) -> dict[str, float]:
         """What each answer of a group scores; 0 for those that are not there."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Placement, RewardBatch
 from mmrl.numerics import check_count
 from mmrl.rewards._vlm import Vlm, check_question, load_vlm, pictures, write_tiny_vlm
-from mmrl.rewards._win_rates import compared, win_rates
+from mmrl.rewards._win_rates import win_rates
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,7 +77,7 @@ class PairwiseJudge:
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for an image that holds NaN or infinity."""
         assert batch.outputs.images is not None, "scoring checks needs"
-        images, groups = pictures(batch.outputs.images), compared(batch)
+        images, groups = pictures(batch.outputs.images), batch.members()
         pairs = [pair for rows in groups for pair in permutations(rows.tolist(), 2)]
         said = [torch.zeros(0)]
         for start in range(0, len(pairs), self.questions_at_once):

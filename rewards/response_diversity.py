@@ -76,10 +76,8 @@ class ResponseDiversity:
         assert self._embedder is not None or self.kind != "embedding", "prepare comes before score"
         scores = torch.zeros(len(batch))
         judge = {"distinct": self._distinct, "self_bleu": self._self_bleu, "embedding": self._embedding}[self.kind]
-        for group in batch.group.unique():
-            rows = (batch.group == group).nonzero()[:, 0].tolist()
-            members = [row for row in rows if batch.is_control is None or not batch.is_control[row]]
-            answers = {row: answer for row in members if (answer := self._answer(texts[row])) is not None}
+        for rows in batch.members():
+            answers = {row: answer for row in rows.tolist() if (answer := self._answer(texts[row])) is not None}
             if len(answers) > 1:
                 scores[list(answers)] = torch.tensor(judge(list(answers.values())), dtype=torch.float32)
         return scores.clamp(0, 1)

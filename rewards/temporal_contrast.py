@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
@@ -44,10 +43,10 @@ class TemporalContrast(Holder):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32 in {0, 1}; 0 for the controls."""
-        is_control = batch.is_control if batch.is_control is not None else torch.zeros(len(batch), dtype=torch.bool)
+        is_member = batch.is_member
         accuracy = self.reward.score(batch)
-        ordered = group_mean(accuracy, batch.group, ~is_control)
-        shuffled = group_mean(accuracy, batch.group, is_control)
-        is_compared = group_sum(is_control.float(), batch.group) > 0
+        ordered = group_mean(accuracy, batch.group, is_member)
+        shuffled = group_mean(accuracy, batch.group, ~is_member)
+        is_compared = group_sum((~is_member).float(), batch.group) > 0
         is_helped = is_compared & (ordered >= self.share * shuffled)
-        return (is_helped & (accuracy > self.threshold) & ~is_control).float()
+        return (is_helped & (accuracy > self.threshold) & is_member).float()

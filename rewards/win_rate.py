@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.rewards._held import Holder, ask_held, check_judges_samples
-from mmrl.rewards._win_rates import compared, win_rates
+from mmrl.rewards._win_rates import win_rates
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WinRate(Holder):
         """[B] float32; raises what the reward held raises."""
         scores = ask_held(self.reward, batch).double().cpu()
         rates = torch.where(scores.isfinite(), 0.5, torch.nan)
-        for rows in compared(batch):
+        for rows in batch.members():
             judged = rows[scores[rows].isfinite()]
             rates[judged] = win_rates(self._wins(scores[judged])).float()
         return rates

@@ -1,5 +1,6 @@
 """The command line in one or two processes, forked from a process that has imported everything already."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -35,6 +36,7 @@ HEAVY = (
     "mmrl.run",
 )
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
+LOST = "Connection reset by peer"  # what a process says whose companion is gone
 
 MY_REWARDS = '''
 from dataclasses import dataclass
@@ -176,6 +178,8 @@ def _command_line(folder: Path, arguments: list[str], log: Path) -> None:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(TIMEOUT - 10)  # where it hangs, before it is killed
     sys.argv = ["mmrl", *arguments]
     from mmrl.cli import main  # reads the rank when it is imported
 
@@ -209,7 +213,10 @@ def metrics(run: Path) -> list[dict[str, float]]:
 
 
 def ended_well(ends: list[Ended]) -> None:
-    assert [end.code for end in ends] == [0] * len(ends), "\n".join(end.output[-3000:] for end in ends)
+    """Fails with what the processes said, the one behind it last: a report of failures may be cut at its start."""
+    outputs = [f"process {rank} ended with {end.code}:\n{end.output[-3000:]}" for rank, end in enumerate(ends)]
+    outputs.sort(key=lambda output: LOST not in output)
+    assert all(end.code == 0 for end in ends), "\n".join(outputs)
 
 
 def train(folder: Path, out: str, num_processes: int, *overrides: str) -> Path:

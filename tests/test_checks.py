@@ -201,3 +201,14 @@ def test_check_names_a_model_folder_that_is_not_here() -> None:
     config = load_config("quickstart_gui", ["modality.model=/nowhere/Qwen2.5-VL"])
     assert plan_summary(config)["model that is not here, which train needs"] == "/nowhere/Qwen2.5-VL"
     assert not any("model that" in key for key in plan_summary(load_config("quickstart_gui")))
+
+
+def test_an_advantage_of_trees_on_samples_that_share_none_is_told() -> None:
+    tree = {"name": "tree"}
+    told = "'tree' compares the branches of a tree, and samples of 'flow_sde' share none"
+    assert told in summary(advantage=tree)["branches"]
+    assert "branches" in summary(advantage={"name": "timestep_weighted", "inner": tree})
+    assert "branches" not in summary()
+    for sampler in ({"name": "branch_grpo", "splits": [0, 1]}, {"name": "tempflow", "roots": 2}):
+        forked = sampler | {"num_steps": 4, "sigmas": "uniform"}
+        assert "branches" not in summary(advantage=tree, sampler=forked, group_size=4), sampler

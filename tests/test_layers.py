@@ -86,6 +86,7 @@ CORE = [
     "parts",
     "run",
     "sampling",
+    "spies",
     "checks",
     "cli_options",
     "cli",

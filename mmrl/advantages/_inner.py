@@ -46,6 +46,10 @@ class Wrapper:
         return bool(getattr(self.inner, "of_decisions", False))
 
     @property
+    def of_nodes(self) -> bool:
+        return bool(getattr(self.inner, "of_nodes", False))
+
+    @property
     def of_answers(self) -> bool:
         return bool(getattr(self.inner, "of_answers", False))
 

@@ -30,6 +30,7 @@ class TreeRl:
 
     min_group_size: ClassVar[int] = 2
     of_decisions: ClassVar[bool] = True
+    of_nodes: ClassVar[bool] = True
     weighs_decisions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

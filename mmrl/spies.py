@@ -1,0 +1,66 @@
+"""Plug-ins behind spies, which keep what these return: how a dry run knows what it did."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from mmrl.contracts import RewardBatch
+from mmrl.pairs import Parts
+
+
+@dataclass
+class Spy:
+    """Stands in front of a plug-in, under the name of its class, and keeps what its methods return."""
+
+    plugin: Any
+    results: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, plugin: Any) -> Any:
+        """A spy that messages name as they would the plug-in."""
+        return type(type(plugin).__name__, (cls,), {})(plugin)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.plugin, name)
+        return self._kept(name, value) if callable(value) and name in ("plan", "views", "score", "keeps") else value
+
+    def __call__(self, *given: Any) -> Any:
+        return self._kept("call", self.plugin)(*given)
+
+    def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            result = function(*given)
+            self.results.setdefault(name, []).append(result)
+            return result
+
+        return called
+
+
+@dataclass
+class JitteredReward(Spy):
+    """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
+    without spread would move no weight."""
+
+    size: float = 0.1
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # what it adds may lead out of the reward's own
+
+    def score(self, batch: RewardBatch) -> torch.Tensor:
+        scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
+        return scores + self.size * torch.tensor([seed % 1000 / 1000 for seed in batch.seeds])
+
+
+def watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
+    """The parts behind spies, and the spies by what a config calls them."""
+    sampler, advantage, loss = Spy.on(parts.sampler), Spy.on(parts.advantage), Spy.on(parts.loss)
+    terms = tuple(replace(term, reward=JitteredReward.on(term.reward)) for term in parts.scorer.terms)
+    spies = {"sampler": sampler, "advantage": advantage, "loss": loss}
+    spies |= {f"reward {term.name}": term.reward for term in terms}
+    evaluation = parts.evaluation
+    if evaluation is not None:
+        evaluation = replace(evaluation, sampler=Spy.on(evaluation.sampler))
+        spies["evaluation.sampler"] = evaluation.sampler
+    scorer = replace(parts.scorer, terms=terms)
+    return replace(parts, sampler=sampler, advantage=advantage, loss=loss, scorer=scorer, evaluation=evaluation), spies
