@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, RunError
+from mmrl.durable import flush
 from mmrl.weights import shard_of
 
 _FORMAT = 1
@@ -218,7 +219,7 @@ def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], text: str)
         save_file(_storable(group), folder / f"{name}.safetensors")
     (folder / "state.json").write_text(text, encoding="utf-8")
     for path in [*sorted(folder.iterdir()), folder]:
-        _fsync(path)
+        flush(path)
 
 
 def _storable(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -238,7 +239,7 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     if target.exists():  # a folder cannot be renamed over another; whoever finds only the replaced one takes that
         os.rename(target, replaced)
     os.rename(temporary, target)
-    _fsync(target.parent)
+    flush(target.parent)
     if replaced.exists():
         _discard(replaced)
 
@@ -248,14 +249,6 @@ def _discard(path: Path) -> None:
     doomed = path.with_name(f"{_TEMPORARY}delete-{path.name}")
     os.rename(path, doomed)
     shutil.rmtree(doomed)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from mmrl.errors import ConfigError
+from mmrl.own_modules import own_module
 
 Kind = Literal["modalities", "samplers", "rewards", "mixes", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -230,15 +231,7 @@ def _own(kind: Kind, name: str) -> type:
     what = f"{_singular(kind)} {name!r}"
     if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
         raise ConfigError(f"{what}: a user's plug-in is named module:Class")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{what}: cannot import {error.name!r}; "
-            "a user's plug-in is looked up in the working folder and in installed packages"
-        ) from error
-    except Exception as error:  # user code, which may fail in any way while it is imported
-        raise ConfigError(f"{what}: importing {module_name} failed: {type(error).__name__}: {error}") from error
+    module = own_module(module_name, what)
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and is_dataclass(found)):
         why = "" if found is None else ": what is called so there lacks @dataclass"

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mmrl.contracts import ConfigError, RunError
+from mmrl.durable import flush
 from mmrl.trackers import Tracker
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ class MetricsLog:
         ]
         temporary = self.path.with_name(f".tmp-{self.path.name}")
         temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-        _flush(temporary)
+        flush(temporary)
         os.replace(temporary, self.path)
-        _flush(self.path.parent)
+        flush(self.path.parent)
 
     def sync(self) -> None:
         """Flushes to the disk, so that a checkpoint never outlives the lines before it in a power cut."""
         if self.path.exists():
-            _flush(self.path)
+            flush(self.path)
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         content = self.path.read_bytes() if self.path.exists() else b""
@@ -219,11 +220,3 @@ class Tracking:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,6 +1,5 @@
 """A function of your own as a reward: two lines of Python, one line of a config."""
 
-import importlib
 import inspect
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Granularity, RewardBatch
 from mmrl.dense import DENSE, stray
+from mmrl.own_modules import own_module
 
 Mode = Literal["sample", "batch"]
 # What a function for samples may call its parameters, and where that stands; every other name is a field of the target.
@@ -207,17 +207,7 @@ def _imported(function: str) -> Callable[..., Any]:
     module_name, _, name = function.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"function must be written module:function, such as my_rewards:brightness, got {function!r}")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"function {function!r}: cannot import {error.name!r}; modules are looked up in the working folder and in"
-            " installed packages"
-        ) from error
-    except Exception as error:  # user code, which may fail in any way while it is imported
-        raise ConfigError(
-            f"function {function!r}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
+    module = own_module(module_name, f"function {function!r}")
     found = getattr(module, name, None)
     if not callable(found):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]

@@ -9,6 +9,7 @@ import pytest
 # A file of the core imports only from those named before it. A folder `_name` belongs to `name`.
 CORE = [
     "errors",
+    "own_modules",
     "numerics",
     "keys",
     "answer_plans",
@@ -71,6 +72,7 @@ CORE = [
     "collect",
     "batches",
     "replay",
+    "durable",
     "checkpoint",
     "divergence",
     "progress",
@@ -95,6 +97,7 @@ CORE = [
 ]
 CONTRACTS = {
     "errors",
+    "own_modules",
     "numerics",
     "keys",
     "answer_plans",

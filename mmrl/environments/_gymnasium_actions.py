@@ -1,6 +1,5 @@
 """From an agent's action to what an environment of gymnasium takes: keys, clicks, or a function of the user's own."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy
 
 from mmrl.actions import Action
 from mmrl.contracts import ConfigError
+from mmrl.own_modules import own_module
 
 Size = tuple[int, int]  # width, height of the screenshot
 ToEnvironment = Callable[[Action, Size, Any], Any]  # action, size, action space -> what step takes; ValueError: refused
@@ -76,10 +76,7 @@ def of_the_user(name: str) -> ToEnvironment:
         raise ConfigError(
             f"environments.gymnasium.actions: {name!r} is none of {', '.join(BUILT_IN)}, and no module:function"
         )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"environments.gymnasium.actions: {name!r}: cannot import {error.name!r}") from error
+    module = own_module(module_name, f"environments.gymnasium.actions: {name!r}")
     found = getattr(module, function_name, None)
     if not callable(found):
         raise ConfigError(f"environments.gymnasium.actions: {module_name} has no function {function_name!r}")
