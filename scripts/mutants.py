@@ -1,9 +1,9 @@
 """Plants the faults of mutants.toml and mutants/*.toml one at a time and shows that the tests catch each.
 
-Usage: python scripts/mutants.py [WORD ...]   (only the faults whose file or description holds one of the words)
 Exit code 1 where a fault survives, its text is not found exactly once, or the tests fail without any fault.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -92,6 +92,9 @@ def main(words: Sequence[str]) -> int:
         for fault in read_faults(ROOT / "scripts")
         if not words or any(word in f"{fault.file} {fault.what}" for word in words)
     ]
+    if not faults:
+        print(f"no fault's file or description holds {' or '.join(words)}")
+        return 1
     with tempfile.TemporaryDirectory(prefix="mutants-") as place, ThreadPoolExecutor(NUM_WORKERS) as pool:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(NUM_WORKERS):
@@ -123,4 +126,6 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only faults whose file or description holds one")
+    sys.exit(main(parser.parse_args().words))
