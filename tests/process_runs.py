@@ -4,9 +4,11 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -220,8 +222,20 @@ def ended_well(ends: list[Ended]) -> None:
 
 
 def train(folder: Path, out: str, num_processes: int, *overrides: str) -> Path:
-    ended_well(mmrl(folder, ["train", "run.yaml", "--out", out, *overrides], num_processes))
+    """The run's folder. Tried once more, with a warning, where a process died without a word: gloo or the machine."""
+    arguments = ["train", "run.yaml", "--out", out, *overrides]
+    ends = mmrl(folder, arguments, num_processes)
+    if any(LOST in end.output for end in ends) and any(died_silently(end) for end in ends):
+        warnings.warn(f"a process died: {[end.code for end in ends]}, {ends}", RuntimeWarning, stacklevel=2)
+        shutil.rmtree(folder / out, ignore_errors=True)
+        ends = mmrl(folder, arguments, num_processes)
+    ended_well(ends)
     return folder / out
+
+
+def died_silently(end: Ended) -> bool:
+    """Whether a signal ended the process, and no error of Python's, nor the end of the time that it has."""
+    return end.code < 0 and "Traceback" not in end.output and "Timeout (" not in end.output
 
 
 def assert_same_run(one: Path, two: Path, iteration: int = 3) -> None:
