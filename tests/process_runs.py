@@ -38,7 +38,7 @@ HEAVY = (
     "mmrl.run",
 )
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
-LOST = "Connection reset by peer"  # what a process says whose companion is gone
+LOST = "gloo/transport"  # in what a process says whose companion is gone: closed by peer, or reset
 
 MY_REWARDS = '''
 from dataclasses import dataclass
