@@ -145,3 +145,8 @@ def toy(folder: Path, *texts: str, reward: Any = None, **changes: Any) -> Toy:
 
     trainer.save = noted  # type: ignore[method-assign]
     return made
+
+
+def trained(run: Toy) -> dict[str, Tensor]:
+    """A copy of the weights as they are now, by name."""
+    return {name: tensor.clone() for name, tensor in run.trainer.policy.weights.tensors("trained").items()}
