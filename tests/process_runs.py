@@ -103,6 +103,11 @@ class Ended:
     code: int
     output: str
 
+    @property
+    def said(self) -> str:
+        """The output without the long list behind a crash."""
+        return self.output.split("Extension modules:")[0]
+
 
 def write_inputs(folder: Path, changes: dict[str, Any], prompts: tuple[str, ...] = PROMPTS) -> None:
     """A user's folder: config.yaml, prompts, and rewards of their own."""
@@ -216,7 +221,7 @@ def metrics(run: Path) -> list[dict[str, float]]:
 
 def ended_well(ends: list[Ended]) -> None:
     """Fails with what the processes said, the one behind it last: a report of failures may be cut at its start."""
-    outputs = [f"process {rank} ended with {end.code}:\n{end.output[-3000:]}" for rank, end in enumerate(ends)]
+    outputs = [f"process {rank} ended with {end.code}:\n{end.said[-3000:]}" for rank, end in enumerate(ends)]
     outputs.sort(key=lambda output: LOST not in output)
     assert all(end.code == 0 for end in ends), "\n".join(outputs)
 
