@@ -4,12 +4,14 @@ import importlib.util
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mmrl.actions import Action
-from mmrl.data import Prompt
+from mmrl.data import Observation, Prompt
 from mmrl.environments._chromium import NAMES
+from mmrl.environments.browser import Browser
 
 HAS_BROWSER = importlib.util.find_spec("playwright") is not None and any(map(shutil.which, NAMES))
 needs_browser = pytest.mark.skipif(
@@ -17,6 +19,14 @@ needs_browser = pytest.mark.skipif(
 )
 WORDS = ("ada", "oslo", "red", "42", "lamp")
 SIZE = (480, 360)
+PATIENT: dict[str, Any] = {"step_seconds": 60, "load_seconds": 240}  # with a machine that does much else
+
+
+def slow(test: Any) -> Any:
+    """Marks a test that starts a Chromium."""
+    for mark in (pytest.mark.slow, needs_browser, pytest.mark.timeout(300)):
+        test = mark(test)
+    return test
 
 
 def task(name: str, seed: int = 0) -> Prompt:
@@ -30,6 +40,17 @@ def page(folder: Path, name: str, body: str, script: str = "") -> Prompt:
     text = f"<!doctype html><title>{name}</title><body style='margin:0'>{body}<script>{judged}{script}</script>"
     (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return task(name)
+
+
+def opened(world: Browser, name: str, body: str, script: str = "") -> Observation:
+    """The first sight of a page that is written for it."""
+    return world.reset(page(world.pages, name, body, script), 0)
+
+
+def title(world: Browser) -> str:
+    """The title of the page as it is now."""
+    assert world._chromium is not None and world._tab is not None
+    return str(world._chromium.run(world._tab.page.title(), 20, "the title"))
 
 
 def random_action(rng: random.Random) -> Action:
