@@ -1,6 +1,8 @@
-"""Batches for reward tests."""
+"""Batches for reward tests, and a module of a user."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from mmrl.contracts import RewardBatch
 from mmrl.data import Outputs, Prompt
+from tests.rewards.own_rewards import OWN
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +33,12 @@ def make_batch() -> Callable[..., RewardBatch]:
         )
 
     return make
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module my_rewards of a user, in the working folder."""
+    (tmp_path / "my_rewards.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("my_rewards")
+    del sys.modules["my_rewards"]

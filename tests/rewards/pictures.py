@@ -61,3 +61,9 @@ class Shown:
 def shown(images: Tensor) -> Sequence[tuple[Shown]]:
     """The media of one prompt for each image [B, 3, H, W]."""
     return [(Shown(image),) for image in to_pil(images)]
+
+
+def smooth_images(height: int, width: int) -> Tensor:
+    """[4, 3, height, width] of soft patches, in which tiny detectors find something."""
+    rough = torch.rand(4, 3, 4, 5, generator=torch.Generator().manual_seed(3))
+    return torch.nn.functional.interpolate(rough, (height, width), mode="bilinear")

@@ -1,8 +1,7 @@
-"""GenEval's detector, its crops and colours against forwards of their own, and the reward that joins them."""
+"""GenEval's crops and colours against forwards of their own, and the reward that joins them with a detector."""
 
 import random
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,17 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import (
-    AutoImageProcessor,
-    CLIPModel,
-    CLIPProcessor,
-    Mask2FormerForUniversalSegmentation,
-    YolosConfig,
-    YolosForObjectDetection,
-    YolosImageProcessor,
-)
+from transformers import CLIPModel, CLIPProcessor
 
-from mmrl.contracts import ConfigError, Placement, RewardBatch
+from mmrl.contracts import ConfigError, RewardBatch
 from mmrl.data import Outputs, Prompt
 from mmrl.media import as_tensor
-from mmrl.rewards._detectors import COCO, Detector, load_detector, write_tiny_detector
+from mmrl.rewards._detectors import COCO, Detector, load_detector
 from mmrl.rewards._scenes import COLORS, Found, same_name
-from mmrl.rewards._tiny import randomise
 from mmrl.rewards.geneval import GREY, Geneval, cut_out
 from tests.rewards.example import Example, make_batch
-from tests.rewards.pictures import random_images
+from tests.rewards.pictures import CPU, random_images, smooth_images
 
-CPU = Placement(torch.device("cpu"), torch.float32)
 CHECKPOINTS = ("person", "bicycle", "car", "motorcycle")  # what tiny detectors find mostly
 
 
@@ -71,87 +60,6 @@ def sees(reward: Geneval, **objects: list[Found]) -> Geneval:
     known = {same_name(name): name for name in COCO}
     reward._detector = Detector(known, lambda images, threshold: [dict(objects)] * len(images))
     return reward
-
-
-def pictures(height: int, width: int) -> Tensor:
-    rough = torch.rand(4, 3, 4, 5, generator=torch.Generator().manual_seed(3))
-    return torch.nn.functional.interpolate(rough, (height, width), mode="bilinear")
-
-
-@pytest.mark.parametrize(("height", "width"), [(48, 83), (64, 64)])
-@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.9])
-def test_objects_are_those_of_a_forward_of_its_own(folder: Path, height: int, width: int, threshold: float) -> None:
-    images = pictures(height, width)
-    found = load_detector(str(folder / "detector"), CPU.device).find(images, threshold)
-    network: Any = Mask2FormerForUniversalSegmentation.from_pretrained(folder / "detector").eval()
-    processor = AutoImageProcessor.from_pretrained(folder / "detector")
-    num_found = 0
-    for image, objects in zip(images, found, strict=True):
-        pixels = processor(images=image[None], do_rescale=False, return_tensors="pt")["pixel_values"]
-        assert pixels.shape[-2] % 32 == pixels.shape[-1] % 32 == 0
-        with torch.no_grad():
-            outputs = network(pixels)
-        pairs = []  # every query with every class
-        for query, logits in enumerate(outputs.class_queries_logits[0]):
-            weights = [float(one.exp()) for one in logits.double()]
-            pairs += [(weight / sum(weights), query, number) for number, weight in enumerate(weights[:-1])]
-        expected: dict[str, list[tuple[float, list[float]]]] = {}
-        for probability, query, number in sorted(pairs, reverse=True)[: network.config.num_queries]:
-            resize = partial(torch.nn.functional.interpolate, mode="bilinear", align_corners=False)
-            mask = resize(
-                resize(outputs.masks_queries_logits[:, query : query + 1], pixels.shape[-2:]), (height, width)
-            )
-            inside = mask[0, 0] > 0
-            score = probability * float(mask[0, 0].sigmoid()[inside].mean()) if inside.any() else 0.0
-            if score > threshold:
-                places = inside.nonzero()
-                (top, left), (bottom, right) = places.amin(0).tolist(), places.amax(0).tolist()
-                entry = (score, [left, top, right + 1, bottom + 1])
-                expected.setdefault(same_name(network.config.id2label[number]), []).append(entry)
-                num_found += 1
-        assert set(objects) == set(expected)
-        for name, entries in expected.items():
-            entries.sort(reverse=True)
-            assert [one.score for one in objects[name]] == pytest.approx([score for score, _ in entries], rel=1e-4)
-            assert [list(one.box) for one in objects[name]] == [box for _, box in entries]
-            assert all(one.mask is not None and one.mask.shape == (height, width) for one in objects[name])
-    assert num_found > 0
-
-
-def test_a_detector_of_boxes_gives_what_transformers_does(tmp_path: Path) -> None:
-    config: Any = YolosConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        image_size=[48, 64],
-        patch_size=16,
-        num_detection_tokens=10,
-        id2label={0: "cat", 1: "sofa", 2: "N/A"},
-        label2id={"cat": 0, "sofa": 1, "N/A": 2},
-    )
-    with torch.random.fork_rng(devices=[]):
-        network: Any = YolosForObjectDetection(config).eval()
-    randomise(network, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        network.class_labels_classifier.layers[-1].weight.mul_(8)  # sure of what it sees
-    network.save_pretrained(tmp_path)
-    processor = YolosImageProcessor(size={"height": 48, "width": 64})
-    processor.save_pretrained(tmp_path)
-    images = pictures(40, 60)
-    found = load_detector(str(tmp_path), CPU.device).find(images, 0.4)
-    with torch.no_grad():
-        outputs = network(**processor(images=images, do_rescale=False, return_tensors="pt"))
-    expected = processor.post_process_object_detection(outputs, threshold=0.4, target_sizes=[(40, 60)] * 4)
-    bounds = torch.tensor([60.0, 40.0, 60.0, 40.0])
-    num_found = 0
-    for objects, one in zip(found, expected, strict=True):
-        for number, name in enumerate(["cat", "couch", "na"]):
-            rows = [row for row in one["scores"].argsort(descending=True).tolist() if one["labels"][row] == number]
-            boxes = [one["boxes"][row].clamp(min=0).minimum(bounds) for row in rows]
-            assert [list(each.box) for each in objects.get(name, [])] == [box.tolist() for box in boxes]
-            num_found += len(rows)
-    assert num_found > 0 and all(each.mask is None for one in found for some in one.values() for each in some)
 
 
 @pytest.mark.parametrize("box", [(3, 5, 20, 19), (2.5, 3.5, 9.4, 12.6), (0, 0, 30, 24), (29, 23, 30, 24)])
@@ -255,7 +163,7 @@ def test_parts_are_averaged(reward: Geneval) -> None:
 
 
 def test_each_image_is_judged_by_its_own_scene(reward: Geneval) -> None:
-    images = pictures(48, 64)
+    images = smooth_images(48, 64)
     targets = [{"include": [{"class": name, "count": 3, "color": "red"}]} for name in CHECKPOINTS]
     batch = make_batch(Outputs(images=images), ["a"] * 4, targets)
     alone = [
@@ -276,15 +184,6 @@ def test_an_unknown_class_and_a_scene_that_cannot_be_are_errors(reward: Geneval)
         Geneval().check(Prompt("a", target={"include": [{"class": "dog", "count": 0}]}))
     with pytest.raises(ValueError, match="NaN or infinity"):
         reward.score(batch_of(image * float("nan"), {"class": "dog", "count": 1}))
-
-
-def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
-    state = torch.random.get_rng_state()
-    for name, seed in (("first", 0), ("same", 0), ("other", 1)):
-        write_tiny_detector(tmp_path / name, seed)
-    files = [next((tmp_path / name).glob("*.safetensors")).read_bytes() for name in ("first", "same", "other")]
-    assert files[0] == files[1] and files[0] != files[2]
-    assert torch.equal(torch.random.get_rng_state(), state), "nobody else's randomness moved"
 
 
 def test_a_model_that_is_no_detector_is_the_users_error(folder: Path) -> None:
