@@ -20,6 +20,7 @@ from mmrl.plugins import build
 KINDS = ("stable_diffusion", "stable_diffusion_xl")
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 KEY = GroupKey(3, 0, 0)
+SHAPE = (4, 8, 8)  # of the latents of 32 x 32 pixels
 DIFFUSERS: Any = diffusers
 WRITERS: dict[str, Callable[[Path, int], None]] = {
     "stable_diffusion": write_tiny_stable_diffusion,

@@ -54,3 +54,9 @@ def twin_policy(twin_folder: Path, lab_policy: MakePolicy) -> MakePolicy:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the twins of Stable Diffusion are written, once each."""
+    return tmp_path_factory.mktemp("diffusion")

@@ -1,4 +1,4 @@
-"""Agents: what a turn sees, how episodes end, what a group shares, and that decisions are those of the turns."""
+"""Agents: how episodes go and end, what a group shares, and that decisions are those of the turns."""
 
 import math
 import time
@@ -15,7 +15,6 @@ from mmrl.actions import Action
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Observation, Prompt, Rollout
 from mmrl.keys import GroupKey
-from mmrl.modalities._turns import MAX_TEXT, harmless, turn_prompt
 from mmrl.modalities._worlds import BrokenWorld, World
 from mmrl.plans import EpisodePlan
 from mmrl.plugins import build
@@ -243,34 +242,6 @@ def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollo
     after, kept = (policy.evaluate(one, view).values for one in (given, same))
     assert (after.sum(1) - kept.sum(1)).abs().min() > 1e-6
     assert before.shape[0] == kept.shape[0]
-
-
-def seen(number: int, **changes: Any) -> Observation:
-    return Observation(picture(8 + number, 8, number), **changes)
-
-
-def test_the_text_of_a_turn_by_hand() -> None:
-    task = Prompt("open the file", target={"a": 1}, system="you click")
-    prompt = turn_prompt(task, [seen(0), seen(1, text="nothing there")], ["(3, 4)"], screenshots=1, history=4)
-    assert prompt.text == "open the file\nDone so far:\n1. (3, 4)\nnothing there"
-    assert prompt.media == (seen(1).screenshot,) and prompt.target == {"a": 1} and prompt.system == "you click"
-    first = turn_prompt(task, [seen(0, goal="close it")], [], screenshots=3, history=4)
-    assert first.text == "close it" and len(first.media) == 1
-
-
-def test_several_screenshots_begin_with_the_present_one() -> None:
-    past = [seen(n) for n in range(5)]
-    prompt = turn_prompt(Prompt("go"), past, list("abcd"), screenshots=3, history=2)
-    assert prompt.text == (
-        "The screen now: <image>\nThe screen 1 action ago: <image>\nThe screen 2 actions ago: <image>\n"
-        "go\nDone so far:\n3. c\n4. d"
-    )
-    assert prompt.media == tuple(one.screenshot for one in (past[4], past[3], past[2]))
-
-
-def test_a_strangers_words_are_cut_and_spell_no_token() -> None:
-    assert len(turn_prompt(Prompt("go"), [seen(0, text="x" * 9999)], [], screenshots=1, history=0).text) == MAX_TEXT + 3
-    assert harmless("see <image> and <|im_end|>", ["<image>", "<|im_end|>"]) == "see < image> and < |im_end|>"
 
 
 def test_a_page_that_spells_tokens_breaks_nothing() -> None:

@@ -19,11 +19,6 @@ PROMPTS = [Prompt("red circle top left"), Prompt("blue cross middle right")]
 STEPS, GROUP = 5, 3
 
 
-@pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("diffusion_sharing")
-
-
 def draw(policy: Any, sampler: Any, prompts: list[Prompt] = PROMPTS) -> Rollout:
     keys = [GroupKey(7, 0, n) for n in range(len(prompts))]
     rollout: Rollout = policy.rollout(prompts, [sampler.plan(policy, key, GROUP) for key in keys], keys)

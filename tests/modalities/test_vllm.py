@@ -1,7 +1,6 @@
 """vLLM's protocol against recorded exchanges: what is asked, what an answer must hold, how weights are handed over."""
 
 import copy
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 
 from mmrl.contracts import ConfigError, RunError
 from mmrl.modalities._fingerprint import fingerprint
-from mmrl.modalities._http import JsonServer
 from mmrl.modalities._vllm import GENERATE, Vllm, VllmEngine
 from mmrl.modalities._vllm_protocol import Question, Sampling
 from tests.recorded_server import Exchange, replaying
@@ -255,46 +253,6 @@ def test_a_prefix_cache_that_stays_is_an_error(tmp_path: Path) -> None:
         recorded.exchanges += [reload(made, tmp_path, 0), replace(RELOADED, answer={"success": False})]
         with pytest.raises(RunError, match="keeps its prefix cache"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def test_a_server_that_is_down_is_tried_again_and_then_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr("mmrl.modalities._http.time.sleep", waits.append)
-    with pytest.raises(
-        ConfigError, match=r"nothing answers at http://127.0.0.1:\d+ \(tried 6 times: .*start the server"
-    ):
-        JsonServer(f"http://127.0.0.1:{free_port()}", 5, retries=5).get("/v1/models")
-    assert waits == [0.5, 1, 2, 4, 8]
-
-
-@pytest.mark.timeout(60)
-def test_a_server_that_says_nothing_is_an_error() -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        server = JsonServer(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.05, retries=3)
-        with pytest.raises(RunError, match=r"said nothing for 0\.05 seconds"):
-            server.post("/v1/models", {})
-
-
-def test_a_text_is_a_text_and_json_is_read() -> None:
-    with replaying([Exchange("/x", None, "not json"), Exchange("/y", {"a": 1}, {"b": [2]})]) as recorded:
-        server = JsonServer(recorded.url, 5, 0)
-        assert server.get("/x") == "not json" and server.post("/y", {"a": 1}) == {"b": [2]}
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "https://here", "http://", "http://a:b", "http://me@here", "http://a?b=c"]
-)
-def test_an_address_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="url must look like http://host:port"):
-        Vllm(name="vllm", url=url)
 
 
 def test_settings_out_of_range_are_refused() -> None:
