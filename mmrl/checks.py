@@ -55,7 +55,9 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         "optimizer steps per iteration": config.updates.epochs * config.updates.minibatches,
     }
     summary |= {what: count * factor for what, count in shared_work(plans).items()}
-    summary["held-out samples"] = 0 if parts.evaluation is None else _num_held_out(config, parts.evaluation)
+    if config.groups.degenerate == "refill":
+        summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
+    summary |= _evaluation(config, parts)
     if why := idle_tree(config, parts):
         summary["branches"] = why
     if missing:
@@ -67,6 +69,20 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if size := _size_on_disk(config):
         summary["model on disk, MiB"] = size
     return summary
+
+
+def _evaluation(config: RunConfig, parts: Parts) -> dict[str, Any]:
+    """What one evaluation takes, under all its samplers."""
+    if parts.evaluation is None:
+        return {"held-out samples": 0}
+    samples, size = _num_held_out(config, parts.evaluation), parts.evaluation.settings.samples_per_prompt
+    found: dict[str, Any] = {"held-out samples": samples}
+    if isinstance(samples, int):
+        samplers = [parts.evaluation.sampler, *parts.evaluation.also.values()]
+        plans = [example_plan(sampler, size, parts.policy) for sampler in samplers]
+        calls = sum(plan.num_rollout_calls * plan.evaluations_per_call for plan in plans)
+        found["network calls of an evaluation"] = samples // size * calls
+    return found
 
 
 def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:

@@ -88,7 +88,7 @@ def train(
     except (KeyboardInterrupt, _Stopped) as error:
         if resume is None and _is_main:
             start.forget(folder)
-        raise _Stopped(_where_it_stopped(folder)) from error
+        raise _Stopped(start.left_behind(folder)) from error
     if _is_main:
         print(outcome)
     if not outcome.is_complete:
@@ -291,10 +291,3 @@ def _stopping() -> Iterator[None]:
 def _say_stopped(words: str) -> None:
     if _is_first_here:
         print(f"mmrl: stopped{words}", file=sys.stderr)
-
-
-def _where_it_stopped(folder: Path) -> str:
-    """What a run that was stopped at once leaves behind."""
-    if not (folder / "config.yaml").is_file():
-        return f" before the first iteration; nothing is left in {folder}"
-    return f"; go on from the last checkpoint with: mmrl train --resume {folder}"

@@ -235,7 +235,8 @@ class Plan:
     @property
     def shared_work(self) -> Mapping[str, int]:
         """Beside `num_rollout_calls`, the calls where every member is drawn alone; none where a reward chooses."""
-        return {} if self.choices else {"calls without sharing": sum(path.num_ends * path.end for path in self.paths)}
+        alone = sum(path.num_ends * path.end for path in self.paths)
+        return {} if self.choices else {"calls of a rollout without sharing": alone}
 
 
 def _paths(path: Plan | Fork, as_path: Path, number: int) -> Iterator[Path]:

@@ -43,7 +43,7 @@ def sample(
     sampler = _sampler(trainer, by)
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-    targets = _targets(trainer)
+    targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
     asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
     with trainer.policy.weights(weights):
         rollout = trainer.policy.rollout(asked, plans, keys)

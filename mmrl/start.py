@@ -86,3 +86,11 @@ def _unused(folder: Path) -> Path:
             made = folder.with_name(f"{folder.name}-{number}")
         else:
             return made
+
+
+def left_behind(folder: Path) -> str:
+    """What a run that was stopped at once leaves, as the end of a message."""
+    if not (folder / "config.yaml").is_file():
+        return f" before the first iteration; nothing is left in {folder}"
+    how = "go on from the last checkpoint" if any(folder.glob("checkpoints/*")) else "begin again, from no checkpoint,"
+    return f"; {how} with: mmrl train --resume {folder}"

@@ -47,12 +47,13 @@ def summary_of(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
     """The numbers of a run that has just ended, as summary.json holds them."""
     progress, evaluator = trainer.progress, trainer.evaluator
     name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None
-    after = progress.latest if progress.iteration > 0 else None
+    after = progress.latest if progress.evaluated else None  # a run that was stopped may have evaluated its start alone
     return {
         "held_out": {
             "name": name,
             "before": progress.before,
             "after": after,
+            "after_iteration": progress.evaluated or None,
             "best": progress.best,
             "best_iteration": progress.best_iteration,
         },

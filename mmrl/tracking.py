@@ -129,6 +129,8 @@ class Progress:
     def update(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Takes in the numbers of an iteration; may be called more than once for the same one."""
         is_new = iteration > self._done
+        if not is_new and len(self._times) == 1:  # the evaluation before training is no iteration
+            self._times[0] = (time.monotonic(), self._done)
         if is_new:
             self._done = iteration
             self._times.append((time.monotonic(), iteration))

@@ -49,7 +49,7 @@ def calls(**changes: Any) -> list[int]:
 def test_what_a_group_shares_is_counted_once() -> None:
     rollout = 2 * (1 + 1 + 3 * 2)  # per group: the prefix, the state that all leave, three members with two steps each
     assert calls() == [rollout, 2, rollout + 2 + 2 * 2]
-    assert summary()["calls without sharing"] == 2 * 3 * 4
+    assert summary()["calls of a rollout without sharing"] == 2 * 3 * 4
 
 
 def test_without_sharing_every_member_pays_for_every_step() -> None:
@@ -60,7 +60,7 @@ def test_without_sharing_every_member_pays_for_every_step() -> None:
 def test_answers_share_the_passes_over_their_prompt() -> None:
     found = plan_summary(load_config("quickstart_gui"))
     assert found["prompt_reads"] == 16 and found["prompt_reads without sharing"] == 16 * 8
-    assert "calls without sharing" not in found
+    assert "calls of a rollout without sharing" not in found
 
 
 def test_guidance_doubles_every_call() -> None:

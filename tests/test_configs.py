@@ -51,9 +51,9 @@ def test_a_config_builds_and_its_plan_is_known(name: str) -> None:
     assert (found["samples per iteration"] - further) % (config.group_size * config.prompts_per_iteration) == 0
     if config.sampler["name"] == "given":  # the data brings all, nothing is drawn
         assert found["network calls of a rollout"] == 0
-    elif "calls without sharing" in found:
+    elif "calls of a rollout without sharing" in found:
         assert found["network calls of a rollout"] > 0
-        assert found["network calls of a rollout"] <= found["calls without sharing"]
+        assert found["network calls of a rollout"] <= found["calls of a rollout without sharing"]
     elif "prompt_reads" in found:
         assert found["prompt_reads"] < found["prompt_reads without sharing"]
     else:

@@ -119,7 +119,7 @@ def test_a_fork_makes_no_call_where_it_leaves() -> None:
     plan = forked()
     assert plan.num_nodes() == [2, 2, 2 + 6, 4 + 6 + 6, 4 + 6]
     assert (plan.num_samples, plan.num_rollout_calls, plan.num_update_calls, plan.num_ticks) == (16, 38, 2 + 2, 5)
-    assert plan.shared_work == {"calls without sharing": 4 * 5 + 6 * 5 + 6 * 4}
+    assert plan.shared_work == {"calls of a rollout without sharing": 4 * 5 + 6 * 5 + 6 * 4}
 
 
 def test_a_plan_may_end_after_its_own_path() -> None:

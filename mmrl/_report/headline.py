@@ -32,7 +32,7 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """From summary.json; what it lacks (always, when the run was stopped) from the metrics."""
+    """From summary.json; what it lacks, as where the run was killed, from the metrics."""
     summary = record.summary
     measure, before, after, best = _measured(record)
     seconds = _number(summary.get("train_seconds"))
@@ -46,7 +46,7 @@ def headline(record: Record) -> Headline:
         seconds=record.total("time/iteration") if seconds is None else seconds,
         iterations=int(_number(summary.get("iterations")) or record.span[1]),
         network_calls=_calls(record) if calls is None else calls,
-        is_finished=bool(summary),
+        is_finished=summary.get("is_complete") is True,
     )
 
 

@@ -25,7 +25,7 @@ def test_the_papers_tree_makes_203_calls_in_rollout_and_187_in_update(grid_polic
     plan = draw(grid_policy())
     assert (plan.roots, plan.num_samples) == (1, 16)
     assert (plan.num_rollout_calls, plan.num_update_calls) == (203, 187)
-    assert plan.shared_work == {"calls without sharing": 320}
+    assert plan.shared_work == {"calls of a rollout without sharing": 320}
     assert [number for number, step in enumerate(plan.steps) if step.branch > 1] == [0, 3, 6, 9]
 
 
