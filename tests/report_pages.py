@@ -33,6 +33,7 @@ SUMMARY = {
     "held_out": {"name": "accuracy", "before": 0.251, "after": 0.752, "best": 0.876},
     "train_seconds": 192.0,
     "iterations": 4,
+    "is_complete": True,
     "network_calls": 12480,
     "versions": {"torch": "2.15.0"},
 }

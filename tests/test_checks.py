@@ -203,6 +203,13 @@ def test_check_names_a_model_folder_that_is_not_here() -> None:
     assert not any("model that" in key for key in plan_summary(load_config("quickstart_gui")))
 
 
+def test_refills_and_evaluations_are_counted() -> None:
+    refilled = summary(groups={"degenerate": "refill", "max_refills": 3})
+    assert refilled["network calls of a rollout at most, with refills"] == 4 * 16
+    evaluation = EVALUATION | {"also": {"guided": {"name": "ode", "num_steps": 3, "guidance_scale": 2}}}
+    assert summary(evaluation=evaluation)["network calls of an evaluation"] == 5 * 3 * (2 + 2 * 3)
+
+
 def test_an_advantage_of_trees_on_samples_that_share_none_is_told() -> None:
     tree = {"name": "tree"}
     told = "'tree' compares the branches of a tree, and samples of 'flow_sde' share none"

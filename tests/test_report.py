@@ -97,6 +97,13 @@ def test_the_headline_of_a_stopped_run_comes_from_its_metrics(tmp_path: Path) ->
     assert "did not finish" in text
 
 
+def test_a_run_that_was_stopped_says_so_and_claims_no_score_of_its_end(tmp_path: Path) -> None:
+    stopped = SUMMARY | {"is_complete": False, "held_out": {"name": "accuracy", "before": 0.25, "after": None}}
+    text = read_page(run_of(tmp_path, [*TRAINING, HELD_OUT[0]], stopped)).text
+    assert "Training reward rose from 0.100 to 0.300" in text and "did not finish" in text
+    assert "accuracy" not in text
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -160,6 +160,7 @@ def text(console: Console) -> str:
 def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock: Clock) -> None:
     console = plain()
     progress = Progress(5, every=2, console=console)
+    clock.now += 30  # an evaluation before training is no iteration
     progress.update(0, {"held_out/score": 0.25})
     for iteration in range(1, 6):
         clock.now += 4

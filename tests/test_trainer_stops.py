@@ -9,6 +9,7 @@ import torch
 
 from mmrl import checkpoint
 from mmrl.contracts import ConfigError, RewardBatch
+from mmrl.summary import summary_of
 from mmrl.trainer import Trainer
 from tests.toy_runs import CountZeros, toy, trained
 
@@ -37,11 +38,15 @@ def test_a_stop_finishes_the_iteration_and_saves_it_and_the_run_goes_on_as_if_th
     assert run.trainer.progress.iteration == 3
     assert run.saved == [3]
     assert run.evaluated == [0]  # a stop is no end
+    ended = summary_of(run.trainer, is_complete=False)["held_out"]
+    assert ended["before"] is not None and ended["after"] is None and ended["after_iteration"] is None
     again = toy(tmp_path / "run", iterations=6, optimizer={"learning_rate": 0.3})
     again.trainer.restore(checkpoint.load(tmp_path / "run" / "checkpoints" / "000003"))
     assert again.trainer.train()
     torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
     assert again.evaluated == whole.evaluated == [0, 6]
+    ended = summary_of(again.trainer, is_complete=True)["held_out"]
+    assert ended["after"] == again.trainer.progress.latest and ended["after_iteration"] == 6
 
 
 def test_a_stop_before_the_first_iteration_saves_nothing(tmp_path: Path) -> None:
