@@ -185,7 +185,10 @@ class Collector:
         return self._rollout(rest) if rest else None, unread
 
     def _rollout(self, chunk: Sequence[Asked]) -> Rollout:
-        plans = [self.sampler.plan(self.policy, one.planned_by, one.size) for one in chunk]
+        try:
+            plans = [self.sampler.plan(self.policy, one.planned_by, one.size) for one in chunk]
+        except ValueError as error:  # what a sampler draws anew for each group may leave it nothing to train
+            raise ConfigError(f"the sampler cannot draw this group: {error}") from error
         return roll_out(self.policy, [one.prompt for one in chunk], plans, [one.key for one in chunk])
 
     def _check_unread(self, unread: Mapping[int, str]) -> None:

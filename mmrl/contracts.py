@@ -207,7 +207,7 @@ class Advantage(Protocol):
     virtual best sample), `greedy` (of `GroupPlan.has_greedy`) or `nothing`. One that tells decisions apart says
     `of_decisions`, by the tree that samples share `of_nodes`, one for which turns of an episode are no samples
     `of_answers`, one that counts samples by their decisions `weighs_decisions`. One that not all rewards fit has
-    `check`, as a `Mix`.
+    `check`, as a `Mix`. One that takes log-probs for those of tokens says `reads_probabilities`.
     """
 
     min_group_size: ClassVar[int]  # the smallest group it can compare

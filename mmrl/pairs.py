@@ -208,6 +208,11 @@ def _check_facts(config: RunConfig, parts: Parts) -> None:
             f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which modality "
             f"{config.modality['name']!r} records {', '.join(sorted(known)) or 'nothing'}"
         )
+    if getattr(parts.advantage, "reads_probabilities", False) and parts.policy.draws == "latents":
+        raise ConfigError(
+            f"advantage {config.advantage['name']!r} reads how probable each token was, and steps of latents have "
+            "densities; set its cut to null"
+        )
 
 
 def _check_averaged(config: RunConfig, loss: Loss) -> None:

@@ -1,9 +1,8 @@
 """Plug-ins behind spies, which keep what these return: how a dry run knows what it did."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -45,7 +44,11 @@ class JitteredReward(Spy):
     without spread would move no weight."""
 
     size: float = 0.1
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # what it adds may lead out of the reward's own
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = self.plugin.range
+        return low, high + self.size
 
     def score(self, batch: RewardBatch) -> torch.Tensor:
         scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)

@@ -9,7 +9,7 @@ import torch
 from mmrl import labs
 from mmrl.checks import _by_part, check_tiny, plan_summary
 from mmrl.config import check_config, load_config
-from mmrl.contracts import RewardBatch
+from mmrl.contracts import ConfigError, RewardBatch
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.rewards.jpeg_size import JpegSize
 from mmrl.trainer import Trainer
@@ -135,6 +135,17 @@ def test_a_sound_config_passes(changes: dict[str, Any]) -> None:
     assert found["is_good"], found
     assert found["network calls made"] == found["network calls planned"]
     assert found["plug-ins that ran"] == "advantage, evaluation.sampler, loss, reward shapes, sampler"
+
+
+@pytest.mark.parametrize("name", ["product", "harmonic_mean"])
+def test_a_mix_sees_the_range_of_the_reward_behind_its_spy(name: str) -> None:
+    assert tiny(mix={"name": name})["is_good"]
+
+
+def test_densities_of_latents_are_not_taken_for_probabilities() -> None:
+    with pytest.raises(ConfigError, match="steps of latents have densities; set its cut to null"):
+        summary(advantage={"name": "timestep_weighted", "inner": {"name": "spo"}})
+    assert summary(advantage={"name": "spo", "cut": None})
 
 
 def test_what_an_advantage_leaves_out_costs_no_call() -> None:

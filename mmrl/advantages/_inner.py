@@ -50,6 +50,10 @@ class Wrapper:
         return bool(getattr(self.inner, "of_nodes", False))
 
     @property
+    def reads_probabilities(self) -> bool:
+        return bool(getattr(self.inner, "reads_probabilities", False))
+
+    @property
     def of_answers(self) -> bool:
         return bool(getattr(self.inner, "of_answers", False))
 

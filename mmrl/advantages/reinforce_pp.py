@@ -49,14 +49,14 @@ class ReinforcePP:
         return "batch" if self.baseline == "none" else "group"
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] float32; samples without decisions are not counted among `decisions`."""
+        """[B] float32; samples without decisions are not counted among `decisions`, unless there are none at all."""
         total, everyone = scores.total.double(), torch.zeros_like(scores.group)
         takes_part = scores.valid & (group_std(total, everyone, scores.valid) > 0)
         if self.baseline == "group":
             takes_part &= group_std(total, scores.group, scores.valid) > 0
             total = total - group_mean(total, scores.group, scores.valid)
         weight = scores.valid.double()
-        if self.counts == "decisions" and paths is not None:
+        if self.counts == "decisions" and paths is not None and bool((paths.edge >= 0).any()):
             weight *= (paths.edge >= 0).sum(1)
         centred = total - masked_mean(total, weight)
         std = masked_mean(centred.square(), weight).sqrt()

@@ -37,6 +37,11 @@ class Spo:
     def reads(self) -> frozenset[str]:
         return frozenset(() if self.cut is None else {"log_prob"})
 
+    @property
+    def reads_probabilities(self) -> bool:
+        """Whether it takes log-probs for those of tokens; a density's may be above 0."""
+        return self.cut is not None
+
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""
         return TreeRpo(std="none")(scores, paths)

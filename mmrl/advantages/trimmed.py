@@ -1,6 +1,8 @@
 """Group-relative advantages whose mean and std leave the worst samples of a group out."""
 
+import math
 from dataclasses import dataclass
+from itertools import count
 
 from torch import Tensor
 
@@ -30,6 +32,11 @@ class Trimmed(Grpo):
         super().__post_init__()
         if not 0 <= self.ratio < 1:
             raise ValueError(f"ratio must be at least 0 and below 1, got {self.ratio}")
+
+    @property
+    def min_group_size(self) -> int:  # type: ignore[override]  # the same for all in its parent
+        """The smallest group of which two samples are left to compare."""
+        return next(size for size in count(2) if size - math.floor(size * self.ratio + 1e-9) >= 2)
 
     def counted(self, total: Tensor, scores: Scores) -> Tensor:
         """[B] bool: the valid samples but for the lowest of their group; at least one of each."""

@@ -74,6 +74,11 @@ def test_samples_without_decisions_enter_no_statistic_of_decisions() -> None:
     assert not ReinforcePP("group", "decisions")(scored([0.1, 0.1, 50.0]), decided(2, 5, 0)).any()
 
 
+def test_where_no_sample_has_decisions_all_count_alike() -> None:
+    scores = scored(REWARD, GROUP)
+    assert_close(ReinforcePP(counts="decisions")(scores, decided(*[0] * len(REWARD))), ReinforcePP()(scores))
+
+
 def test_it_says_what_it_compares_with() -> None:
     assert (ReinforcePP().compares_with, ReinforcePP().min_group_size) == ("batch", 1)
     assert (ReinforcePP("group").compares_with, ReinforcePP("group").min_group_size) == ("group", 2)
