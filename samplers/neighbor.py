@@ -35,7 +35,7 @@ class Neighbor(ODE):
     of 8).
     `temperature`: divides squared distances, which are in the unit of the policy's `reduction`; with `sum` theirs is 1.
 
-    Raises ValueError for settings out of range, and for anchors where no members differ.
+    Raises ValueError for settings out of range.
     """
 
     spread: float = 0.3
@@ -50,8 +50,6 @@ class Neighbor(ODE):
             raise ValueError(f"spread must be within [0, 1], got {self.spread}")
         if self.anchors < 0:
             raise ValueError(f"anchors must be at least 0, got {self.anchors}")
-        if self.anchors and not self.spread:
-            raise ValueError("members at spread 0 are all alike, and anchors compare them: set spread above 0, or anchors to 0")
         check_positive("early_fraction", self.early_fraction, at_most=1)
         check_positive("train_fraction", self.train_fraction, at_most=1)
         check_positive("temperature", self.temperature)
@@ -60,7 +58,7 @@ class Neighbor(ODE):
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         near = Neighbours(self.spread)
-        if self.anchors and group_size > 1:  # one alone is compared with nobody
+        if self.anchors:
             anchors = draw_subset(range(group_size), min(self.anchors, group_size), key, "anchors")
             near = Neighbours(self.spread, anchors, self._moves(policy, key))
         return replace(super().plan(policy, key, group_size), neighbours=near)

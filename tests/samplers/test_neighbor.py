@@ -84,7 +84,6 @@ def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> No
         ({"anchors": -1}, "anchors must be at least 0, got -1"),
         ({"early_fraction": 1.1}, "early_fraction must be greater than 0 and at most 1, got 1.1"),
         ({"train_fraction": 0.0}, "train_fraction must be greater than 0 and at most 1, got 0.0"),
-        ({"spread": 0.0}, "members at spread 0 are all alike"),
         ({"temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
         ({"solver": "heun"}, "anchors go with solvers that make one call for a step, got solver heun"),
     ],
@@ -92,8 +91,3 @@ def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> No
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build("samplers", {"name": "neighbor", "num_steps": 8, **settings})
-
-
-def test_a_member_alone_is_compared_with_nobody(grid_policy: Any) -> None:
-    assert plan_of(grid_policy(), 1).num_update_calls == 0
-    assert plan_of(grid_policy(), 2).num_update_calls == 2 * 4
