@@ -148,6 +148,13 @@ def test_densities_of_latents_are_not_taken_for_probabilities() -> None:
     assert summary(advantage={"name": "spo", "cut": None})
 
 
+def test_a_group_that_the_sampler_cannot_draw_ends_the_run_with_its_reason() -> None:
+    window = {"mode": "random", "size": 1}
+    trees = {"name": "branch_grpo", "num_steps": 4, "splits": [], "window": window, "pruned_depths": [1]}
+    with pytest.raises(ConfigError, match="cannot draw this group: pruned_depths leaves no random step to train"):
+        tiny(sampler=trees, prompts_per_iteration=8, advantage={"name": "tree"})
+
+
 def test_what_an_advantage_leaves_out_costs_no_call() -> None:
     """Four leaves split at steps 0 and 1; two of them are pruned at steps 2 and 3, in 2 groups and 2 iterations."""
     trees = {"name": "branch_grpo", "num_steps": 5, "sigmas": "uniform", "splits": [0, 1]}
