@@ -92,5 +92,6 @@ def left_behind(folder: Path) -> str:
     """What a run that was stopped at once leaves, as the end of a message."""
     if not (folder / "config.yaml").is_file():
         return f" before the first iteration; nothing is left in {folder}"
-    how = "go on from the last checkpoint" if any(folder.glob("checkpoints/*")) else "begin again, from no checkpoint,"
-    return f"; {how} with: mmrl train --resume {folder}"
+    if not any(folder.glob("checkpoints/*")):
+        return f" before the first checkpoint; begin again with: mmrl train --resume {folder}"
+    return f"; go on from the last checkpoint with: mmrl train --resume {folder}"

@@ -93,7 +93,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once_and_says_how_to_go_on(
     interrupt(monkeypatch, Collector, "__call__", signal.SIGINT, signal.SIGINT)
     ended = cli.train("iterations=1")
     assert ended.code == 130
-    assert "mmrl: stopped; go on from the last checkpoint with: mmrl train --resume run" in ended.err
+    assert "mmrl: stopped before the first checkpoint; begin again with: mmrl train --resume run" in ended.err
     assert Path("run/config.yaml").is_file() and Path("run/metrics.jsonl").read_text().count("\n") == 1
 
 
