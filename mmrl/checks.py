@@ -58,7 +58,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if config.groups.degenerate == "refill":
         summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
     summary |= _evaluation(config, parts)
-    if why := idle_tree(config, parts):
+    if why := idle_tree(config, parts, plan):
         summary["branches"] = why
     if missing:
         summary["data that is not here, which train needs"] = ", ".join(missing)

@@ -95,9 +95,8 @@ def _is_of_singles(plan: GroupPlan, size: int) -> bool:
     return type(plan) is AnswerPlan and not plan.num_controls and not plan.has_greedy
 
 
-def idle_tree(config: RunConfig, parts: Parts) -> str | None:
-    """Why an advantage of trees has none before it; None where it has, or is another."""
-    plan = example_plan(parts.sampler, config.group_size, parts.policy)
+def idle_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
+    """Why an advantage of trees has none before it; None where it has, or is another. `plan`: of a group's shape."""
     if _is_tree(plan) or not getattr(parts.advantage, "of_nodes", False):
         return None
     return (

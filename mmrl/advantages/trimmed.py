@@ -1,9 +1,9 @@
 """Group-relative advantages whose mean and std leave the worst samples of a group out."""
 
-import math
 from dataclasses import dataclass
 from itertools import count
 
+import torch
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo
@@ -36,10 +36,13 @@ class Trimmed(Grpo):
     @property
     def min_group_size(self) -> int:  # type: ignore[override]  # the same for all in its parent
         """The smallest group of which two samples are left to compare."""
-        return next(size for size in count(2) if size - math.floor(size * self.ratio + 1e-9) >= 2)
+        return next(size for size in count(2) if size - self._num_trimmed(torch.tensor(size)) >= 2)
+
+    def _num_trimmed(self, size: Tensor) -> Tensor:
+        """How many of so many samples are left out."""
+        return (size * self.ratio + 1e-9).floor()  # 0.29 * 100 is 28.999...
 
     def counted(self, total: Tensor, scores: Scores) -> Tensor:
         """[B] bool: the valid samples but for the lowest of their group; at least one of each."""
         size = group_sum(scores.valid.long(), scores.group)
-        trimmed = (size * self.ratio + 1e-9).floor()  # 0.29 * 100 is 28.999...
-        return scores.valid & (group_rank(total, scores.group, scores.valid) >= trimmed)
+        return scores.valid & (group_rank(total, scores.group, scores.valid) >= self._num_trimmed(size))
