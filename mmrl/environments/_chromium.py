@@ -1,6 +1,7 @@
 """A Chromium of one's own: started through Playwright, asked with a time limit, killed when it does not answer."""
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -8,10 +9,15 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from mmrl.contracts import ConfigError, RunError
+from mmrl.environments._isolation import NotPermitted, write_launcher
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -22,8 +28,13 @@ ARGUMENTS = (
     "--disable-lcd-text",
     "--disable-gpu",
     "--disable-partial-raster",  # else rounded corners differ by one, as the changes fell into one frame or two
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name leads anywhere, whatever asks for it
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    # The network is closed three times: here for names, TCP and UDP, whatever asks for them; in `_tab` for what pages
+    # load; and by the kernel, where `_isolation` can. A Chromium ignores switches that it does not know.
+    "--host-resolver-rules=MAP * ^NOTFOUND",
+    "--proxy-server=socks5://nowhere.invalid:1",
+    "--proxy-bypass-list=<-loopback>",  # without it, loopback needs no proxy
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # as the headless shell, Playwright's own, calls it
 )
 SECONDS_TO_CLOSE = 5.0
 
@@ -80,21 +91,46 @@ class Chromium:
         if self._browser is not None:
             return self._browser
         self._driver = await self._api.async_playwright().start()
-        chromium = self._driver.chromium
-        browser = await chromium.launch(
-            executable_path=find_executable(executable, Path(chromium.executable_path)),
+        program = find_executable(executable, Path(self._driver.chromium.executable_path))
+        browser = await self._launch(program, is_headless=is_headless, seconds=seconds)
+        session = await browser.new_browser_cdp_session()
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        self._process = next(process["id"] for process in processes if process["type"] == "browser")
+        self._browser = browser
+        return browser
+
+    async def _launch(self, program: str, *, is_headless: bool, seconds: float) -> Any:
+        """A new browser, in namespaces and with its sandbox where the kernel permits them; the log says what is off."""
+        why_not = "" if is_headless else "a window needs the network of this machine"
+        with TemporaryDirectory() as folder:  # Chromium has read the launcher when it answers
+            executable = program
+            try:
+                if is_headless:
+                    executable = str(write_launcher(program, Path(folder)))
+            except NotPermitted as error:
+                why_not = str(error)
+            if why_not:
+                _warn_once(f"pages are kept from the network by Chromium's settings, and not by the kernel: {why_not}")
+            try:
+                return await self._launch_once(executable, is_headless, seconds, has_sandbox=True)
+            except self._api.Error as error:
+                if "sandboxing failed" not in str(error):
+                    raise
+            who = "root" if os.geteuid() == 0 else "this user"
+            _warn_once(f"Chromium's sandbox is off: {who} needs user namespaces for it ({why_not or 'it made none'})")
+            return await self._launch_once(executable, is_headless, seconds, has_sandbox=False)
+
+    async def _launch_once(self, executable: str, is_headless: bool, seconds: float, *, has_sandbox: bool) -> Any:
+        return await self._driver.chromium.launch(
+            executable_path=executable,
             headless=is_headless,
+            chromium_sandbox=has_sandbox,
             args=list(ARGUMENTS),
             handle_sigint=False,  # an interrupted run ends it by `close`, or by ending itself
             handle_sigterm=False,
             handle_sighup=False,
             timeout=1000 * seconds,
         )
-        session = await browser.new_browser_cdp_session()
-        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
-        self._process = next(process["id"] for process in processes if process["type"] == "browser")
-        self._browser = browser
-        return browser
 
     @property
     def process(self) -> int | None:
@@ -153,6 +189,12 @@ class Chromium:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+
+
+@cache
+def _warn_once(words: str) -> None:
+    """Logs a warning at its first call in a process: each copy of a world starts a browser."""
+    log.warning("environments.browser: %s", words)
 
 
 def _first_line(error: Exception) -> str:

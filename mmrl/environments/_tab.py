@@ -3,6 +3,7 @@
 import asyncio
 import json
 import mimetypes
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
@@ -21,6 +22,18 @@ MOST_NOTICES = 5  # said of one action
 ROUNDS = 20  # of waiting until everything that a page asked for has come
 
 Dialogs = Literal["accept", "dismiss"]
+
+
+def read_inside(folder: Path, path: str) -> bytes | None:
+    """Reads the file of `folder`, an absolute path without links, that a page names; None where there is none.
+
+    A page may name anything: what is outside, a NUL, more letters than a name can have, links in a circle.
+    """
+    try:
+        file = Path(os.path.realpath(folder / path.lstrip("/")))  # Path.resolve raises for a circle, as of some Pythons
+        return file.read_bytes() if file.is_relative_to(folder) and file.is_file() else None
+    except (OSError, ValueError):
+        return None
 
 
 class Tab:
@@ -162,11 +175,11 @@ class Tab:
             await self._do(route.abort())
             return
         address = urlsplit(request.url)
-        file = (self.folder / unquote(address.path).lstrip("/")).resolve()
+        path, is_own = unquote(address.path), f"{address.scheme}://{address.netloc}" == ORIGIN
         is_page = request.is_navigation_request() and request.frame == self.page.main_frame
-        if f"{address.scheme}://{address.netloc}" == ORIGIN and file.is_relative_to(self.folder) and file.is_file():
-            kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-            await self._do(route.fulfill(body=file.read_bytes(), content_type=f"{kind}; charset=utf-8"))
+        if is_own and (content := read_inside(self.folder, path)) is not None:
+            kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+            await self._do(route.fulfill(body=content, content_type=f"{kind}; charset=utf-8"))
             return
         if is_page:
             self.notices.append(f"The page wanted to go to {request.url[:200]}, which cannot be reached.")
