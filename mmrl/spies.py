@@ -19,8 +19,14 @@ class Spy:
 
     @classmethod
     def on(cls, plugin: Any) -> Any:
-        """A spy that messages name as they would the plug-in."""
-        return type(type(plugin).__name__, (cls,), {})(plugin)
+        """A spy that messages name as they would the plug-in.
+
+        Its class has a property for whatever the plug-in has: from Python 3.12 on, `isinstance` with a protocol looks
+        at the class and does not ask `__getattr__`.
+        """
+        own = {*dir(cls), *cls.__dataclass_fields__}
+        handed_on = {name: _handed_on(name) for name in dir(plugin) if not name.startswith("_") and name not in own}
+        return type(type(plugin).__name__, (cls,), handed_on)(plugin)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.plugin, name)
@@ -38,6 +44,10 @@ class Spy:
         return called
 
 
+def _handed_on(name: str) -> property:
+    return property(lambda spy: spy.__getattr__(name))
+
+
 @dataclass
 class JitteredReward(Spy):
     """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
@@ -52,7 +62,8 @@ class JitteredReward(Spy):
 
     def score(self, batch: RewardBatch) -> torch.Tensor:
         scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
-        return scores + self.size * torch.tensor([seed % 1000 / 1000 for seed in batch.seeds])
+        noise = torch.tensor([seed % 1000 / 1000 for seed in batch.seeds], device=scores.device)
+        return scores + self.size * noise
 
 
 def watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:

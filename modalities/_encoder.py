@@ -15,7 +15,7 @@ from mmrl.modalities._inputs import EncodedPrompt, called, messages_of, refuse_m
 from mmrl.modalities._positions import rope_positions
 from mmrl.video import Frames
 
-_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # a column for each token
 _SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; the rest is media
 
 
@@ -64,13 +64,24 @@ class PromptEncoder:
             "longest_edge": most if most is not None else max(size["longest_edge"], least or size["longest_edge"]),
         }
 
-    def _encode(self, prompt: Prompt) -> EncodedPrompt:
+    def processed(self, prompt: Prompt) -> dict[str, Tensor]:
+        """All tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
+        messages, clips = self._messages(prompt)
+        encoded = self._processed(prompt, messages, clips)
+        return {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+
+    def _messages(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Frames]]:
+        """The prompt in the form of chat templates, and the chosen frames of its videos."""
         clips = [self._frames(prompt, clip) for clip in prompt.clips]
         try:
             messages = messages_of(prompt, self.template, self.system, [frames.pixels for frames in clips])
         except ValueError as error:
             raise ConfigError(f"{called(prompt)}: {error}") from error
         refuse_media_tokens(prompt, messages, self.media_tokens)
+        return messages, clips
+
+    def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        messages, clips = self._messages(prompt)
         images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
         encoded = self._processed(prompt, messages, clips)
         tokens = encoded["input_ids"][0]
@@ -84,7 +95,7 @@ class PromptEncoder:
         media = {
             name: value
             for name, value in encoded.items()
-            if isinstance(value, Tensor) and name not in (*_TEXT, _SECONDS)
+            if isinstance(value, Tensor) and name not in (*TEXT, _SECONDS)
         }
         token_types = self._token_types(encoded, tokens)
         self._check_grid(prompt, token_types, media)

@@ -16,17 +16,23 @@ class Family:
     name: str  # `model_type` in config.json
     patterns: tuple[str, ...]  # of hub names, lower case
     convention: Convention = "unit"  # of the coordinates that its models were taught to write
+    language: str | None = None  # `model_type` of the language model that tests run it with; None: no test runs it
 
 
 FAMILIES = (
-    Family("qwen2_5_vl", (r"qwen2[._]5-?vl", r"ui-tars-1\.5", r"gui-?(r1|g1|g2)", r"infigui", r"vlm-r1"), "resized"),
-    Family("qwen2_vl", (r"qwen2-?vl", r"ui-tars", r"os-atlas-base-7b", r"showui"), "thousand"),
-    Family("qwen3_vl", (r"qwen3-?vl",), "thousand"),
-    Family("internvl", (r"internvl",), "thousand"),
+    Family(
+        "qwen2_5_vl",
+        (r"qwen2[._]5-?vl", r"ui-tars-1\.5", r"gui-?(r1|g1|g2)", r"infigui", r"vlm-r1"),
+        "resized",
+        "qwen2_5_vl_text",
+    ),
+    Family("qwen2_vl", (r"qwen2-?vl", r"ui-tars", r"os-atlas-base-7b", r"showui"), "thousand", "qwen2_vl_text"),
+    Family("qwen3_vl", (r"qwen3-?vl",), "thousand", "qwen3_vl_text"),
+    Family("internvl", (r"internvl",), "thousand", "qwen2"),
     Family("smolvlm", (r"smolvlm",)),
-    Family("idefics3", (r"idefics3",)),
-    Family("llava_onevision", (r"llava-?(onevision|ov)",)),
-    Family("gemma3", (r"gemma-?3",)),
+    Family("idefics3", (r"idefics3",), language="llama"),
+    Family("llava_onevision", (r"llava-?(onevision|ov)",), language="qwen2"),
+    Family("gemma3", (r"gemma-?3",), language="gemma3_text"),
 )
 
 # of families that no test runs: the general rules fit them, but for the coordinates that they were taught
@@ -39,6 +45,20 @@ def family_of(model_type: str) -> Family:
     """The family of a `model_type`; an unlisted one is used by the general rules, with coordinates in 0..1."""
     unlisted = Family(model_type, (), _CONVENTIONS.get(model_type, "unit"))
     return next((family for family in FAMILIES if family.name == model_type), unlisted)
+
+
+def is_tested(config: Any) -> bool:
+    """Whether tests run models of this kind: by the `model_type` of a model's config, and of its language model's."""
+    return bool(family_of(config.model_type).language == config.get_text_config().model_type)
+
+
+def types_with_tests() -> list[str]:
+    """The types that tests run, each with the type of its language model where its name does not say it."""
+    return [
+        family.name if family.language.startswith(family.name) else f"{family.name} (with {family.language})"
+        for family in FAMILIES
+        if family.language is not None
+    ]
 
 
 def family_of_name(model: str) -> Family:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from mmrl.contracts import ConfigError, Placement
 
@@ -49,6 +50,28 @@ def autocast(placement: Placement) -> AbstractContextManager[None]:
     if placement.dtype == torch.float32:
         return nullcontext()
     return torch.autocast(placement.device.type, placement.dtype)
+
+
+@contextmanager
+def checkpointing(model: nn.Module, kept: str | None) -> Iterator[None]:
+    """Checkpoints the layers of a transformers model, but those whose names begin with `kept`.
+
+    Layers checkpoint in training mode only; only they enter it, so that no dropout wakes up.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, GradientCheckpointingLayer) and (kept is None or not name.startswith(kept))
+    ]
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
 
 
 @contextmanager

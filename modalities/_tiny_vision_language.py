@@ -37,6 +37,11 @@ def write_tiny(family: str, seed: int, folder: Path) -> None:
     with torch.random.fork_rng(devices=[]):  # the constructors draw weights that are overwritten below
         model, processor = BUILDERS[family]()
     randomise(model, torch.Generator().manual_seed(seed))
+    save(model, processor, folder)
+
+
+def save(model: Any, processor: Any, folder: Path) -> None:
+    """Writes a twin and its processor; its answers end with the tokenizer's end token or with padding."""
     tokenizer = processor.tokenizer
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id

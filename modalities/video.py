@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import Prompt
 from mmrl.keys import GroupKey
 from mmrl.modalities._frames import FrameCache
+from mmrl.modalities._own_forward import CLIPS
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.video import FrameSampling, FrameSize, Reader, ShuffledClip, usable
 
@@ -24,6 +25,8 @@ class Video(VisionLanguage):
     a pixel budget. `reader` decodes: `torchcodec`, `pyav`, `decord`, or the first of them that can be loaded. Decoded
     frames are kept up to `frame_cache_bytes`, encoded prompts up to `prompt_cache` of them.
     """
+
+    compared: ClassVar[tuple[Prompt, ...]] = CLIPS
 
     fps: float | None = None
     num_frames: int | None = None
@@ -55,6 +58,9 @@ class Video(VisionLanguage):
         if self.reader != "auto":
             usable(self.reader)
         super().prepare(placement)
+
+    def _set_up(self, processor: Any, placement: Placement) -> None:
+        super()._set_up(processor, placement)
         videos = getattr(self.encoder.processor, "video_processor", None)
         if videos is None:
             kind = type(self.encoder.processor).__name__

@@ -1,7 +1,7 @@
 """Vision-language models: a transformers image-text-to-text model as a policy that answers in text."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ from mmrl.modalities._families import Family, family_of, family_of_name, media_t
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._loading import check_finite, load, model_type_of
 from mmrl.modalities._lora import Lora
-from mmrl.modalities._models import autocast, without_adapter
+from mmrl.modalities._models import autocast, checkpointing, without_adapter
+from mmrl.modalities._own_forward import IMAGES, refuse_other_log_probs, refusing_errors
 from mmrl.modalities._questions import clip_refusal
 from mmrl.modalities._refusals import refusal
 from mmrl.modalities._token_model import Way
@@ -33,7 +34,10 @@ _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can
 
 @dataclass(kw_only=True)
 class VisionLanguage(TokenPolicy):
-    """Any image-text-to-text model of transformers with its processor and chat template, full or with LoRA.
+    """An image-text-to-text model of transformers with its processor and chat template, full or with LoRA.
+
+    One of a type that no test runs is compared with its own forward pass when it is loaded, and refused where its
+    log-probs differ.
 
     `template` is the user's message, `{prompt}` in it the prompt's text. `min_pixels` and `max_pixels` bound an image
     after resizing (families with a pixel budget). `vision: trained` trains what turns images into tokens too (tower and
@@ -50,6 +54,7 @@ class VisionLanguage(TokenPolicy):
     """
 
     model_file: ClassVar[str] = "config.json"  # what a folder of such a model holds
+    compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # what a type of model that no test runs is tried on
 
     model: str
     system_prompt: str | None = None
@@ -85,10 +90,21 @@ class VisionLanguage(TokenPolicy):
             raise ValueError(f"vision_rate must be above 0 (use vision: frozen), got {self.vision_rate}")
 
     def prepare(self, placement: Placement) -> None:
-        """Loads model and processor. Raises ConfigError when they cannot be found or are of another kind."""
-        self._placement = placement
+        """Loads model and processor.
+
+        Raises ConfigError where they cannot be found or are of another kind, and where a type of model that no test
+        runs differs from its own forward pass.
+        """
+        self._placement = replace(placement, most=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, loaded_with(self.attention), self.model_file)
+        with refusing_errors(self.model, self._model.config):
+            self._set_up(processor, placement)
+            refuse_other_log_probs(self, self.model, self.encoder, self.compared)
+        self._placement = placement
+
+    def _set_up(self, processor: Any, placement: Placement) -> None:
+        """Puts the loaded model where it runs, and the run's settings on it and its processor."""
         self._model.requires_grad_(False).eval().to(placement.device)
         if self.attention == FLEX:
             use_flex(self._model, self.model)
@@ -210,7 +226,10 @@ class VisionLanguage(TokenPolicy):
     def running(self) -> Iterator[None]:
         """Autocast below float32; checkpointing where it is asked for and a gradient will be taken."""
         assert self._placement is not None, "prepare() comes first"
-        with autocast(self._placement), self._checkpointing():
+        is_checkpointed = self.gradient_checkpointing and torch.is_grad_enabled()
+        # a layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared
+        kept = f"{_language_name(self._model)}." if self.way == "cache" else None
+        with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
     def export(self, folder: Path) -> None:
@@ -256,32 +275,6 @@ class VisionLanguage(TokenPolicy):
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
         return wanted, not_as_asked(self._model, self.attention)
-
-    @contextmanager
-    def _checkpointing(self) -> Iterator[None]:
-        """Layers checkpoint in training mode only; only they enter it, so that no dropout wakes up.
-
-        A layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared.
-        """
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
-            yield
-            return
-        language = _language_name(self._model)
-        layers = [
-            module
-            for name, module in self._model.named_modules()
-            if isinstance(module, GradientCheckpointingLayer)
-            and (self.way != "cache" or not name.startswith(f"{language}."))
-        ]
-        for layer in layers:
-            layer.training = True
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.training = False
 
 
 def _language_name(model: Any) -> str:
