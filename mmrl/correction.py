@@ -11,6 +11,7 @@ from mmrl.config import CorrectionSettings
 from mmrl.contracts import ConfigError, LossBatch, Modality
 from mmrl.data import Rollout, WeightsName, count_calls
 from mmrl.engine import Engine
+from mmrl.given import GivenPlan
 from mmrl.numerics import kl_estimate
 from mmrl.views import DecisionView
 
@@ -25,8 +26,11 @@ def is_drawn_elsewhere(policy: Modality) -> bool:
     return getattr(policy, "engine", None) is not None
 
 
-def refuse_trees(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
-    """Raises ConfigError for trees of answers that another engine would draw, or processes that share the weights."""
+def refuse_undrawn(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
+    """Raises ConfigError for trees of answers that another engine would draw, or processes that share the weights, and
+    for answers of the data, where another engine is there to draw them."""
+    if isinstance(plan, GivenPlan) and is_drawn_elsewhere(policy):
+        raise ConfigError(f"modality.engine draws answers, and {where} takes those of the data; leave the engine out")
     if isinstance(plan, AnswerTree) and (is_drawn_elsewhere(policy) or is_sharded):
         other = "modality.engine draws" if is_drawn_elsewhere(policy) else "processes that share the weights draw"
         raise ConfigError(f"{where} is a tree of answers, and {other} none; use sampler 'autoregressive'")

@@ -2,18 +2,38 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Draws, Loss, Modality
+from mmrl.contracts import ConfigError, Draws, Loss, Modality, Sampler
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.media import Picture, as_tensor
 from mmrl.plans import GroupPlan
 
 GIVEN, SCORES = "given", "given_scores"  # of a prompt's target: the outputs that it brings, and how good each is
+TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # and, of answers, how each was drawn: together, or neither
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """Policies of answers, which may be supplied as the tokens that they were drawn as, have this too."""
+
+    def given_tokens(
+        self,
+        prompts: Sequence[Prompt],
+        tokens: Sequence[Sequence[int]],
+        log_probs: Sequence[Sequence[float]],
+        keys: Sequence[GroupKey],
+    ) -> Rollout:
+        """A rollout of supplied answers, one per prompt, with the log-probs of whoever drew them as those recorded."""
+        ...
+
+    def tokens_of(self, text: str) -> tuple[int, ...]:
+        """The tokens of an answer that ended by itself."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +95,7 @@ def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> Non
     kind, named = (Picture, "images") if draws == "latents" else (str, "texts")
     for prompt in prompts:
         given, scores = prompt.target.get(GIVEN, ()), prompt.target.get(SCORES, ())
-        where = f"prompts: {prompt.source or repr(prompt.text[:40])}"
+        where = f"prompts: {_called(prompt)}"
         if len(given) < plan.num_given or len(scores) != len(given):
             raise ConfigError(
                 f"{where} brings {len(given)} outputs with {len(scores)} scores, and the sampler takes "
@@ -83,6 +103,38 @@ def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> Non
             )
         if wrong := [type(one).__name__ for one in given if not _is(one, kind)]:
             raise ConfigError(f"{where} brings outputs of type {wrong[0]}, and the policy makes {named}")
+
+
+def brings_log_probs(sampler: Sampler, prompts: Iterable[Prompt]) -> bool:
+    """Whether the data brings the log-probs of all that the sampler takes, under the policies that made it."""
+    return sampler.draws == "given" and all(LOG_PROBS in prompt.target for prompt in prompts)
+
+
+def check_behaviour(loss: Loss, name: str, old: str, sampler: Sampler, prompts: Sequence[Prompt]) -> None:
+    """Raises ConfigError for a loss on given outputs that needs to know how likely their makers were to make them.
+
+    `old`: where the log-probs of the old weights come from, `updates.old`.
+    """
+    if not getattr(loss, "requires_behaviour", "old" in loss.needs):
+        return
+    what = f"loss {name!r} weighs outputs by how likely they are now over how likely they were to whoever made them"
+    if not brings_log_probs(sampler, prompts):
+        lacking = [prompt for prompt in prompts if LOG_PROBS not in prompt.target]
+        some = f"; {_called(lacking[0])} has none" if 0 < len(lacking) < len(prompts) else ""
+        raise ConfigError(
+            f"{what}, which nothing says of outputs that the data brings: the ratio would be 1; for answers each row "
+            f"may bring log_probs with token_ids (layout given_answers{some}), or take a loss without such a ratio, "
+            "such as 'sft', or 'dpo' for answers and 'flow_dpo' for images"
+        )
+    if old == "recomputed":
+        raise ConfigError(
+            f"{what}, and updates.old 'recomputed' puts the weights of this iteration in the place of those; "
+            "set it to recorded, which are the log_probs of the data"
+        )
+
+
+def _called(prompt: Prompt) -> str:
+    return prompt.source or repr(prompt.text[:40])
 
 
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
@@ -132,11 +184,31 @@ def _supplied(
     chosen = [prompt.target[GIVEN][number] for prompt, number in zip(asked, numbers, strict=True)]
     if policy.draws == "latents":
         size = (policy.height, policy.width)  # type: ignore[attr-defined]  # all that make images have them
-        outputs = Outputs(images=torch.stack([fitted(one, size) for one in chosen]))
+        rollout = policy.given(asked, Outputs(images=torch.stack([fitted(one, size) for one in chosen])), of_group)
+    elif all(LOG_PROBS in prompt.target for prompt in asked):
+        assert isinstance(policy, Recording), "policies of answers are"
+        tokens, log_probs = (
+            [prompt.target[name][number] for prompt, number in zip(asked, numbers, strict=True)]
+            for name in (TOKENS, LOG_PROBS)
+        )
+        rollout = policy.given_tokens(asked, tokens, log_probs, of_group)
     else:
-        outputs = Outputs(texts=tuple(chosen))
-    rollout = policy.given(asked, outputs, of_group)
+        rollout = policy.given(asked, Outputs(texts=tuple(chosen)), of_group)
     return replace(rollout, outputs=replace(rollout.outputs, given=torch.tensor(numbers)))
+
+
+def restated(policy: Modality, prompt: Prompt) -> Prompt:
+    """The prompt with its answers in the tokens of the policy, all of one log-prob: for twins, whose tokens are others.
+
+    The prompt itself where it brings no log-probs.
+    """
+    if LOG_PROBS not in prompt.target:
+        return prompt
+    assert isinstance(policy, Recording), "policies of answers are"
+    tokens = tuple(policy.tokens_of(text) for text in prompt.target[GIVEN])
+    first = prompt.target[LOG_PROBS][0][0]
+    log_probs = tuple((first,) * len(ids) for ids in tokens)
+    return replace(prompt, target={**prompt.target, TOKENS: tokens, LOG_PROBS: log_probs})
 
 
 def fitted(picture: Picture, size: tuple[int, int]) -> Tensor:

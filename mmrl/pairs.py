@@ -7,15 +7,15 @@ from pathlib import Path
 
 from mmrl.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, Sampler
-from mmrl.correction import refuse_trees
+from mmrl.correction import refuse_undrawn
 from mmrl.data import Prompt, WeightsName
 from mmrl.dense import DENSE
-from mmrl.given import GivenPlan, check_given, check_levels
+from mmrl.given import GivenPlan, brings_log_probs, check_behaviour, check_given, check_levels
 from mmrl.gradients import check_gradients, check_steps, reads_gradients
 from mmrl.keys import GroupKey
-from mmrl.plans import GroupPlan
+from mmrl.plans import GroupPlan, Plan
 from mmrl.prompts import PromptStream
-from mmrl.reward_checks import check_controls, check_dense, check_evaluated, check_rewards
+from mmrl.reward_checks import check_best, check_controls, check_dense, check_evaluated, check_rewards
 from mmrl.scoring import Scorer
 from mmrl.sharding import refuse_unshardable
 from mmrl.steering import check_steering
@@ -88,8 +88,6 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     """Refuses what cannot work together, before any weight is loaded."""
     if config.sharding == "full":
         refuse_unshardable(parts.policy, config.modality["name"], config.precision, config.optimizer.name)
-    _check_group_size("advantage", config.advantage, parts.advantage, config.group_size)
-    _check_group_size("loss", config.loss, parts.loss, config.group_size)
     if config.updates.minibatches > config.prompts_per_iteration:
         raise ConfigError(
             f"updates.minibatches must be at most prompts_per_iteration (whole groups): "
@@ -104,15 +102,16 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     check_steering("sampler", parts.sampler, parts.policy, config.modality["name"], parts.prompts.sets)
     plan = example_plan(parts.sampler, config.group_size, parts.policy)
+    _check_group_size(config, parts, plan)
     _check_plan(config, parts, plan)
     _check_mix(config, parts)
     _check_gradients(config, parts, plan)
-    _check_facts(config, parts)
     _check_averaged(config, parts.loss)
     _check_decisions(config, parts)
     _check_model_folder(config.modality, parts.policy)
     makes = parts.policy.makes | ({"given"} if isinstance(plan, GivenPlan) else set())
     check_rewards(config.modality["name"], parts.scorer, makes, parts.prompts.sets)
+    check_best(parts.scorer, parts.advantage, config.advantage["name"])
     if parts.evaluation is not None:
         _check_evaluation(config, parts, parts.evaluation)
 
@@ -126,13 +125,15 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
             + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
         )
     refuse_single_draws(parts.loss, plan, config.loss["name"], config.sampler["name"])
-    check_given(plan, [prompt for prompts in parts.prompts.sets for prompt in prompts], parts.policy.draws)
+    check_given(plan, parts.prompts.every, parts.policy.draws)
     check_levels(plan, parts.loss, parts.policy)
-    _check_old(config, parts, plan)
+    has_log_probs = brings_log_probs(parts.sampler, parts.prompts.every)
+    _check_old(config, parts, plan, has_log_probs=has_log_probs)
+    _check_facts(config, parts, plan, has_log_probs=has_log_probs)
     check_controls(parts.scorer, plan, "sampler")
     _check_comparison(config, parts, plan)
     check_dense(parts.scorer, parts.policy.draws, plan, "sampler")
-    refuse_trees(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
+    refuse_undrawn(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
 
 
 def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:
@@ -148,19 +149,23 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
             raise ConfigError(f"{where} {own['name']!r} takes outputs of the data, which say nothing of the policy")
         check_controls(evaluation.scorer, plan, where)
         check_dense(evaluation.scorer, policy.draws, plan, where)
-        refuse_trees(policy, plan, where, is_sharded=config.sharding == "full")
+        refuse_undrawn(policy, plan, where, is_sharded=config.sharding == "full")
     check_rewards(config.modality["name"], evaluation.scorer, policy.makes, [evaluation.prompts])
     check_evaluated(evaluation.scorer)
     _check_evaluated_weights(config, parts.loss)
 
 
-def _check_group_size(kind: str, settings: Plugin, plugin: Advantage | Loss, group_size: int) -> None:
-    smallest = getattr(plugin, "min_group_size", 1)
-    if group_size < smallest:
-        raise ConfigError(
-            f"{kind} {settings['name']!r} compares the samples of a group: "
-            f"group_size must be at least {smallest}, got {group_size}"
-        )
+def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
+    """Refuses groups of which fewer samples are compared with each other than advantage and loss can learn from."""
+    compared = plan.num_compared if isinstance(plan, Plan) else config.group_size
+    for kind in ("advantage", "loss"):
+        smallest = getattr(getattr(parts, kind), "min_group_size", 1)
+        if compared < smallest:
+            some = "" if compared == config.group_size else f", of which {compared} are compared with each other"
+            raise ConfigError(
+                f"{kind} {getattr(config, kind)['name']!r} compares the samples of a group: "
+                f"group_size must be at least {smallest * config.group_size // compared}, got {config.group_size}{some}"
+            )
 
 
 def _check_mix(config: RunConfig, parts: Parts) -> None:
@@ -185,8 +190,10 @@ def _check_gradients(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     check_steps(names["loss"], parts.loss, plan)
 
 
-def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses several optimizer steps on a rollout where nobody knows what the weights that drew it say."""
+def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
+    """Refuses losses and several optimizer steps where nobody knows what the weights that drew a rollout say of it."""
+    if isinstance(plan, GivenPlan):
+        check_behaviour(parts.loss, config.loss["name"], config.updates.old, parts.sampler, parts.prompts.every)
     is_single = config.updates.epochs * config.updates.minibatches == 1
     if is_single or "old" not in parts.loss.needs or parts.loss.old_decay(0) is not None:
         return
@@ -195,18 +202,22 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
             f"loss {config.loss['name']!r} compares with the weights that drew the rollout, which several optimizer "
             "steps (updates.epochs, updates.minibatches) leave behind; set loss.decay to {slope: 0}, which keeps them"
         )
-    if isinstance(plan, GivenPlan) and config.updates.old != "recomputed":
+    if isinstance(plan, GivenPlan) and config.updates.old != "recomputed" and not has_log_probs:
         raise ConfigError("nothing recorded the log-probs of answers that are given; set updates.old to recomputed")
 
 
-def _check_facts(config: RunConfig, parts: Parts) -> None:
-    """Refuses an advantage that reads what the modality does not record of decisions."""
+def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
+    """Refuses an advantage that reads what the modality, or the data that brings outputs, does not say of decisions."""
     needed: frozenset[str] = getattr(parts.advantage, "reads", frozenset())
     known: frozenset[str] = getattr(parts.policy, "facts", frozenset())
+    whose = f"modality {config.modality['name']!r} records"
+    if isinstance(plan, GivenPlan):
+        known = known & ({"log_prob"} if has_log_probs else set())
+        whose = f"sampler {config.sampler['name']!r} knows"
     if missing := sorted(needed - known):
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which modality "
-            f"{config.modality['name']!r} records {', '.join(sorted(known)) or 'nothing'}"
+            f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which {whose} "
+            f"{', '.join(sorted(known)) or 'nothing'}"
         )
     if getattr(parts.advantage, "reads_probabilities", False) and parts.policy.draws == "latents":
         raise ConfigError(

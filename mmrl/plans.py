@@ -1,58 +1,18 @@
-"""How a group is drawn, as a value: what every plan answers, and a flow's tree of steps on the noise grid."""
+"""How a group is drawn, as a value: a flow's tree of steps on the noise grid."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 from mmrl.answer_plans import PROMPT_READS, AnswerPlan, EpisodePlan
 from mmrl.choices import Choice
+from mmrl.group_plans import GroupPlan
 from mmrl.neighbours import Neighbours
 from mmrl.steps import Step, Transition
 from mmrl.tails import Tail
 
-__all__ = ["PROMPT_READS", "AnswerPlan", "EpisodePlan", "Step", "Tail", "Transition"]  # which most look for here
-
-
-class GroupPlan(Protocol):
-    """What the core asks of any plan. A call is one network evaluation in batch elements; for tokens, of one answer."""
-
-    @property
-    def num_samples(self) -> int: ...
-    @property
-    def num_controls(self) -> int:
-        """Samples beside these that rewards may compare with, never learned from."""
-        ...
-
-    @property
-    def has_greedy(self) -> bool:
-        """Whether the likeliest sample is drawn beside these, for advantages to compare with, never learned from."""
-        ...
-
-    @property
-    def num_rollout_calls(self) -> int:
-        """Calls that draw the group."""
-        ...
-
-    @property
-    def num_update_calls(self) -> int:
-        """Calls of one pass over the group's decisions; 0 where it has none."""
-        ...
-
-    @property
-    def evaluations_per_call(self) -> int:
-        """Network evaluations behind each call: 2 with classifier-free guidance."""
-        ...
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether its counts of calls are upper bounds: episodes may end early."""
-        ...
-
-    @property
-    def shared_work(self) -> Mapping[str, int]:
-        """What sharing saves a rollout of the group, counted in calls: by what is counted, with and without it."""
-        ...
+# what most look for here
+__all__ = ["PROMPT_READS", "AnswerPlan", "EpisodePlan", "GroupPlan", "Step", "Tail", "Transition"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +40,7 @@ class Path:
     """One way through a plan, from where it leaves its parent to its ends, which are samples."""
 
     steps: tuple[Step, ...]
-    group: int
+    group: int  # of its ends, or of the first of them where they are in several
     parent: int | None  # the path it leaves, by its place in `Plan.paths`
     start: int  # steps of the tree before its own first
     num_starts: int  # states it begins at
@@ -88,6 +48,12 @@ class Path:
     tail: Tail | None = None
     choices: tuple[Choice, ...] = ()
     neighbours: Neighbours | None = None
+    num_groups: int = 1  # that its ends fall into, as many in each, one after the other
+
+    @property
+    def groups(self) -> list[int]:
+        """The comparison group of each of its ends."""
+        return [self.group + place * self.num_groups // self.num_ends for place in range(self.num_ends)]
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -132,7 +98,8 @@ class Plan:
     The tree is a path of `steps` that other paths may leave (`forks`), and others those; `group` and those of the forks
     say which ends are compared with each other. A path may end in a `tail`, which needs no steps before it. `choices`
     are made on the way of a plan without forks, at ascending places. `neighbours` says how near one another its roots
-    are, and where they are compared. `guidance_scale` is that of classifier-free guidance:
+    are, and where they are compared. With `by_root` the ends that come of different roots are not compared.
+    `guidance_scale` is that of classifier-free guidance:
     v = v_negative + scale * (v_prompt - v_negative); 1 is without, and makes one network call where others make two.
     """
 
@@ -144,11 +111,14 @@ class Plan:
     tail: Tail | None = None
     choices: tuple[Choice, ...] = ()
     neighbours: Neighbours | None = None
+    by_root: bool = False
 
     def __post_init__(self) -> None:
         if self.roots < 1 or not (self.steps or self.tail):
             raise ValueError(f"a plan needs roots and steps, got {self.roots} roots and {len(self.steps)} steps")
         _check_path(self, first_fork=0)
+        if self.by_root and (self.choices or self.neighbours is not None):
+            raise ValueError("ends of a plan that makes choices, or has neighbours, are compared whatever their roots")
         if self.choices and self.forks:
             raise ValueError("a plan with forks makes no choices: the ends of its paths are compared with each other")
         places = [choice.at for choice in self.choices]
@@ -165,7 +135,15 @@ class Plan:
     def paths(self) -> tuple[Path, ...]:
         """All ways through the tree: its own, then each fork followed by the forks of that."""
         own = Path(self.steps, self.group, None, 0, self.roots, (), self.tail, self.choices, self.neighbours)
-        return tuple(_paths(self, own, 0))
+        paths = _paths(self, own, 0)
+        if not self.by_root:
+            return tuple(paths)
+        return tuple(replace(path, group=path.group * self.roots, num_groups=self.roots) for path in paths)
+
+    @property
+    def num_compared(self) -> int:
+        """Samples that are compared with each other, in the smallest of its groups."""
+        return min(path.num_ends // path.num_groups for path in self.paths)
 
     @property
     def is_plain(self) -> bool:

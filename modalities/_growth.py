@@ -99,14 +99,14 @@ def _grown(leaves: Sequence[Front], strands: Sequence[Strand], records: Records)
     counts = torch.tensor([len(leaf.latents) for leaf in leaves])
     clean = torch.cat([leaf.latents for leaf in leaves])
     sigma = torch.tensor([strand.path.last_level for strand in strands], dtype=torch.float32)
-    group = torch.tensor([subgroup(strand.key.draw, strand.path.group) for strand in strands])
+    group = torch.tensor([subgroup(one.key.draw, number) for one in strands for number in one.path.groups])
     prompt = torch.tensor([strand.plan for strand in strands])
     each, trajectory = torch.arange(len(strands)).repeat_interleave(counts), None
     if records.recorder is not None:
         passed = [leaf.passed for leaf in leaves]
         trajectory = records.recorder.trajectory(passed, clean, sigma[each].to(clean.device))
     decided, block = records.decided(clean), records.block(taken)
-    return Tree(decided, clean, sigma[each], prompt[each], group[each], block, trajectory)
+    return Tree(decided, clean, sigma[each], prompt[each], group, block, trajectory)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from torch import Tensor
 from mmrl.modalities._strands import Tick
 from mmrl.tails import SolverName, Tail
 
-NEXT_TO_NOISE = 1 - 1e-6  # multistep solvers count in log-SNR, which is infinite at sigma = 1
+# Multistep solvers count in log-SNR, which is infinite at sigma = 1. DPM-Solver++ has a limit there: its second step is
+# of order 1 like the first, which is infinitely far. UniPC's corrector has none; diffusers begins it here.
+NEXT_TO_NOISE = 1 - 1e-6
 
 
 class Solver:
@@ -21,7 +23,8 @@ class Solver:
     def __call__(self, latents: Tensor, velocity: Tensor) -> Tensor:
         """The latents [n, ...] of the next call (float32), from those of this one and what the network said of them.
 
-        A last step from the first level of a multistep solver, and one to sigma 0, are of order 1.
+        A last step from the first level of a multistep solver, and one to sigma 0, are of order 1, and so are the first
+        two of `dpmpp_2m` from sigma 1.
         """
         time = self._scheduler.timesteps[self._number]
         self._number += 1
@@ -69,7 +72,7 @@ def _scheduler(name: SolverName, sigmas: Sequence[float]) -> Any:
     else:
         kind = DPMSolverMultistepScheduler if name == "dpmpp_2m" else UniPCMultistepScheduler
         scheduler = kind(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=1.0, solver_order=2)
-        scheduler.sigmas = grid.clamp(max=NEXT_TO_NOISE)
+        scheduler.sigmas = grid if name == "dpmpp_2m" else grid.clamp(max=NEXT_TO_NOISE)
         scheduler.num_inference_steps = len(grid) - 1  # set_timesteps goes through conversions that numpy deprecates
     scheduler.timesteps = scheduler.sigmas[:-1] * 1000
     scheduler.set_begin_index(0)

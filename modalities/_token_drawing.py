@@ -52,6 +52,12 @@ class TokenDrawer(TokenModel):
         return frozenset({"log_prob"} if self.engine is not None else {"log_prob", "entropy"})
 
     @property
+    def precision(self) -> torch.dtype:
+        """Of the network calls."""
+        assert self._placement is not None, "prepare() comes first"
+        return self._placement.dtype
+
+    @property
     def company(self) -> Company | None:
         """The processes to keep step with, where weights are sharded."""
         most = None if self._placement is None else self._placement.most

@@ -24,10 +24,11 @@ class TokenTrace:
 
     @classmethod
     def join(cls, parts: "Sequence[TokenTrace]") -> "TokenTrace":
-        """One trace of all, in order."""
-        assert len({(part.shaping, part.is_recorded) for part in parts}) == 1, "rollouts of different distributions"
+        """One trace of all, in order; recorded where all are."""
+        assert len({part.shaping for part in parts}) == 1, "rollouts of different distributions"
         prompts = tuple(prompt for part in parts for prompt in part.prompts)
-        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, parts[0].is_recorded)
+        is_recorded = all(part.is_recorded for part in parts)
+        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, is_recorded)
 
 
 @dataclass(frozen=True)

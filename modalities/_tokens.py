@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mmrl.answers import shown
 from mmrl.contracts import ConfigError
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.decisions import after
 from mmrl.evaluations import TokenDecisions
-from mmrl.given import GIVEN
+from mmrl.given import GIVEN, TOKENS
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn
 from mmrl.modalities._attention import takes_trees
@@ -49,7 +50,7 @@ class TokenPolicy(TokenDrawer):
     def idle(self) -> Tensor:
         """Takes part in the network calls of one `evaluate` of other processes; 0, with a graph to all weights."""
         assert self.company is not None, "only sharded processes idle"
-        log_prob, _ = self._log_probs(*self.company.idle(self.backbone.device), Shaping(1.0))
+        log_prob, _ = self.log_probs(*self.company.idle(self.backbone.device), Shaping(1.0))
         return 0 * log_prob.sum()
 
     def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
@@ -73,10 +74,51 @@ class TokenPolicy(TokenDrawer):
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
+    def given_tokens(
+        self,
+        prompts: Sequence[Prompt],
+        tokens: Sequence[Sequence[int]],
+        log_probs: Sequence[Sequence[float]],
+        keys: Sequence[GroupKey],
+    ) -> Rollout:
+        """Supplied answers as the tokens that they were drawn as, one per prompt, as decisions at temperature 1.
+
+        `log_probs` of whoever drew them are those recorded. An answer without an end token was cut.
+        """
+        samples = [
+            {
+                "tokens": torch.tensor(ids),
+                "log_prob": torch.tensor(values, dtype=torch.float32),
+                "is_finished": torch.tensor([ids[-1] in self.end_tokens]),
+            }
+            for ids, values in zip(tokens, log_probs, strict=True)
+        ]
+        return self.replayed(prompts, samples, keys, AnswerPlan(1, max(map(len, tokens))))
+
+    def tokens_of(self, text: str) -> tuple[int, ...]:
+        """The tokens of an answer that ended by itself."""
+        return (*self.tokenize(text), self.end_tokens[0])
+
     def refusal_of_given(self, prompt: Prompt) -> str | None:
         """Why an answer that a prompt brings cannot be learned from; None where all can."""
-        texts = [text for text in prompt.target.get(GIVEN, ()) if isinstance(text, str) and self._may_spell(text)]
+        given = prompt.target.get(GIVEN, ())
+        if TOKENS in prompt.target:
+            refusals = map(self._fault_of_tokens, prompt.target[TOKENS], given)
+            return next((f"{called(prompt)}: {why}" for why in refusals if why is not None), None)
+        texts = [text for text in given if isinstance(text, str) and self._may_spell(text)]
         return next((_refused(prompt, text, kind) for text in texts if (kind := self._spelt(text)) is not None), None)
+
+    def _fault_of_tokens(self, ids: Sequence[int], text: str) -> str | None:
+        """Why these are not the tokens of an answer of this text; None where they are."""
+        size = len(self.head.weight)
+        if outside := [token for token in ids if not 0 <= token < size]:
+            return f"token_ids has {outside[0]}, and the model has {size} tokens"
+        inner = list(ids[:-1] if ids[-1] in self.end_tokens else ids)
+        if any(token in inner for token in (*self.banned, *self.end_tokens)):
+            return "token_ids has a media token, or an end token before its last, which no answer may"
+        if (said := self.decode(inner)) != text:
+            return f"its token_ids spell {shown(said)} by this model's tokenizer, and the answer is {shown(text)}"
+        return None
 
     @cached_property
     def _unspeakable(self) -> tuple[str, ...]:
@@ -183,9 +225,9 @@ class TokenPolicy(TokenDrawer):
         )
         self.num_calls += len(rows)
         support = trace.drawn.support_of(rows, asked.start, asked.stop)
-        return self._log_probs(list(distinct.values()), answers, trace.shaping, support)
+        return self.log_probs(list(distinct.values()), answers, trace.shaping, support)
 
-    def _log_probs(
+    def log_probs(
         self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the N tokens of the answers."""

@@ -168,7 +168,7 @@ class Writer:
                 stride //= branch
                 front = table.split(front, branch, stride)
             log_probs = shaped_log_probs(self.head.logits(front.hidden), self.shaping)  # [a, V]
-            token = draw(log_probs, uniform[front.slot, table.length[front.slot]])
+            token = self.choose(log_probs, uniform[front.slot, table.length[front.slot]])
             table.put(front.slot, token, log_probs, names.add(log_probs, self.shaping))
             is_over = self._is_over(table, front.slot, is_last=step == budget - 1)
             if bool(is_over.all()):
@@ -182,6 +182,10 @@ class Writer:
             hidden = self.backbone.go_on(token[:, None], mask, positions, front.cache)[:, 0]
             front = replace(front, hidden=hidden)
         return table.drawn(names)
+
+    def choose(self, log_probs: Tensor, uniform: Tensor) -> Tensor:
+        """The next tokens [a] int64 by log-probs [a, V] and their numbers [a]."""
+        return draw(log_probs, uniform)
 
     def _is_over(self, table: Table, slots: Tensor, *, is_last: bool) -> Tensor:
         """[a] bool: the answers in `slots` [a] that end with the token just drawn, by themselves or by the budget."""

@@ -54,14 +54,16 @@ def compare(
     return Compared(overlap, confidence, said, true)
 
 
-def visual_rft(compared: Compared, threshold: float, matching: Matching) -> tuple[float, float]:
-    """Overlap and confidence, each in [0, 1]; formulas and source at `Detection`. At least one box on some side."""
+def visual_rft(compared: Compared, threshold: float, matching: Matching, *, is_guarded: bool) -> tuple[float, float]:
+    """Overlap and confidence, each in [0, 1]; formulas and source at `Detection`. At least one box on both sides."""
     overlap = torch.where(compared.overlap > threshold, compared.overlap, 0.0)
     confidence = compared.confidence
     pairs = pairs_by_confidence(overlap, confidence) if matching == "confidence" else pairs_by_overlap(overlap)
-    most = max(overlap.shape)
+    num_answered, most = len(overlap), max(overlap.shape)
     sure = sum(float(confidence[row]) for row, _ in pairs)
-    return sum(float(overlap[pair]) for pair in pairs) / most, max(0.0, 2 * sure - float(confidence.sum())) / most
+    margin = 2 * sure - float(confidence.sum())  # of the matched boxes over the others
+    calibrated = max(0.0, margin) / most if is_guarded else (margin + num_answered - len(pairs)) / num_answered
+    return sum(float(overlap[pair]) for pair in pairs) / most, calibrated
 
 
 def vision_r1(compared: Compared, is_strict: bool) -> tuple[float, float]:

@@ -58,9 +58,16 @@ def iou(a: Span, b: Span) -> float:
 
 def giou(a: Span, b: Span) -> float:
     """IoU less the share of the hull that neither covers, in (-1, 1] (Rezatofighi et al. 2019, arXiv 1902.09630)."""
-    hull = max(a[1], b[1]) - min(a[0], b[0])
-    gap = max(0.0, max(a[0], b[0]) - min(a[1], b[1]))
-    return iou(a, b) - gap / hull
+    return iou(a, b) - gap_share([a], [b])
+
+
+def gap_share(left: Sequence[Span], right: Sequence[Span]) -> float:
+    """The time between all that left covers and all that right covers, over their hull; 0 where one covers none."""
+    if not left or not right:
+        return 0.0
+    starts = [min(start for start, _ in spans) for spans in (left, right)]
+    ends = [max(end for _, end in spans) for spans in (left, right)]
+    return max(0.0, max(starts) - min(ends)) / (max(ends) - min(starts))
 
 
 def union_iou(left: Sequence[Span], right: Sequence[Span]) -> float:

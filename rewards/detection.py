@@ -1,5 +1,6 @@
 """Did the answer find all objects, with boxes that fit? The rewards of Visual-RFT, Vision-R1 and VLM-R1."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, check_tag
 from mmrl.contracts import Granularity, RewardBatch
+from mmrl.coordinates import Box
 from mmrl.data import Prompt
 from mmrl.rewards._detection_scores import (
     COCO_THRESHOLDS,
@@ -18,10 +20,11 @@ from mmrl.rewards._detection_scores import (
     vision_r1,
     visual_rft,
 )
-from mmrl.rewards._detections import read_detections
+from mmrl.rewards._detections import DetectedBox, are_new, read_detections
 from mmrl.rewards._places import canvas_of, target_detections
 
 Kind = Literal["visual_rft", "vision_r1", "map", "map50", "map_length"]
+Form = Literal["paper", "guarded"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,14 @@ class Detection:
     overlap a true one by an IoU above `threshold` are matched with it, one with one: each by falling confidence with
     the best that is free (`confidence`, the paper's), or so that the sum of IoUs is largest (`hungarian`).
       overlap     sum of IoU over the pairs / max(n, m)
+      confidence  the mean over the answered boxes of c (matched) or 1 - c (not matched)
+    The paper adds the two (and a format term): that is this reward with weight 2. As in its code a box that is written
+    again is left out. Boxes far from everything with confidence 0 raise the mean: with `form: guarded` a box that
+    matches nothing, or that is written again, never raises the score. The same slopes then start from 0,
       confidence  max(0, sum of c over the pairs - sum of c over the other answered boxes) / max(n, m)
-    The paper adds the two (and a format term): that is this reward with weight 2. Its confidence part is the mean of c
-    (matched) and 1 - c (not matched), so that boxes far from everything with confidence 0 raise it; here the same
-    slopes start from 0. A box that matches nothing, or that is written again, never raises the score (one place with k
-    true boxes, such as one for each of its labels, may be written k times).
+    and a box that is written again is one that is wrong. One place with k true boxes, such as one for each of its
+    labels, may be written k times. Of equal confidences the larger overlap takes its box first, in the paper's code the
+    box that is written first.
 
     `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w =
     `format_weight` for a list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with
@@ -71,6 +77,7 @@ class Detection:
     confidence_weight: float = 1.0  # of visual_rft, at least 0
     threshold: float = 0.5  # of visual_rft, in [0, 1)
     matching: Matching = "confidence"  # of visual_rft
+    form: Form = "paper"  # of visual_rft: guarded, so that boxes of nothing never pay
     format_weight: float = 1.0  # of vision_r1, at least 0
     strict_from: int | None = 1500  # of vision_r1: the iteration of its code; None: never
     labels: bool = False
@@ -81,6 +88,7 @@ class Detection:
         for name, value, choices in (
             ("kind", self.kind, get_args(Kind)),
             ("matching", self.matching, get_args(Matching)),
+            ("form", self.form, get_args(Form)),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
@@ -111,7 +119,7 @@ class Detection:
             boxes, labels = target_detections(batch.prompts[row], self.labels)
             canvas = canvas_of(batch, row)
             try:
-                found = read_detections(text, self.tag, canvas, len(boxes))
+                found = self._counted(read_detections(text, self.tag, canvas, len(boxes)), boxes)
             except ParseError:
                 scores.append(0.0)
                 continue
@@ -124,9 +132,16 @@ class Detection:
                 scores.append(float(not found and not boxes))
         return torch.tensor(scores, dtype=torch.float32)
 
+    def _counted(self, found: list[DetectedBox], boxes: Sequence[Box]) -> list[DetectedBox]:
+        """The boxes that are judged: those written again are left out where the paper's code does so."""
+        if self.kind != "visual_rft" or self.form != "paper":
+            return found
+        is_new = are_new([one.box for one in found], boxes)
+        return [one for one, new in zip(found, is_new, strict=True) if new]
+
     def _judge(self, compared: Compared, is_strict: bool) -> float:
         if self.kind == "visual_rft":
-            overlap, confidence = visual_rft(compared, self.threshold, self.matching)
+            overlap, confidence = visual_rft(compared, self.threshold, self.matching, is_guarded=self.form == "guarded")
             total = self.overlap_weight + self.confidence_weight
             return (self.overlap_weight * overlap + self.confidence_weight * confidence) / total
         if self.kind == "vision_r1":

@@ -10,9 +10,10 @@ from torch import Tensor
 from mmrl.answers import MAX_SPANS, ParseError, Span, check_tag
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
-from mmrl.rewards._spans import answered_spans, matched_iou, read_anchors, true_span, union_iou
+from mmrl.rewards._spans import answered_spans, gap_share, matched_iou, read_anchors, true_span, union_iou
 
 Kind = Literal["union", "matched"]
+Form = Literal["added", "guarded"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,16 @@ class TemporalSegments:
     No spans for none score 1; spans for none, and none for some, 0. The answer is in `tag` (None: the whole text), as
     JSON or in words (`read_spans`); 0 where it cannot be read or a span does not end after it starts.
 
-    With `anchors` the thought before the answer must hold at least one span in tags of that name, for instance
+    With `anchors` the thought before the answer should hold spans in tags of that name, for instance
     `<timestamp>3 to 9</timestamp>`, and each anchor and then the answer should cover the truth no worse than the one
-    before: the score is multiplied by the share of these steps that do, 0 without an anchor (TAR-TVG, Guo et al.
-    2025, arXiv 2508.07683, which requires each estimate to be better than the last). An anchor that is written again
-    right away is one anchor. TAR-TVG adds its terms, so that a good chain pays for a wrong answer, and lets the IoU of
-    spans apart go below 0: here the answer's overlap bounds the score, and its end is 0.
+    before (TAR-TVG, Guo et al. 2025, arXiv 2508.07683). An anchor that is written again right away is one anchor.
+      added    the mean of three terms, so that weight 3 is their sum, in [-2/3, 1]: the answer's overlap; the mean of
+               the anchors' overlaps, later ones counting more (1, 2, ... m); the share of the steps, from anchor to
+               anchor to answer, that come no less close. As in the paper the overlap of time that does not meet is
+               minus the gap over the hull of both. A chain pays for a wrong answer too. Anchors that cannot be read
+               are none, and their two terms 0. The paper has no code; the weights of its terms could not be checked
+      guarded  the answer's overlap times the share of these steps, in [0, 1]: the answer bounds the score. 0 without
+               an anchor
     """
 
     source: ClassVar[str] = "Li et al. 2025 (VideoChat-R1), arXiv 2504.06958; TAR-TVG, arXiv 2508.07683"
@@ -43,15 +48,19 @@ class TemporalSegments:
 
     kind: Kind = "union"
     anchors: str | None = None  # name of their tag; TAR-TVG's is timestamp
+    form: Form = "added"  # how anchors count
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
         check_tag(self.tag)
         check_tag(self.anchors)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        for name, value, choices in (("kind", self.kind, get_args(Kind)), ("form", self.form, get_args(Form))):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if self.anchors is not None and self.tag in (None, self.anchors):
             raise ValueError(f"anchors stand before the tag of the answer, got tag {self.tag!r}")
+        if self.anchors is not None and self.form == "added":
+            object.__setattr__(self, "range", (-2 / 3, 1.0))  # of this one, not of the class
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a target that is no list of spans, or of more than an answer may have."""
@@ -67,21 +76,30 @@ class TemporalSegments:
         true = _true_spans(prompt)
         try:
             answered = answered_spans(text, self.tag)
-            overlap = self._overlap(answered, true)
-            return overlap if self.anchors is None else overlap * self._progress(text, overlap, true)
         except ParseError:
             return 0.0
+        if self.anchors is None:
+            return self._overlap(answered, true)
+        try:
+            anchors = read_anchors(text, self.anchors, text.index(f"<{self.tag}>"))
+        except ParseError:
+            anchors = ()
+        overlap = self._overlap if self.form == "guarded" else self._signed_overlap
+        *values, last = [overlap(spans, true) for spans in (*((anchor,) for anchor in anchors), answered)]
+        steps = [before <= after for before, after in pairwise([*values, last])]
+        progress = sum(steps) / len(steps) if steps else 0.0
+        if self.form == "guarded":
+            return last * progress
+        numbers = range(1, len(values) + 1)
+        anchored = sum(n * value for n, value in zip(numbers, values, strict=True)) / sum(numbers) if values else 0.0
+        return (last + anchored + progress) / 3
 
     def _overlap(self, answered: tuple[Span, ...], true: list[Span]) -> float:
         return (union_iou if self.kind == "union" else matched_iou)(answered, true)
 
-    def _progress(self, text: str, overlap: float, true: list[Span]) -> float:
-        """The share of steps, from anchor to anchor to answer, that do not lead away from the truth."""
-        assert self.anchors is not None, "asked for only with anchors"
-        found = read_anchors(text, self.anchors, text.index(f"<{self.tag}>"))
-        values = [*(self._overlap((anchor,), true) for anchor in found), overlap]
-        steps = [before <= after for before, after in pairwise(values)]
-        return sum(steps) / len(steps) if steps else 0.0
+    def _signed_overlap(self, answered: tuple[Span, ...], true: list[Span]) -> float:
+        """The overlap, or where there is none minus the share of their hull that lies between the two."""
+        return self._overlap(answered, true) - gap_share(answered, true)
 
 
 def _true_spans(prompt: Prompt) -> list[Span]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.rewards._held import Holder
 
-Kind = Literal["discount", "lower_bound"]
+Kind = Literal["discount", "lower_bound", "variance"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class UncertaintyWeighted(Holder):
                    weights its loss by e^(-U); there U is the disagreement of one judge about two images
       lower_bound  m - scale u: Kim et al. 2024, "Confidence-aware reward optimization" (TextNorm), arXiv 2404.01863,
                    whose ensembles of text-normalised rewards (`text_norm`) are used in this way
+      variance     m - scale u^2, u^2 the variance (1 / n): the uncertainty-weighted optimization (UWO) of Coste et al.
+                   2023, "Reward Model Ensembles Help Mitigate Overoptimization", arXiv 2310.02743
 
     Where all agree it is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around those
     that are not.
@@ -32,7 +34,7 @@ class UncertaintyWeighted(Holder):
     kind: Kind = "lower_bound"
     scale: float = 1.0  # how much disagreement counts
 
-    source: ClassVar[str] = "Zhang et al. 2025 (Ctrl-U), arXiv 2410.11236; Kim et al. 2024, arXiv 2404.01863"
+    source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO, arXiv 2310.02743"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the rewards held
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
@@ -61,7 +63,7 @@ class UncertaintyWeighted(Holder):
         )
 
     def _lowest(self, low: float, high: float) -> float:
-        """The lower end for rewards from `low` to `high`: both forms are least where each reward is at an end."""
+        """The lower end for rewards from `low` to `high`: all forms are least where each reward is at an end."""
         if self.scale == 0:
             return low
         if not math.isfinite(high - low):
@@ -70,8 +72,10 @@ class UncertaintyWeighted(Holder):
         for number in range(len(self.rewards) + 1):
             share = number / len(self.rewards)  # of the rewards that are at the high end
             mean, spread = low + (high - low) * share, (high - low) * math.sqrt(share * (1 - share))
-            least = mean * math.exp(-self.scale * spread) if self.kind == "discount" else mean - self.scale * spread
-            found.append(least)
+            if self.kind == "discount":
+                found.append(mean * math.exp(-self.scale * spread))
+            else:
+                found.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
         return min(found)
 
     def score(self, batch: RewardBatch) -> Tensor:
@@ -80,6 +84,8 @@ class UncertaintyWeighted(Holder):
         values = torch.stack([first, *(other.to(first.device) for other in others)])  # [n, B]
         mean = values.mean(0)
         variance = (values - mean).square().mean(0)
+        if self.kind == "variance":
+            return mean - self.scale * variance
         agrees = variance == 0  # where a square root has no gradient
         spread = torch.where(agrees, 0.0, torch.where(agrees, 1.0, variance).sqrt())
         return mean * (-self.scale * spread).exp() if self.kind == "discount" else mean - self.scale * spread

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal
 
 from mmrl.keys import GroupKey
 from mmrl.plans import Fork, Plan, Step
@@ -11,16 +12,19 @@ from mmrl.samplers._base import FlowPolicy, FlowSampler, check_not_clean, check_
 from mmrl.samplers._kernels import euler_maruyama, flow_sde_diffusion, ode
 from mmrl.samplers._window import Window
 
+Compare = Literal["seed", "prompt"]
+
 
 @dataclass(frozen=True)
 class FanSampler(FlowSampler):
     """A flow sampler that follows the ODE from `roots` latents and tries single random steps on its way.
 
     At each chosen step the states of the trunk fan out by a Flow-SDE step (`noise_level`, see `flow_sde`), and each
-    child goes on by the ODE to an image. The members of a fan are compared with each other only, and differ by that
-    step alone (and by their root, with several). `group_size` is the number of samples that are compared: `roots` times
-    the children of each, so a prompt has as many samples as that times the fans, times the granularities. `roots` must
-    divide it.
+    child goes on by the ODE to an image. `group_size` is the number of samples of a fan, `roots` times the children of
+    each, so a prompt has as many samples as that times the fans, times the granularities. `roots` must divide it.
+
+    The members of a fan are compared with each other only: with `compare: prompt` all of them, which differ by that
+    step and, with several roots, by those; with `seed` the children of one root, which differ by that step alone.
 
     `granularities`: the children of a fan go on with each of these strides of the grid, each a comparison of its own; a
     stride that is too long for what is left of the grid is left out. The first step behind the fan is that of the grid
@@ -30,6 +34,7 @@ class FanSampler(FlowSampler):
     roots: int = 1
     noise_level: float = 0.7
     granularities: tuple[int, ...] = (1,)
+    compare: Compare = "prompt"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +52,11 @@ class FanSampler(FlowSampler):
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         if group_size % self.roots:
             raise ValueError(f"group_size must be a multiple of roots ({self.roots}), got {group_size}")
+        by_root = self.compare == "seed" and self.roots > 1
+        if by_root and group_size == self.roots:
+            raise ValueError(
+                f"compare 'seed' needs two children of each of {self.roots} roots, got {group_size} in all"
+            )
         sigmas, jumps = self.grid(policy), self.jumps(key)
         fans = [
             self._fan(sigmas, jump, group_size // self.roots, number * len(self.granularities))
@@ -56,7 +66,7 @@ class FanSampler(FlowSampler):
         last = fans.pop()
         later = tuple(replace(fork, at=last.at + fork.at) for fork in last.forks)
         steps = (*_ode(sigmas[: last.at + 1]), *last.steps)
-        return Plan(self.roots, steps, self.guidance_scale, (*fans, *later), last.group)
+        return Plan(self.roots, steps, self.guidance_scale, (*fans, *later), last.group, by_root=by_root)
 
     def _fan(self, sigmas: Sequence[float], jump: tuple[int, int], children: int, group: int) -> Fork:
         """A random step from one place of the grid to another, and the ways on; groups are numbered from `group`."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmrl.samplers._fans import WindowedFans
+from mmrl.samplers._fans import Compare, WindowedFans
 
 
 @dataclass(frozen=True)
@@ -11,9 +11,11 @@ class TempFlow(WindowedFans):
 
     The reward of a child is then one of its single random step. The defaults are those of Shredded-Pork/TempFlow-GRPO
     for SD3.5: 10 steps, 4 seeds, 6 children each (`group_size: 24`), noise level 0.7 (FLUX: 0.9). A trunk of 10 steps
-    costs 1116 network calls for a prompt where 24 chains cost 240; `window` chooses fewer steps. The authors compare
-    all children of one step and prompt, whatever their seeds. Goes with advantage `timestep_weighted`.
+    costs 1116 network calls for a prompt where 24 chains cost 240; `window` chooses fewer steps. As in their code the
+    6 children of one step and seed are compared with each other (`compare: seed`): these differ by that step alone,
+    where `prompt` also tells good seeds from bad ones. Goes with advantage `timestep_weighted`.
     """
 
     num_steps: int = 10
     roots: int = 4
+    compare: Compare = "seed"

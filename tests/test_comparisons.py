@@ -35,8 +35,46 @@ def test_maxrl_refuses_rewards_below_zero() -> None:
     assert "'point_in_box' goes down to 0 with a weight of -1" in refused("lab/maxrl", negative)
 
 
+UNBOUNDED = "[{name: running_normalised, reward: {name: point_in_box}}]"
+BOXES = "[{name: point_in_box, weight: 3}, {name: repetition, weight: 0.5}, {name: format_tags, weight: 0}]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rewards.0.weight=5"], "best is 1, and the largest total that can be is 5.55"),
+        (["advantage.best=0.9"], "best is 0.9, and the largest total that can be is 1, "),
+        (["rewards.0.weight={start: 0, end: 1, last: 5}"], "the largest total changes from 0.55 to 1.55, and best"),
+        (["rewards=[{name: click_distance, weight: -1}]"], "the largest total that can be is 0,"),
+        ([f"rewards={UNBOUNDED}"], "there is no largest total to compare with"),
+        (["mix={name: gdpo}"], "there is no largest mix to compare with"),
+        (["mix={name: gate, by: format_tags}", "rewards.2.weight=0.5"], "the largest total that can be is 1.4,"),
+        (["mix={name: product}", "rewards.0.weight=2"], None),  # 1 to any power
+        (["mix={name: advantage_weighted}", "advantage.best=2"], "the largest reward 'point_in_box' that can be is 1,"),
+        ([f"rewards={BOXES}", "advantage.best=3"], None),  # repetition runs from -1 to 0
+        (
+            ["advantage={name: dra, diversity: format_tags, inner: {name: ngrpo, best: 7}}"],
+            "best is 7, and the largest",
+        ),
+        (["advantage={name: ngrpo, best: 7, virtual: 0}"], None),
+    ],
+)
+def test_the_best_total_of_ngrpo_is_the_largest_that_can_be(overrides: list[str], message: str | None) -> None:
+    if message is None:
+        build(load_config("lab/ngrpo", overrides))
+    else:
+        assert message in refused("lab/ngrpo", *overrides)
+
+
 def test_pass_at_k_needs_a_group_above_k() -> None:
     assert "group_size must be at least 5, got 4" in refused("lab/pass_at_k", "group_size=4")
+
+
+def test_pass_at_k_needs_as_many_children_of_one_seed() -> None:
+    best = ["advantage={name: pass_at_k, k: 4}", "loss.normalise=sample"]
+    said = "group_size must be at least 20, got 16, of which 4 are compared with each other"
+    assert said in refused("lab/tempflow", *best)
+    build(load_config("lab/tempflow", [*best, "sampler.compare=prompt"]))
 
 
 def test_the_turns_of_an_episode_are_no_k_tries() -> None:

@@ -148,6 +148,11 @@ def test_a_run_on_given_outputs_is_planned_without_rollout_calls() -> None:
     assert found["network calls of a rollout"] == 0 and found["network calls of the updates"] == 2 * 4
 
 
+DRAWN = {
+    "prompts": {"train": "lab:shapes/train"},
+    "sampler": {"name": "ode", "num_steps": 2},
+    "rewards": [{"name": "shapes"}],
+}
 ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructions": "none"}
 
 
@@ -168,7 +173,7 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
             "evaluation.sampler 'given' takes outputs of the data",
         ),
         (
-            {"loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
+            {**DRAWN, "loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
             r"loss 'awm' compares with the weights that drew the rollout.* set loss.decay to {slope: 0}",
         ),
         ({"loss": {"name": "sft", "sigmas": "grid"}}, "loss.sigmas is 'grid', but outputs that are given have no"),

@@ -1,5 +1,6 @@
 """What layouts of given outputs share: one or more outputs of a row with scores, or a chosen and a rejected one."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from mmrl.data import Prompt
 
 LARGEST = 1e18  # of a score: totals may be no larger
 PAIR, OUTPUTS, SCORES = ("chosen", "rejected"), ("outputs", "output"), ("scores", "score")
+RECORDED = ("token_ids", "log_probs")  # of each answer: together, or neither
 FIELDS = (
     "prompt",
     "messages",
@@ -27,15 +29,18 @@ FIELDS = (
 Read = Callable[[Row, Any, str], Any]  # an output from the row's value and its name; raises BadRow
 
 
-def given_prompt(row: Row, read: Read) -> Prompt:
-    """The prompt of a row, its target with `given` and `given_scores`; raises BadRow."""
+def given_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
+    """The prompt of a row, its target with `given` and `given_scores`; raises BadRow.
+
+    `has_tokens`: outputs are answers, which may bring how they were drawn: `given_token_ids`, `given_log_probs`.
+    """
     name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
     asked = question(row.need(name), name)
     media, system = media_of(row, asked), row.take("system")
     if not isinstance(system, str | None):
         raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
     outputs, scores = _pair(row, read) if _is_pair(row, asked.answer) else _scored(row, read, asked.answer)
-    target = {"given": outputs, "given_scores": scores}
+    target = {"given": outputs, "given_scores": scores, **(_recorded(row, len(outputs)) if has_tokens else {})}
     return row.prompt(asked.text, media, target, asked.system if system is None else system)
 
 
@@ -92,6 +97,31 @@ def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
         if not isinstance(value, bool | int | float) or not abs(value) <= LARGEST:  # NaN is not
             raise BadRow(f"a score must be a finite number of at most {LARGEST:g}, got {value!r:.40}")
     return tuple(float(value) for value in found)
+
+
+def _recorded(row: Row, count: int) -> dict[str, Any]:
+    """The tokens of `count` answers and the log-prob of each, of the distribution that it was drawn from, if any."""
+    if not any(name in row.values or name in row.nulls for name in RECORDED):
+        return {}
+    tokens, log_probs = (_lists(row.need(name), name, count) for name in RECORDED)
+    for number, (ids, values) in enumerate(zip(tokens, log_probs, strict=True), 1):
+        if len(ids) != len(values):
+            raise BadRow(f"answer {number} has {len(ids)} token_ids and {len(values)} log_probs; each token needs one")
+        if wrong := [one for one in ids if type(one) is not int or one < 0]:
+            raise BadRow(f"token_ids are whole numbers of at least 0, got {wrong[0]!r:.40}")
+        if wrong := [one for one in values if type(one) not in (int, float) or not -math.inf < one <= 0]:
+            raise BadRow(f"log_probs are finite numbers of at most 0, got {wrong[0]!r:.40}")
+    ended = [tuple(map(float, values)) for values in log_probs]
+    return {"given_token_ids": tuple(map(tuple, tokens)), "given_log_probs": tuple(ended)}
+
+
+def _lists(value: Any, name: str, count: int) -> list[list[Any]]:
+    """One list for each of `count` answers, none empty; of one answer it may stand without a list around it."""
+    value = _cell(value)
+    lists = [value] if count == 1 and isinstance(value, list) and not any(isinstance(v, list) for v in value) else value
+    if not isinstance(lists, list) or len(lists) != count or not all(isinstance(one, list) and one for one in lists):
+        raise BadRow(f"the field {name!r} must be one list of numbers for each of {count} answers, got {value!r:.80}")
+    return lists
 
 
 def text_of(row: Row, value: Any, name: str) -> str:

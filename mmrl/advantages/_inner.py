@@ -73,6 +73,11 @@ class Wrapper:
         if hasattr(self.inner, "check"):
             self.inner.check(ranges, weights)
 
+    def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
+        """Raises ValueError where the inner one takes another total than the largest, `best`, for the best."""
+        if hasattr(self.inner, "check_best"):
+            self.inner.check_best(best)
+
     def told(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
         """What the inner one gets to see: these samples first, maybe others behind them."""
         return scores, paths

@@ -17,9 +17,12 @@ class Dra(Wrapper):
     Chen et al. 2025, "DRA-GRPO: Exploring Diversity-Aware Reward Adjustment for R1-Zero-Like Training of Large Language
     Models", arXiv 2505.09655: the sum is the submodular mutual information of the graph cut. The reward `diversity`
     says it, 1 - the mean similarity to the others: `response_diversity` for texts (the paper: cosines of sentence
-    embeddings), `diversity` for images, with weight 0. The sum runs over the valid others. Rewards should not be below
-    0: one that is would be made better where others say the same. A sample whose `diversity` could not be judged is as
-    an invalid one here: it enters no statistic and gets 0.
+    embeddings), `diversity` for images, with weight 0. The sum runs over the valid others. A graph cut is submodular
+    for similarities of at least 0: one below counts as 0 here, where a reward stays as it is; the authors' code divides
+    by 1 + any sum of cosines, which may come near 0 and turn the sign. So rewards are divided by 1 (alone, or unlike
+    all others) to the number of samples (all alike). Rewards should not be below 0: one that is would be made better
+    where others say the same. A sample whose `diversity` could not be judged is as an invalid one here: it enters no
+    statistic and gets 0.
 
     Raises ValueError for an inner advantage that is not of totals, RunError where there is no such reward.
     """
@@ -44,5 +47,5 @@ class Dra(Wrapper):
         judged = scores.valid & different.isfinite()  # a reward that is only watched may fail at a valid sample
         others = (group_sum(judged.double(), scores.group) - 1).clamp(min=0)
         # float32 again: the spread of equal ones is then exactly 0
-        adjusted = (scores.total.double() / (1 + others * (1 - different))).float()
+        adjusted = (scores.total.double() / (1 + others * (1 - different).clamp(min=0))).float()
         return replace(with_totals(scores, torch.where(judged, adjusted, 0.0)), valid=judged), paths

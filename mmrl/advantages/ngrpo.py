@@ -1,5 +1,7 @@
 """Advantages of groups with a virtual best member: a group that fails as a whole is pushed down."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,11 +17,11 @@ class Ngrpo(Wrapper):
 
     Nan et al. 2025, "NGRPO: Negative-enhanced Group Relative Policy Optimization", arXiv 2509.18851, section 3.1: mean
     and std run over the rewards and one virtual reward, the highest there is, so that a group of failures gets less
-    than 0 instead of 0, and a group of successes stays at 0. `best` is the largest total that the run's rewards and
-    weights can give. The inner advantage is `grpo`; the paper's code divides by n - 1 (`inner: {name: grpo,
-    is_unbiased: true, epsilon: 1.0e-6, clip: null}`). The paper's other half, clip ranges by the sign of the advantage,
-    is `clip_low` (of those below 0) and `clip_high` (of those above) of the loss. With `virtual: 0` it is the inner
-    one.
+    than 0 instead of 0, and a group of successes stays at 0. `best` is the largest total that the run's rewards,
+    weights and mix can give, which `mmrl check` compares it with. The inner advantage is `grpo`; the paper's code
+    divides by n - 1 (`inner: {name: grpo, is_unbiased: true, epsilon: 1.0e-6, clip: null}`). The paper's other
+    half, clip ranges by the sign of the advantage, is `clip_low` (of those below 0) and `clip_high` (of those above) of
+    the loss. With `virtual: 0` it is the inner one.
 
     A virtual member decides nothing: inner advantages that weigh samples by their decisions, such as `opo` and `tree`,
     would not see it.
@@ -45,6 +47,23 @@ class Ngrpo(Wrapper):
     def compares_with(self) -> str:
         """A virtual best sample, too: groups with equal rewards learn, unless these are the best."""
         return "best" if self.virtual else super().compares_with
+
+    def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
+        """Raises ValueError where it is not the largest total, at the start and the end of the weights' schedules."""
+        for what, ends in best.items() if self.virtual else ():
+            if not all(map(math.isfinite, ends)):
+                raise ValueError(
+                    f"there is no largest {what} to compare with: a reward without an upper end needs clip_range "
+                    "around it, and mixes that compare the samples of a group have none"
+                )
+            if not math.isclose(*ends, rel_tol=1e-5, abs_tol=1e-9):
+                raise ValueError(f"the largest {what} changes from {ends[0]:g} to {ends[1]:g}, and best stays")
+            if not math.isclose(self.best, ends[0], rel_tol=1e-5, abs_tol=1e-9):
+                raise ValueError(
+                    f"best is {self.best:g}, and the largest {what} that can be is {ends[0]:g}, with which a group of "
+                    f"successes would not stay at 0; set best to {ends[0]:g}"
+                )
+        super().check_best(best)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the inner one tells decisions apart."""

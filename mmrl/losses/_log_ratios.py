@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -42,8 +42,12 @@ class LogRatioLoss(DecisionLoss):
 class AnchoredLoss(LogRatioLoss):
     """A loss on log trained - log anchor; adds `terms`.
 
+    The anchor is what the policy is held near, whoever drew the samples: no expectation is corrected by a ratio to it.
+
     Raises ValueError for settings out of range.
     """
+
+    requires_behaviour: ClassVar[bool] = False
 
     anchor: Anchor = "old"  # whose log-probs those of the trained weights are compared with
 

@@ -1,6 +1,7 @@
 """How slowly the old weights follow the trained ones, and losses on the forward process that compare with them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mmrl.data import WeightsName
 from mmrl.losses._denoising import DenoisingLoss
@@ -37,8 +38,11 @@ class OldDenoisingLoss(DenoisingLoss):
     """A loss on the forward process that compares the trained weights with old ones; a loss adds the setting `decay`.
 
     Without one old are the weights themselves, which is right for one optimizer step per rollout; with one they are
-    kept beside the trained ones, draw the rollouts and follow as it says.
+    kept beside the trained ones, draw the rollouts and follow as it says. Where the exponential of a difference stands
+    for a ratio of likelihoods, old are those of whoever made the samples (`requires_behaviour`).
     """
+
+    requires_behaviour: ClassVar[bool] = True
 
     decay: OldDecay | None
 

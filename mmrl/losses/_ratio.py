@@ -1,6 +1,7 @@
 """What losses on likelihood ratios share: the log-ratio to the weights that drew, and means and sums over a path."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from mmrl.numerics import LARGEST_LOG_RATIO
 @dataclass(frozen=True)
 class RatioLoss(LogRatioLoss):
     """A loss on rho = likelihood under the trained weights / under those that drew the rollout; adds `terms`."""
+
+    requires_behaviour: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[WeightsName]:

@@ -38,6 +38,7 @@ class DiffusionDpo(DenoisingLoss):
     refresh_every: int | None = None
 
     min_group_size: ClassVar[int] = 2  # the smallest group it can learn from
+    requires_behaviour: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,7 @@
 """DiffusionNFT: good and bad samples contrasted on the forward process; any sampler, no log-probs."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Nft(OldDenoisingLoss):
     advantage_max: float = 5.0  # |A| at which a sample is wholly good or bad
     is_adaptive: bool = True  # divide each squared error by its own mean absolute error
     decay: OldDecay = field(default_factory=OldDecay)
+
+    requires_behaviour: ClassVar[bool] = False  # it contrasts velocities, and corrects by no ratio
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,17 +20,19 @@ class RegGrpo(PathLoss):
     Park et al. 2025, "DeepVideo-R1: Video Reinforcement Fine-Tuning via Difficulty-aware Regressive GRPO", arXiv
     2506.07464, eqs. 7 and 8 (their minus before the KL is read as a slip: `kl_coef` adds it). P is the log-ratio less
     the mean of its group,
-      scale group: divided by the group's standard deviation (population), as printed: sqrt(variance + epsilon^2), since
-          at the first step all log-ratios are 0. Its gradient is then 1 / epsilon times that of `beta: 1`, and it does
-          not say how far to go; clip the gradient.
       scale beta: times beta, which is what the paper's derivation gives where beta is the weight of its KL over the
           std of the rewards. One fixed optimum, 0 where beta * the centred log-ratio is the advantage.
+      scale group: divided by the group's standard deviation (population), as printed: sqrt(variance + epsilon^2), since
+          at the first step all log-ratios are 0 and theirs is 0 / 0. The gradient of that step is 1 / epsilon times
+          that of `beta: 1`, and it does not say how far to go: the norm at which gradients are clipped does. So it is
+          for several optimizer steps on a rollout.
+    The authors compare 8 answers and weigh their KL by 0.1; they name no epsilon.
 
     The advantage of a sample is the mean of those of its decisions. At ratio 1 `beta` has the gradient of REINFORCE
     with summed log-probs, times 2 beta, where advantages have the mean 0. Raises ValueError for settings out of range.
     """
 
-    scale: Scale = "group"
+    scale: Scale = "beta"
     beta: float = 1.0  # for scale beta
     epsilon: float = 1e-4  # for scale group, in nats of a sample's log-ratio
 

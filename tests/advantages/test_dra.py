@@ -59,6 +59,21 @@ def test_where_all_are_equally_different_the_normalised_advantage_is_the_inner_o
     assert_close(Dra(inner=inner)(scores(torch.full((8,), 0.3))), inner(scores()), rtol=1e-5, atol=1e-6)
 
 
+def test_a_group_whose_members_are_opposites_keeps_its_rewards() -> None:
+    """Of four rewards 1, 1, 0, 0 with a mean cosine of -0.4: 1 / (1 + 3 * -0.4) = -5 would be worse than 0."""
+    opposite = torch.tensor([1.4, 2.0, 1.4, 1.0 + 1 / 3, 0.5, 0.5, 0.5, 0.0])
+    rewards = replace(scores(opposite), values=torch.stack([torch.tensor([1.0, 1, 0, 0, 1, 1, 0, 1]), opposite], 1))
+    got = Dra(inner=DrGrpo())(rewards)
+    assert got[:4].tolist() == [0.5, 0.5, -0.5, -0.5]
+    assert_close(got[4:7], torch.tensor([1 / 6, 1 / 6, -1 / 3]))  # 1 / (1 + 2 * 0.5), less their mean 1 / 3
+    assert got[7] == 0
+
+
+def test_of_a_group_of_copies_each_has_its_share() -> None:
+    got = Dra(inner=DrGrpo())(scores(torch.zeros(8)))
+    assert_close(got[:4], torch.tensor([1.0, 1.0, 0.0, 0.5]) / 4 - 0.15625)
+
+
 def test_samples_with_nothing_in_common_keep_their_rewards() -> None:
     assert_close(Dra(inner=DrGrpo())(scores(torch.ones(8))), DrGrpo()(scores()))
 

@@ -71,14 +71,23 @@ def test_equal_weights_of_mean_one_leave_the_inner_advantage(settings: dict[str,
     assert_close(weigh(**settings, scale=None), plain)
 
 
-def test_the_weights_of_tempflow_have_mean_one_on_the_grid_of_sd35() -> None:
-    """Shift 3, 10 steps of which 9 are random, noise level 0.7: 1.004."""
-    levels = [3 * (1 - n / 10) / (1 + 2 * (1 - n / 10)) for n in range(11)]
+SHIFTED = [3 * (1 - n / 10) / (1 + 2 * (1 - n / 10)) for n in range(11)]
+
+
+@pytest.mark.parametrize("is_schedulers", [True, False])
+def test_the_weights_of_tempflow_have_mean_one_on_the_grid_of_sd35(is_schedulers: bool) -> None:
+    """10 steps of which 9 are random, noise level 0.7: 0.999 on the scheduler's own grid, which shifts its lowest level
+    twice, and 1.004 on a plain one of shift 3."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    scheduler: Any = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(10)
+    levels = scheduler.sigmas.tolist() if is_schedulers else SHIFTED
     moves = [euler_maruyama(s, t, flow_sde_diffusion(s, levels[1], 0.7)) for s, t in pairwise(levels[:-1])]
     facts = {"std": torch.tensor([[move.std for move in moves]] * 3)}
     edges = torch.arange(27).view(3, 9)
     got = TimestepWeighted(inner=INNER)(scores(), Paths(edges, facts))
-    assert float(got[0].mean() / -2) == pytest.approx(1.004, abs=5e-4)
+    assert float(got[0].mean() / -2) == pytest.approx(0.999 if is_schedulers else 1.004, abs=2e-4)
 
 
 def test_the_defaults_are_tempflows_around_grpo() -> None:

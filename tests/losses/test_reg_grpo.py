@@ -18,7 +18,7 @@ RATIOS, ADVANTAGES = [0.5, -1.0, 2.0, 0.3], [1.2, -0.9, 0.4, -0.7]
 def test_it_is_the_squared_error_of_the_normalised_log_ratio() -> None:
     mean, std = statistics.mean(RATIOS), statistics.pstdev(RATIOS)
     errors = [(a - (r - mean) / std) ** 2 for r, a in zip(RATIOS, ADVANTAGES, strict=True)]
-    got = step_loss(RegGrpo(epsilon=1e-9), (column(RATIOS),), batch_of(ADVANTAGES))
+    got = step_loss(RegGrpo(scale="group", epsilon=1e-9), (column(RATIOS),), batch_of(ADVANTAGES))
     assert got.item() == pytest.approx(sum(errors) / 4)
 
 
@@ -40,7 +40,10 @@ def test_it_is_zero_where_the_prediction_is_the_advantage(settings: dict[str, An
     assert step_gradient(loss, measures, batch).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize(("settings", "factor"), [({"scale": "beta", "beta": 0.3}, 0.6), ({"epsilon": 0.01}, 200.0)])
+@pytest.mark.parametrize(
+    ("settings", "factor"),
+    [({"scale": "beta", "beta": 0.3}, 0.6), ({"scale": "group", "epsilon": 0.01}, 200.0), ({}, 2.0)],
+)
 def test_at_ratio_one_it_is_reinforce(settings: dict[str, Any], factor: float) -> None:
     """Times 2 beta, or 2 / epsilon: no NaN where all log-ratios are 0 and their std has no slope."""
     advantages = [0.5, -0.75, 0.25, 1.0, -1.0]

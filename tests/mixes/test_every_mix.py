@@ -125,6 +125,7 @@ def test_what_cannot_be_mixed_is_refused_before_anything_is_scored(
     [
         ("gdpo", {"epsilon": -1}, "epsilon must be at least 0"),
         ("lexicographic", {"tolerance": -1}, "tolerance must be at least 0"),
+        ("lexicographic", {"tolerance": [0.1]}, "one number, or one for each of 2 rewards, got .0.1,."),
         ("lexicographic", {"order": ["a", "a"]}, "name each reward once"),
         ("gate", {"by": "a", "thresh": 1}, "no field 'thresh' .did you mean 'threshold'"),
     ],
@@ -148,9 +149,42 @@ def mix_name(mix: Any) -> str:
 def test_the_lower_edge_of_a_bin_is_in_it_whatever_float32_makes_of_it() -> None:
     number = torch.arange(8)
     values = torch.tensor([[0.1 * n] for n in range(8)])  # 0.7 is held as 0.69999999
-    mix = mix_of("lexicographic", order=["a"], tolerance=0.1)
+    mix = mix_of("lexicographic", order=["a"], tolerance=0.1, ties="bins")
     scores = Scores(values, ("a",), (1.0,), number >= 0, number * 0, number, number * 0, mix=mix)
     assert_close(scores.total, number / 7)
+
+
+def compared(values: Any, **settings: Any) -> list[float]:
+    """The shares of one group, to three digits, of the rewards a and b."""
+    rows = torch.tensor(values, dtype=torch.float32)
+    number, mix = torch.arange(len(rows)), mix_of("lexicographic", order=["a", "b"], **settings)
+    scores = Scores(rows, ("a", "b"), (1.0, 1.0), number >= 0, number * 0, number, number * 0, mix=mix)
+    return [round(share, 3) for share in scores.total.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "expected"),
+    [
+        # 0.09 is as good as both of the others, of which one is better
+        ([[0, 0], [0.09, 0], [0.11, 0]], {"tolerance": 0.1}, [0.25, 0.5, 0.75]),
+        ([[0, 0], [0.09, 0], [0.11, 0]], {"tolerance": 0.1, "ties": "bins"}, [0.25, 0.25, 1]),
+        # a margin for each: a is tied by 0.2, b tells by more than 0.05
+        ([[0, 0.5], [0.2, 0.4], [0.3, 0.4]], {"tolerance": [0.2, 0.05]}, [0.5, 0.25, 0.75]),
+        ([[0.2, 0], [0.4, 0]], {"tolerance": 0.2}, [0.5, 0.5]),  # float32 holds 0.4 - 0.2 as a little more
+        # the std of 0, 1, 2 and of 0, 0, 3 is 1 and sqrt(3): 0 and 1 are tied in a, and in b
+        ([[0, 0], [1, 0], [2, 3]], {"tolerance": 1, "unit": "std"}, [0.25, 0.25, 1]),
+        ([[0, 3], [1, 0], [2, 0]], {"tolerance": [1, 2], "unit": "std"}, [0.25, 0.5, 0.75]),  # 3 is below 2 sqrt(3)
+        ([[0.5, 0.5]] * 3, {"tolerance": 1, "unit": "std"}, [0.5, 0.5, 0.5]),
+        ([[0.5, 0.5]], {"tolerance": 1, "unit": "std"}, [0.5]),
+    ],
+)
+def test_ties_by_margins_and_by_bins(values: Any, settings: dict[str, Any], expected: list[float]) -> None:
+    assert compared(values, **settings) == expected
+
+
+def test_margins_of_0_are_ranks() -> None:
+    values = torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).mul(4).round().tolist()
+    assert compared(values, tolerance=[0, 1e-9]) == compared(values)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmrl.keys import GroupKey, normal
 from mmrl.modalities._growth import grow
-from mmrl.modalities._solvers import NEXT_TO_NOISE, Solver
+from mmrl.modalities._solvers import Solver
 from mmrl.plans import Fork, Plan, Step, Transition
 from mmrl.tails import SolverName, Tail
 
@@ -55,9 +55,12 @@ def test_the_error_falls_with_the_square_of_the_step(name: SolverName) -> None:
 
 
 def by_hand(name: SolverName, sigmas: tuple[float, ...], start: Tensor) -> Tensor:
-    """DPM-Solver++(2M) (arXiv 2211.01095, algorithm 2) and Heun's method (arXiv 2206.00364, algorithm 1), float64."""
-    x, levels = start.double(), [min(sigma, NEXT_TO_NOISE) for sigma in sigmas]
-    log_snr = [math.inf if sigma == 0 else math.log((1 - sigma) / sigma) for sigma in levels]
+    """DPM-Solver++(2M) (arXiv 2211.01095, algorithm 2) and Heun's method (arXiv 2206.00364, algorithm 1), float64.
+
+    The limit at sigma 1: exp(-h) = 0 in the first step, and 1 / ratio = 0 in the second.
+    """
+    x, levels = start.double(), list(sigmas)
+    log_snr = [math.inf if s == 0 else -math.inf if s == 1 else math.log((1 - s) / s) for s in levels]
     before: Tensor | None = None
     for n, (sigma, sigma_next) in enumerate(pairwise(levels)):
         v = curved(x, sigmas[n])
@@ -68,7 +71,7 @@ def by_hand(name: SolverName, sigmas: tuple[float, ...], start: Tensor) -> Tenso
             continue
         clean, h = x - sigma * v, log_snr[n + 1] - log_snr[n]
         mixed = clean
-        if before is not None and not is_last:
+        if before is not None and not is_last and levels[n - 1] < 1:
             ratio = (log_snr[n] - log_snr[n - 1]) / h
             mixed = (1 + 1 / (2 * ratio)) * clean - before / (2 * ratio)
         x = sigma_next / sigma * x - (1 - sigma_next) * math.expm1(-h) * mixed
@@ -80,7 +83,18 @@ def by_hand(name: SolverName, sigmas: tuple[float, ...], start: Tensor) -> Tenso
 @pytest.mark.parametrize("name", ["dpmpp_2m", "heun"])
 def test_a_solver_is_its_algorithm(name: SolverName, sigmas: tuple[float, ...]) -> None:
     found = run(Tail(name, sigmas), noise_like(), curved)
-    torch.testing.assert_close(found.double(), by_hand(name, sigmas, noise_like()), rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(found.double(), by_hand(name, sigmas, noise_like()), rtol=1e-5, atol=2e-6)
+
+
+def test_the_first_steps_from_pure_noise_are_the_limit_of_those_from_near_it() -> None:
+    """What the second step makes of the first one falls as 1 / (the log-SNR between the two levels)."""
+    rest, start = (0.9, 0.8, 0.5, 0.0), noise_like()
+    exact = run(Tail("dpmpp_2m", (1.0, *rest)), start, curved).double()
+    nears = [10.0**-n for n in (6, 9, 12)]
+    gaps = [(by_hand("dpmpp_2m", (1 - near, *rest), start) - exact).abs().max().item() for near in nears]
+    between = [math.log(0.1 / 0.9) - math.log(near / (1 - near)) for near in nears]
+    products = [gap * log_snr for gap, log_snr in zip(gaps, between, strict=True)]
+    assert products == pytest.approx([products[0]] * 3, rel=0.02) and gaps[0] > 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers' own grids

@@ -208,3 +208,21 @@ def test_other_groups_change_nothing_of_a_forked_one() -> None:
     torch.testing.assert_close(both.clean[both.prompt == 0], alone.clean)
     again = grow(FORKED[::-1], KEYS[::-1], lambda x, s, p: velocity(x, s, 1 - p), SHAPE, torch.empty(0))
     torch.testing.assert_close(again.clean[again.prompt == 1], alone.clean)
+
+
+def test_ends_of_one_root_are_a_group_of_their_own_where_the_plan_says_so() -> None:
+    """Steps that hardly move leave every end beside its root: the nearest root is the one whose group it is in."""
+    still, tiny = Transition(1.0, 0.0, 0.0), Transition(1.0, 0.0, 1e-3)
+    fan = Fork(0, (Step(1.0, 0.5, tiny, 2), Step(0.5, 0.0, still)), group=1)
+    steps = (Step(1.0, 0.5, still), Step(0.5, 0.2, tiny, 3), Step(0.2, 0.0, still))
+    plan = Plan(4, steps, forks=(fan,), by_root=True)
+    tree = grow([plan] * 2, KEYS, velocity, SHAPE, torch.empty(0))
+    for number, key in enumerate(KEYS):
+        roots, own = normal(key.seed_for("root"), (4, *SHAPE)), tree.prompt == number
+        nearest = (tree.clean[own][:, None] - roots).flatten(2).norm(dim=2).argmin(1).tolist()
+        expected = [subgroup(key.draw, root) for root in nearest[:12]]  # the ends of the trunk come first
+        expected += [subgroup(key.draw, 4 + root) for root in nearest[12:]]
+        assert tree.group[own].tolist() == expected and sorted(nearest[12:]) == sorted([0, 1, 2, 3] * 2)
+    beside: Any = object()
+    with pytest.raises(ValueError, match="are compared whatever their roots"):
+        Plan(4, steps, neighbours=beside, by_root=True)

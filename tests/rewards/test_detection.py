@@ -16,12 +16,7 @@ from mmrl.answers import ParseError
 from mmrl.contracts import RewardBatch
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs
-from mmrl.rewards._detections import (
-    box_overlaps,
-    pairs_by_confidence,
-    pairs_by_overlap,
-    read_detections,
-)
+from mmrl.rewards._detections import box_overlaps, pairs_by_confidence, pairs_by_overlap, read_detections
 from mmrl.rewards.detection import Detection
 from tests.rewards.example import Example, answers
 
@@ -75,25 +70,40 @@ EXAMPLE = Example(draw=draw, best=lambda: batch([listed([(SECOND, 1.0), (FIRST, 
         ([], 0.0, 0.0),
     ],
 )
-def test_both_parts_by_hand(answer: Answer, overlap: float, confidence: float, make_batch: Make) -> None:
-    boxes = [FIRST, SECOND]
-    assert judge(answer, boxes, make_batch, confidence_weight=0) == pytest.approx(overlap)
-    assert judge(answer, boxes, make_batch, overlap_weight=0) == pytest.approx(confidence)
-    assert judge(answer, boxes, make_batch) == pytest.approx((overlap + confidence) / 2)
-    assert judge(answer, boxes, make_batch, overlap_weight=3) == pytest.approx((3 * overlap + confidence) / 4)
+def test_both_guarded_parts_by_hand(answer: Answer, overlap: float, confidence: float, make_batch: Make) -> None:
+    for first, second in ((1, 0), (0, 1), (1, 1), (3, 1)):
+        weights = {"overlap_weight": first, "confidence_weight": second}
+        expected = (first * overlap + second * confidence) / (first + second)
+        assert judge(answer, [FIRST, SECOND], make_batch, form="guarded", **weights) == pytest.approx(expected)
 
 
-def test_the_slope_in_each_confidence_is_the_papers(make_batch: Make) -> None:
-    """Theirs is the mean of c or 1 - c over the answered boxes; with n >= m ours differs by a constant."""
+@pytest.mark.parametrize(
+    ("answer", "overlap", "confidence"),
+    [
+        ([(FIRST, 1.0), (SECOND, 1.0)], 1.0, 1.0),
+        ([(HALF, 0.8)], 0.6 / 2, 0.8),  # the missed truth costs overlap alone
+        ([(FIRST, 0.9), ((20, 20, 30, 30), 0.3)], 1 / 2, (0.9 + 0.7) / 2),
+        ([(HALF, 0.9), (FIRST, 0.4)], 0.6 / 2, (0.9 + 0.6) / 2),
+        ([((0, 0, 10, 5), 0.9)], 0.0, 0.1),  # an IoU of exactly 0.5 is no match
+        ([(FIRST, 0.9), (SECOND, 0.9), (FIRST, 0.1)], 1.0, 0.9),  # the box that is written again is left out
+        ([(FIRST, 0.1), (FIRST, 0.9)], 1 / 2, 0.1),  # with the confidence that it was written with first
+        ([], 0.0, 0.0),
+    ],
+)
+def test_both_parts_of_the_paper_by_hand(answer: Answer, overlap: float, confidence: float, make_batch: Make) -> None:
+    assert judge(answer, [FIRST, SECOND], make_batch, confidence_weight=0) == pytest.approx(overlap)
+    assert judge(answer, [FIRST, SECOND], make_batch, overlap_weight=0) == pytest.approx(confidence)
 
-    def paper(c: float, d: float) -> float:
-        return (c + (1 - d)) / 2
 
-    def ours(c: float, d: float) -> float:
-        return judge([(FIRST, c), ((20, 20, 30, 30), d)], [FIRST], make_batch, overlap_weight=0)
+def test_the_slope_in_each_confidence_is_the_same_in_both_forms(make_batch: Make) -> None:
+    """With n >= m they differ by a constant."""
 
-    assert ours(0.9, 0.2) - ours(0.7, 0.2) == pytest.approx(paper(0.9, 0.2) - paper(0.7, 0.2))
-    assert ours(0.9, 0.2) - ours(0.9, 0.6) == pytest.approx(paper(0.9, 0.2) - paper(0.9, 0.6))
+    def difference(c: float, d: float) -> float:
+        answer = [(FIRST, c), ((20, 20, 30, 30), d)]
+        paper, guarded = (judge(answer, [FIRST], make_batch, overlap_weight=0, form=f) for f in ("paper", "guarded"))
+        return paper - guarded
+
+    assert difference(0.7, 0.2) == pytest.approx(difference(0.9, 0.2)) == pytest.approx(difference(0.9, 0.6)) == 0.5
 
 
 def test_no_objects(make_batch: Make) -> None:
@@ -166,31 +176,37 @@ def test_the_matching_by_confidence_is_that_of_a_plain_loop(answer: Answer, trut
 def test_what_never_pays(
     matching: str, truth: list[Box], extra: tuple[Box, float], data: st.DataObject, make_batch: Make
 ) -> None:
+    guarded = {"form": "guarded", "matching": matching}
     near = st.sampled_from(truth) | boxes()  # half of the answered boxes are right
     answer = data.draw(st.lists(st.tuples(near, CONFIDENCES), max_size=5, unique_by=lambda one: one[0]))
-    score = judge(answer, truth, make_batch, matching=matching)
+    score = judge(answer, truth, make_batch, **guarded)
     shuffled = data.draw(st.permutations(answer))
-    assert judge(shuffled, truth, make_batch, matching=matching) == pytest.approx(score), "the order"
+    assert judge(shuffled, truth, make_batch, **guarded) == pytest.approx(score), "the order"
     if answer:
         again = [*answer, (data.draw(st.sampled_from(answer))[0], extra[1])]
-        assert judge(again, truth, make_batch, matching=matching) <= score + 1e-6, "a box written again"
+        assert judge(again, truth, make_batch, **guarded) <= score + 1e-6, "a box written again"
     far = ((80, 80, 90, 90), extra[1])
-    assert judge([*answer, far], truth, make_batch, matching=matching) <= score + 1e-6, "a box of nothing"
+    assert judge([*answer, far], truth, make_batch, **guarded) <= score + 1e-6, "a box of nothing"
     perfect = [(box, 1.0) for box in dict.fromkeys(truth)]
     if len(perfect) == len(truth):
-        assert judge(perfect, truth, make_batch, matching=matching) == pytest.approx(1)
-        assert judge([*perfect, extra], truth, make_batch, matching=matching) < 1
+        assert judge(perfect, truth, make_batch, **guarded) == pytest.approx(1)
+        assert judge([*perfect, extra], truth, make_batch, **guarded) < 1
 
 
 def test_a_box_written_again_with_more_confidence_does_not_pay(make_batch: Make) -> None:
+    again = [(FIRST, 0.2), (FIRST, 1.0)]
     once = judge([(FIRST, 0.2)], [FIRST], make_batch, overlap_weight=0)
-    assert judge([(FIRST, 0.2), (FIRST, 1.0)], [FIRST], make_batch, overlap_weight=0) < once
+    assert judge(again, [FIRST], make_batch, overlap_weight=0) == once
+    assert judge(again, [FIRST], make_batch, overlap_weight=0, form="guarded") < once
 
 
-def test_boxes_far_from_everything_with_no_confidence_do_not_pay(make_batch: Make) -> None:
+def test_boxes_far_from_everything_with_no_confidence_do_not_pay_where_it_is_guarded(make_batch: Make) -> None:
     """The mean of c and 1 - c pays them: (0.1 + 1 + 1) / 3 is above 0.1."""
     spray = [((20 + n, 20, 30 + n, 30), 0.0) for n in range(2)]
-    assert judge([(HALF, 0.1), *spray], [FIRST], make_batch) < judge([(HALF, 0.1)], [FIRST], make_batch)
+    guarded = {"form": "guarded"}
+    alone = judge([(HALF, 0.1)], [FIRST], make_batch, **guarded)
+    assert judge([(HALF, 0.1), *spray], [FIRST], make_batch, **guarded) < alone
+    assert judge([(HALF, 0.1), *spray], [FIRST], make_batch, overlap_weight=0) == pytest.approx(2.1 / 3)
 
 
 def test_labels_count_where_they_are_asked_for(make_batch: Make) -> None:
@@ -201,8 +217,8 @@ def test_labels_count_where_they_are_asked_for(make_batch: Make) -> None:
 
     truth, names = [FIRST, SECOND], ("cat", "red  dog")
     assert judge(say("dog", "cat"), truth, make_batch, names, tag=None) == 1
-    # a wrong or missing label is a box of nothing: overlap 1 / 2, confidence (1 - 1) / 2
-    for said, score in ((("CAT", " red dog"), 1.0), (("cat", None), 0.25), (("dog", "cat"), 0.0)):
+    # a wrong or missing label is a box of nothing: overlap 1 / 2, confidence (1 + (1 - 1)) / 2
+    for said, score in ((("CAT", " red dog"), 1.0), (("cat", None), 0.5), (("dog", "cat"), 0.0)):
         assert judge(say(*said), truth, make_batch, names, tag=None, labels=True) == pytest.approx(score)
 
 

@@ -51,7 +51,8 @@ def test_boxes_may_be_plain_lists() -> None:
 
 
 KINDS = ("visual_rft", "vision_r1", "map", "map50", "map_length")
-LISTS = [{"name": "box_iou", "many": True}, *({"name": "detection", "kind": kind, "labels": True} for kind in KINDS)]
+GUARDED = {"name": "detection", "form": "guarded", "labels": True}
+LISTS = [{"name": "box_iou", "many": True}, *(GUARDED | {"kind": kind} for kind in KINDS)]
 
 
 def judge(said: Any, truth: Any, reward: dict[str, Any]) -> float:

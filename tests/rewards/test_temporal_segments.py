@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mmrl.answers import MAX_SPANS, ParseError, Span
 from mmrl.contracts import RewardBatch
-from mmrl.rewards._spans import giou, iou, matched_iou, merged, read_anchors, union_iou
+from mmrl.rewards._spans import gap_share, giou, iou, matched_iou, merged, read_anchors, union_iou
 from mmrl.rewards.temporal_segments import TemporalSegments
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
@@ -82,9 +82,10 @@ def test_numbers_by_hand() -> None:
         "2 to 6",
         "[]",
         "no",
+        "[(2, 6), (10.0, 12)]",  # as VideoChat-R1 asks for
     ]
-    assert judge(texts, truth) == pytest.approx([1, 1, 1, 0.6, 4 / 6, 0, 0])
-    assert judge(texts, truth, kind="matched") == pytest.approx([1, 1, 1.5 / 3, 0.2, 0.5, 0, 0])
+    assert judge(texts, truth) == pytest.approx([1, 1, 1, 0.6, 4 / 6, 0, 0, 1])
+    assert judge(texts, truth, kind="matched") == pytest.approx([1, 1, 1.5 / 3, 0.2, 0.5, 0, 0, 1])
 
 
 def test_spans_for_none_and_none_for_some() -> None:
@@ -112,6 +113,10 @@ def thought(*spans: str, answer: str = "2 to 6") -> str:
     return f"<think>I see {anchors}.</think><answer>{answer}</answer>"
 
 
+ANCHORED = {"tag": "answer", "anchors": "timestamp"}
+GUARDED = ANCHORED | {"form": "guarded"}
+
+
 def test_anchors_should_come_closer() -> None:
     texts = [
         thought("0 to 9", "1 to 6", "2 to 6"),  # 4/9, 4/5, 1, 1
@@ -127,17 +132,39 @@ def test_anchors_should_come_closer() -> None:
         thought("2 to 6").replace("</timestamp>", ""),
         thought("2 to 6").replace("</timestamp>", "</timestamp></timestamp>"),
     ]
-    found = judge(texts, [[2, 6]], tag="answer", anchors="timestamp")
-    assert found == pytest.approx([1, 0.5, 1, 0, 0.5, 0, 0, 0, 0, 0, 0, 0])
+    assert judge(texts, [[2, 6]], **GUARDED) == pytest.approx([1, 0.5, 1, 0, 0.5, 0, 0, 0, 0, 0, 0, 0])
+    added = [
+        1 + (4 / 9 + 2 * 4 / 5 + 3 * 1) / 6 + 1,
+        1 + (4 / 5 + 2 * 4 / 9) / 3 + 1 / 2,
+        1 + 1 + 1,
+        1 / 2 + 1 + 0,  # a good anchor pays
+        1 / 2 - 2 / 7 + 1,  # 8 to 9 leaves a gap of 2 in a hull of 7
+        *[1] * 7,
+    ]
+    assert judge(texts, [[2, 6]], **ANCHORED) == pytest.approx([score / 3 for score in added], abs=1e-6)
+
+
+def test_an_answer_that_does_not_meet_the_truth_is_below_0_where_terms_are_added() -> None:
+    texts = [thought("8 to 9", answer="7 to 8"), thought("7 to 8", answer="8 to 9"), thought(answer="8 to 9"), "no"]
+    signed = [-1 / 6 - 2 / 7 + 1, -2 / 7 - 1 / 6, -2 / 7, 0]
+    assert judge(texts, [[2, 6]], **ANCHORED) == pytest.approx([score / 3 for score in signed], abs=1e-6)
+    assert judge(texts, [[2, 6]], **GUARDED) == [0] * 4
+    assert TemporalSegments(anchors="t").range == (-2 / 3, 1.0)
+    assert TemporalSegments(anchors="t", form="guarded").range == TemporalSegments().range == (0.0, 1.0)
+
+
+@given(SPANS.filter(bool), SPANS.filter(bool))
+def test_the_gap_between_two_sets_of_spans(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+    hulls = [(min(start for start, _ in one), max(end for _, end in one)) for one in (left, right)]
+    covered = moments([*hulls])
+    hull = range(min(covered), max(covered) + 1)
+    assert gap_share(left, right) == pytest.approx(1 - len(covered) / len(hull))
 
 
 def test_repeating_an_anchor_does_not_dilute_a_step_away() -> None:
-    once, often = judge([thought("1 to 6", "0 to 9"), thought(*["1 to 6"] * 50, "0 to 9")], [[2, 6]], **ANCHORED)
+    once, often = judge([thought("1 to 6", "0 to 9"), thought(*["1 to 6"] * 50, "0 to 9")], [[2, 6]], **GUARDED)
     assert once == often == 0.5
-    assert judge([thought(*["1 to 6", "0 to 9"] * MAX_SPANS)], [[2, 6]], **ANCHORED) == [0]
-
-
-ANCHORED = {"tag": "answer", "anchors": "timestamp"}
+    assert judge([thought(*["1 to 6", "0 to 9"] * MAX_SPANS)], [[2, 6]], **GUARDED) == [0]
 
 
 def test_anchors_are_read_before_the_answer_only() -> None:
@@ -170,11 +197,12 @@ def test_a_target_that_is_no_list_of_spans_is_an_error(spans: Any) -> None:
     ("wrong", "message"),
     [
         ({"kind": "iou"}, "kind must be one of union, matched"),
+        ({"form": "product"}, "form must be one of added, guarded"),
         ({"anchors": "<t>"}, "tags must be"),
         ({"anchors": "timestamp", "tag": None}, "anchors stand before the tag of the answer"),
         ({"anchors": "answer"}, "anchors stand before the tag of the answer"),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -184,7 +212,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None
 REWARDS = (
     TemporalSegments(),
     TemporalSegments(kind="matched", tag=None),
-    TemporalSegments(anchors="think"),
+    TemporalSegments(anchors="think", form="guarded"),
     TemporalSegments(kind="matched", anchors="answer", tag="think"),
 )
 

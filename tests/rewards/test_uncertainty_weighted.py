@@ -22,6 +22,9 @@ def test_disagreement_is_taken_off() -> None:
     discount = build("rewards", {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "discount", "scale": 3.0})
     assert discount.score(batch).tolist() == pytest.approx([0.4 * math.exp(-0.6), 0.5])
     assert discount.range == (0.0, 1.0)
+    uwo = build("rewards", {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "variance", "scale": 5.0})
+    assert uwo.score(batch).tolist() == pytest.approx([0.4 - 5 * 0.04, 0.5])
+    assert uwo.range == (0.5 - 5 * 0.25, 1.0)
 
 
 def test_the_lower_end_of_the_range_is_reached() -> None:

@@ -38,11 +38,24 @@ def test_tempflow_fans_out_at_every_step_of_the_papers_trunk(grid_policy: Any) -
     plan = draw(grid_policy(), "tempflow", 24)
     assert (plan.roots, plan.num_samples) == (4, 9 * 24)
     assert (plan.num_rollout_calls, plan.num_update_calls) == (24 * 45 + 4 * 9, 4 * 9)
-    assert sorted(path.group for path in plan.paths) == list(range(9))
+    assert sorted(path.group for path in plan.paths) == list(range(0, 36, 4))
     for path in plan.paths:
         random = [path.start + n for n, step in enumerate(path.steps) if step.is_random]
-        assert random == [path.group] and path.num_ends == 24
+        assert random == [path.group // 4] and path.num_ends == 24
         assert next(step for step in path.steps if step.is_random).branch == 6
+
+
+def test_tempflow_compares_the_children_of_one_seed(grid_policy: Any) -> None:
+    """The paper's groups of 6: as one root each would be, but that the prompt has one trunk of four."""
+    plan = draw(grid_policy(), "tempflow", 24)
+    assert plan.num_compared == 6
+    assert sorted(number for path in plan.paths for number in path.groups) == sorted(list(range(36)) * 6)
+    for path in plan.paths:
+        assert path.groups == [path.group + root for root in range(4) for _ in range(6)]
+    whole = draw(grid_policy(), "tempflow", 24, compare="prompt")
+    assert [path.groups for path in whole.paths] == [[n] * 24 for n in (path.group for path in whole.paths)]
+    assert sorted(path.group for path in whole.paths) == list(range(9)) and whole.num_compared == 24
+    assert draw(grid_policy(), "tempflow", 6, roots=1) == draw(grid_policy(), "tempflow", 6, roots=1, compare="prompt")
 
 
 def test_g2rpo_finishes_every_child_with_both_strides(grid_policy: Any) -> None:
@@ -108,7 +121,7 @@ def test_every_step_begins_where_the_one_before_ends_and_the_last_ends_at_0(grid
 
 def test_the_places_of_fans_may_differ_from_group_to_group(grid_policy: Any) -> None:
     sampler = build("samplers", {"name": "tempflow", "window": {"mode": "subset", "size": 2}})
-    plans = [sampler.plan(grid_policy(), GroupKey(0, 0, draw), 4) for draw in range(20)]
+    plans = [sampler.plan(grid_policy(), GroupKey(0, 0, draw), 8) for draw in range(20)]
     assert len({tuple(path.start for path in plan.paths) for plan in plans}) > 1
     assert {plan.num_ticks for plan in plans} == {10}  # so that processes agree on the calls of a rollout
 
@@ -137,3 +150,5 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 def test_a_group_is_a_multiple_of_its_roots(grid_policy: Any) -> None:
     with pytest.raises(ValueError, match=r"group_size must be a multiple of roots \(4\), got 6"):
         draw(grid_policy(), "tempflow", 6)
+    with pytest.raises(ValueError, match="compare 'seed' needs two children of each of 4 roots, got 4 in all"):
+        draw(grid_policy(), "tempflow", 4)
