@@ -33,10 +33,12 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?:(?:{_COMMA}|[ \t\r\n]++){_NUMBER})*+")
 _TIME = re.compile(r"[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+(?![0-9:]|\.[0-9]|[eE][+-]?[0-9])")  # seconds, no sign
 _UNIT = rf"(?:{_SPACE}(?:seconds?+|secs?+|s)\b)?+"
 _UNTIL = rf"{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014,]){_SPACE}"
-_TIMES = re.compile(rf"(?<![\w.+-])(?<![0-9]:){_TIME.pattern}(?:{_UNTIL}{_TIME.pattern})++")
-_ONE_SPAN = re.compile(
-    rf"(?<![\w.+-])(?<![0-9]:){_TIME.pattern}{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014]){_SPACE}{_TIME.pattern}"
-)
+_FIRST = rf"(?<![\w.])(?<![\w.][+-])(?<![0-9]:){_TIME.pattern}"  # a sign before it is a dash: no time is below 0
+_TIMES = re.compile(rf"{_FIRST}(?:{_UNTIL}{_TIME.pattern})++", re.IGNORECASE)
+_ONE_SPAN = re.compile(rf"{_FIRST}{_UNIT}{_SPACE}(?:to|and|[-\u2013\u2014]){_SPACE}{_TIME.pattern}", re.IGNORECASE)
+_MOMENT = r"[0-9]{1,12}+(?:\.[0-9]{1,20}+)?+"
+_TUPLE = rf"\({_SPACE}{_MOMENT}{_COMMA}{_MOMENT}{_SPACE}\)"
+_TUPLES = re.compile(rf"\[{_SPACE}{_TUPLE}(?:{_COMMA}{_TUPLE})*+(?:{_SPACE},)?+{_SPACE}\]")  # as Python writes them
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _JSON_PIECE = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[\[\]{}]', re.DOTALL)  # an unclosed string ends the text
 _LITERAL_PIECE = re.compile(r"\"(?:[^\"\\]++|\\.)*+\"?+|'(?:[^'\\]++|\\.)*+'?+|\b(?:True|False|None)\b", re.DOTALL)
@@ -154,9 +156,10 @@ def read_box(text: str) -> Box:
 def read_span(text: str) -> Span:
     """The last span of time in a text, in seconds: `3.5 to 7.2`, `3.5 and 7.2`, `3.5 - 7.2`, `3.5, 7.2`.
 
-    Units are `s`, `sec` or `seconds`, or none; times like 1:20, signs and exponents are none. Of three numbers in a row
-    the last two count. Start and end are as written: in the wrong order too. (VideoChat-R1 2025, arXiv 2504.06958, and
-    Time-R1 2025, arXiv 2503.13377, read `to` and `and` in this way.)
+    Units are `s`, `sec` or `seconds`, or none; capitals do not matter. Times like 1:20 and exponents are none, and a
+    sign in front of the first time is a dash. Of three numbers in a row the last two count. Start and end are as
+    written: in the wrong order too. (VideoChat-R1 2025, arXiv 2504.06958, and Time-R1 2025, arXiv 2503.13377, read `to`
+    and `and` in this way.)
 
     Raises:
         ParseError: there is no span in the text.
@@ -172,14 +175,19 @@ def read_span(text: str) -> Span:
 def read_spans(text: str) -> tuple[Span, ...]:
     """All spans of time in a text, in seconds and in their order, as written: in the wrong order too.
 
-    Either JSON and nothing else, `[[3.5, 7.2], [9, 12]]`, one span without the outer brackets, or `[]` for none
-    (VideoChat-R1 2025, arXiv 2504.06958); or in words, `3.5 to 7.2 and 9 s - 12 s`, times as in `read_span`.
+    Either a list and nothing else, of tuples as Python writes them, `[(3.5, 7.2), (9, 12)]` (VideoChat-R1 2025, arXiv
+    2504.06958), or as JSON, `[[3.5, 7.2], [9, 12]]`, of which one span needs no outer brackets; `[]` for none. Or in
+    words, `3.5 to 7.2 and 9 s - 12 s`, times as in `read_span`.
 
     Raises:
-        ParseError: words without a span, JSON of another kind, or more than MAX_SPANS spans.
+        ParseError: words without a span, a list of another kind, or more than MAX_SPANS spans.
     """
     _bound(text)
-    if text.strip(" \t\r\n").startswith("["):
+    inner = text.strip(" \t\r\n")
+    if _TUPLES.fullmatch(inner):
+        times = [float(one[0]) for one in islice(_NUMBER_ALONE.finditer(inner), 2 * MAX_SPANS + 2)]
+        spans = tuple(zip(times[::2], times[1::2], strict=True))
+    elif inner.startswith("["):
         found = read_json(text)
         pairs = [found] if isinstance(found, list) and found and not isinstance(found[0], list) else found
         spans = tuple(_span(pair) for pair in pairs) if isinstance(pairs, list) else ()

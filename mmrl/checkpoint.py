@@ -1,7 +1,8 @@
 """Checkpoints that survive a kill at any moment: safetensors and JSON in a folder that appears whole or not at all.
 
-`<folder>/<iteration>/` holds one flat safetensors file per group of tensors and `state.json` for all the rest. It is
-written as `.tmp-<iteration>`, flushed to the disk and renamed. One process writes; any may read.
+`<folder>/<iteration>/` holds one flat safetensors file per group of tensors, `state.json` for all the rest and
+`manifest.json` with the checksums of these. It is written as `.tmp-<iteration>`, flushed to the disk and renamed. One
+process writes; any may read.
 """
 
 import json
@@ -18,13 +19,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mmrl.checkpoint_files import FORMAT, REPLACED, latest, read_state_file, saved
 from mmrl.contracts import ConfigError, RunError
 from mmrl.durable import flush
+from mmrl.manifest import MANIFEST, DamagedError, check_files, write_manifest
 from mmrl.weights import shard_of
 
-_FORMAT = 1
+__all__ = ["latest", "saved"]  # which most look for here
+
 _TEMPORARY = ".tmp-"  # being written or being deleted
-_REPLACED = ".replaced-"  # whole, moved aside while its successor of the same iteration is put in place
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Checkpoint:
     iteration: int  # at least 0
     tensors: Mapping[str, Mapping[str, Tensor]]  # file name without its ending -> name -> tensor
     state: Mapping[str, Any]  # as JSON has it: str, int, finite float, bool, None, list, dict with keys of type str
+    path: Path | None = None  # where it was read from
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -64,47 +68,47 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     return folder / name
 
 
-def load(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
+def load(path: Path, device: str | torch.device = "cpu", *, is_checked: bool = False) -> Checkpoint:
     """Reads a checkpoint's folder, tensors onto `device`.
 
-    Raises ConfigError, with the name of the file, where one is missing, cut short or of another format.
+    Args:
+        is_checked: whether another process compared the files with their checksums just now, so that this one need not.
+    Raises:
+        DamagedError: a file is missing, or not to the byte what was written; it is named.
+        ConfigError: there is no checkpoint, or it is of a format that this version does not read.
     """
     if not path.is_dir():
         raise ConfigError(f"there is no checkpoint {path}")
-    file = path / "state.json"
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise ConfigError(f"{file} is not a checkpoint of format {_FORMAT}, the one that this version reads")
-        tensors = {}
-        for name in content["tensors"]:
-            file = path / f"{name}.safetensors"
+    if (path / MANIFEST).exists() and not is_checked:
+        check_files(path)
+    content = read_state_file(path)
+    tensors = {}
+    for name in content.tensors:
+        file = path / f"{name}.safetensors"
+        try:
             tensors[name] = load_file(file, device=str(device))
-    except ConfigError:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(
-            f"{file} is missing or damaged ({error}); delete the folder {path} to go on from the checkpoint before it"
-        ) from error
-    return Checkpoint(content["iteration"], tensors, content["state"])
+        except FileNotFoundError as error:
+            raise DamagedError(f"{file} is damaged: it is missing") from error
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DamagedError(f"{file} is damaged: {error}") from error
+    return Checkpoint(content.iteration, tensors, content.state, path)
 
 
-def saved(folder: Path) -> dict[int, Path]:
-    """The checkpoints in `folder` by iteration; without those that were never finished."""
-    if not folder.is_dir():
-        return {}
-    found = {}
-    for path in sorted(folder.iterdir()):  # ".replaced-..." comes before digits, so the successor wins
-        number = path.name.removeprefix(_REPLACED)
-        if number.isdecimal() and path.is_dir():
-            found[int(number)] = path
-    return found
+def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, DamagedError]]:
+    """The newest checkpoint that is as it was written, None where there is none; and newer ones with what is damaged.
 
-
-def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest iteration, None where there is none."""
+    Raises ConfigError for a newer one of a format that this version does not read.
+    """
+    damaged: dict[Path, DamagedError] = {}
     found = saved(folder)
-    return found[max(found)] if found else None
+    for iteration in sorted(found, reverse=True):
+        try:
+            load(found[iteration])
+        except DamagedError as error:
+            damaged[found[iteration]] = error
+        else:
+            return found[iteration], damaged
+    return None, damaged
 
 
 def prune(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
@@ -120,8 +124,8 @@ def prune(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
 
 def recover(folder: Path) -> None:
     """Clears away what a killed process left; only for the process that writes (`save` and `prune` call it)."""
-    for replaced in folder.glob(f"{_REPLACED}*"):
-        successor = folder / replaced.name.removeprefix(_REPLACED)
+    for replaced in folder.glob(f"{REPLACED}*"):
+        successor = folder / replaced.name.removeprefix(REPLACED)
         if successor.exists():
             _discard(replaced)
         else:
@@ -157,6 +161,16 @@ def flatten_optimizer(
     return tensors, {"class": type(optimizer).__name__, "scalars": scalars, "groups": groups}
 
 
+def check_plain(key: str, value: Any) -> None:
+    """Raises ValueError where JSON cannot hold a value of a state as it is: NaN, a tuple, a key that is no text."""
+    try:
+        is_faithful = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"state {key!r} of a checkpoint cannot be written as JSON: {error}") from error
+    if not is_faithful:
+        raise ValueError(f"state {key!r} of a checkpoint may hold lists and dicts with str keys, got {value!r:.200}")
+
+
 def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     """Puts the states of a run's rewards and other plug-ins back; raises ConfigError where the run has others."""
     if set(stateful) != set(states):
@@ -166,7 +180,11 @@ def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> N
             f"the settings are of {now}"
         )
     for name, plugin in stateful.items():
-        plugin.load_state_dict(states[name])
+        try:
+            plugin.load_state_dict(states[name])
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{name} cannot read the state that the checkpoint holds of it ({what})") from error
 
 
 def restore_optimizer(
@@ -183,6 +201,7 @@ def restore_optimizer(
         if value != stored[what]:
             raise ConfigError(f"the optimizer's {what} in the checkpoint do not fit: saved {stored[what]}, now {value}")
     shards = dict(zip(names, _parameters(optimizer), strict=True))
+    _check_tensors(optimizer, shards, tensors)
     entries: dict[str, dict[str, Any]] = {name: dict(state["scalars"][name]) for name in names}
     for path, tensor in tensors.items():
         key, _, name = path.partition("/")
@@ -203,13 +222,8 @@ def restore_optimizer(
 
 def _state_text(checkpoint: Checkpoint) -> str:
     for key, value in checkpoint.state.items():
-        try:
-            faithful = json.loads(json.dumps(value, allow_nan=False)) == value
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"state {key!r} of a checkpoint cannot be written as JSON: {error}") from error
-        if not faithful:
-            raise ValueError(f"state {key!r} of a checkpoint may hold lists and dicts with str keys, got {value!r}")
-    content = {"format": _FORMAT, "iteration": checkpoint.iteration, "tensors": sorted(checkpoint.tensors)}
+        check_plain(key, value)
+    content = {"format": FORMAT, "iteration": checkpoint.iteration, "tensors": sorted(checkpoint.tensors)}
     return json.dumps(content | {"state": dict(checkpoint.state)}, allow_nan=False, indent=1) + "\n"
 
 
@@ -218,6 +232,7 @@ def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], text: str)
     for name, group in tensors.items():
         save_file(_storable(group), folder / f"{name}.safetensors")
     (folder / "state.json").write_text(text, encoding="utf-8")
+    write_manifest(folder)
     for path in [*sorted(folder.iterdir()), folder]:
         flush(path)
 
@@ -235,7 +250,7 @@ def _storable(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:
-    replaced = target.with_name(f"{_REPLACED}{target.name}")
+    replaced = target.with_name(f"{REPLACED}{target.name}")
     if target.exists():  # a folder cannot be renamed over another; whoever finds only the replaced one takes that
         os.rename(target, replaced)
     os.rename(temporary, target)
@@ -257,6 +272,22 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _check_names(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> None:
     assert len(names) == len(set(names)) == len(_parameters(optimizer)), "one unique name for each parameter"
+
+
+def _check_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Raises ConfigError for states of other parameters, or of another shape where torch's own optimizers keep one."""
+    for path, tensor in tensors.items():
+        key, _, name = path.partition("/")
+        if name not in parameters:
+            raise ConfigError(f"the optimizer's tensor {path!r} in the checkpoint is of no parameter of the model")
+        is_alike = tensor.dim() == 0 or tensor.shape == parameters[name].shape
+        if not is_alike and type(optimizer).__module__.startswith("torch."):  # those of 8 bits keep blocks
+            raise ConfigError(
+                f"the optimizer's {key} of {name!r} in the checkpoint has shape {list(tensor.shape)}, needed is "
+                f"{list(parameters[name].shape)}"
+            )
 
 
 def _as_json(value: Any) -> Any:

@@ -12,11 +12,14 @@ import torch
 
 from mmrl import costs, plugins, steering
 from mmrl.config import DatasetSettings, Plugin, RunConfig
+from mmrl.contracts import Placement
 from mmrl.datasets import missing_files
 from mmrl.errors import ConfigError, RunError
+from mmrl.given import LOG_PROBS, restated
 from mmrl.group_checks import idle_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.pairs import EvaluationParts, Parts, example_plan
 from mmrl.parts import build, make_trainer, resolve_lab
+from mmrl.plans import Plan
 from mmrl.prompts import counted, tiny_prompts, with_stand_ins
 from mmrl.scoring import Scorer
 from mmrl.spies import Spy, watch
@@ -63,7 +66,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if missing:
         summary["data that is not here, which train needs"] = ", ".join(missing)
     else:
-        summary["training prompts"] = counted([prompt for prompts in parts.prompts.sets for prompt in prompts])
+        summary["training prompts"] = counted(parts.prompts.every)
     if model := _absent_model(config):
         summary["model that is not here, which train needs"] = model
     if size := _size_on_disk(config):
@@ -95,7 +98,7 @@ def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
 
 
 def check_tiny(config: RunConfig) -> dict[str, Any]:
-    """Two full iterations on the CPU with small random twins of all parts, evaluation, checkpoint and report included.
+    """Two full iterations with small random twins of all parts, where a run would go; evaluation and checkpoints too.
 
     Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
     its layout. Returns what was found, `is_good` among it.
@@ -108,7 +111,8 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = _shrunk(config)
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
-        parts, watched = watch(_twins(build(small), small, Path(name)))
+        twins = _twins(build(small), small, Path(name))
+        parts, watched = watch(_restated(twins) if missing or not _is_lab(config) else twins)
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
@@ -118,7 +122,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
 
 def _shrunk(config: RunConfig) -> RunConfig:
     groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
-    smallest = max(TINY_GROUP_SIZE, plugins.build("advantages", config.advantage).min_group_size)
+    compared = plugins.build("advantages", config.advantage).min_group_size
     evaluation = config.evaluation and config.evaluation.model_copy(
         update={
             "num_prompts": TINY_EVALUATED,
@@ -134,7 +138,7 @@ def _shrunk(config: RunConfig) -> RunConfig:
             "prompts_per_iteration": groups,
             "groups": shrunk_groups(config.groups, groups),
             "rollout_groups": None if config.rollout_groups is None else 1,
-            "group_size": _smallest_group(config, smallest),
+            "group_size": _smallest_group(config, compared),
             "sampler": _short(config.sampler),
             "evaluation": evaluation,
             "trackers": (),
@@ -144,14 +148,16 @@ def _shrunk(config: RunConfig) -> RunConfig:
     )
 
 
-def _smallest_group(config: RunConfig, least: int) -> int:
-    """The smallest size from `least` on that the sampler can draw: a tree has so many leaves and no others."""
+def _smallest_group(config: RunConfig, compared: int) -> int:
+    """The smallest size that the sampler can draw, a tree has so many leaves and no others, of which so many samples
+    are compared."""
     sampler = plugins.build("samplers", _short(config.sampler))
     policy = plugins.build("modalities", resolve_lab(config.modality))
-    for size in range(least, config.group_size):
+    for size in range(max(TINY_GROUP_SIZE, compared), config.group_size):
         with suppress(ConfigError):
-            example_plan(sampler, size, policy)
-            return size
+            plan = example_plan(sampler, size, policy)
+            if not isinstance(plan, Plan) or plan.num_compared >= compared:
+                return size
     return config.group_size
 
 
@@ -164,7 +170,7 @@ def _short(sampler: Plugin) -> Plugin:
 def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     """Random twins of everything that would load weights; an embedded lab is tiny already."""
     policy, seed = parts.policy, config.seed
-    if not str(config.modality.get("model", "")).startswith("lab:"):
+    if not _is_lab(config):
         policy = policy.tiny(config.seed, folder / "twins" / "policy")
     elif hasattr(policy, "with_tiny_engine"):
         policy = policy.with_tiny_engine()
@@ -183,6 +189,20 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
         evaluation = replace(evaluation, scorer=twin(evaluation.scorer, "held_out"), sampler=own, also=also)
     sampler, scorer = steering.twin(parts.sampler, seed, folder / "twins" / "sampler"), twin(parts.scorer, "reward")
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
+
+
+def _is_lab(config: RunConfig) -> bool:
+    return str(config.modality.get("model", "")).startswith("lab:")
+
+
+def _restated(parts: Parts) -> Parts:
+    """The parts with answers of the data in the policy's own tokens, where they are in those of another model."""
+    policy = parts.policy
+    if not any(LOG_PROBS in prompt.target for prompt in parts.prompts.every):
+        return parts
+    policy.prepare(Placement(torch.device("cpu"), torch.float32))
+    own = [tuple(restated(policy, prompt) for prompt in prompts) for prompts in parts.prompts.sets]
+    return replace(parts, prompts=replace(parts.prompts, sets=own))
 
 
 def _findings(

@@ -26,6 +26,7 @@ from mmrl.cli_options import (
     weights_named,
 )
 from mmrl.errors import ConfigError, RunError
+from mmrl.terminal import check_arguments, guard_streams
 
 app = typer.Typer(
     help="Fine-tune generative and multimodal models by the rewards of their outputs.",
@@ -76,7 +77,7 @@ def train(
             if "=" not in config:
                 raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
             changes.insert(0, config)
-        checked, folder = start.resumed_run(resume, changes), resume
+        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
     elif config is None:
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
@@ -84,7 +85,7 @@ def train(
     try:
         from mmrl import run
 
-        outcome = run.train(checked, folder, resume=resume is not None)
+        outcome = run.train(checked, folder, resume=resume is not None, is_main=_is_main)
     except (KeyboardInterrupt, _Stopped) as error:
         if resume is None and _is_main:
             start.forget(folder)
@@ -242,11 +243,13 @@ def export(
 
 def main() -> NoReturn:
     """Runs the command; the one place where errors become messages and exit codes."""
+    guard_streams()
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     # a user's own plug-ins are found in the working folder, but never shadow an installed package
     sys.path.append(os.getcwd())
     try:
+        check_arguments(arguments)
         with _stopping():
             app(args=arguments, prog_name="mmrl", standalone_mode=True)
     except (ConfigError, RunError) as error:
@@ -259,6 +262,11 @@ def main() -> NoReturn:
         if debug:
             raise
         print(f"mmrl: {error} (--debug shows where)", file=sys.stderr)
+        sys.exit(1)
+    except ValueError:
+        if debug or sys.stdout is None or not sys.stdout.closed:
+            raise
+        print("mmrl: something closed standard output while the command ran, maybe a plug-in", file=sys.stderr)
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's, which says nothing

@@ -12,6 +12,7 @@ from mmrl.errors import ConfigError
 from mmrl.group_settings import GroupSettings, ReplaySettings
 from mmrl.plugins import check_numbers, explain, near
 from mmrl.settings import NotNegative, Positive, Settings
+from mmrl.yaml_text import NOT_YAML, parse_yaml
 
 __all__ = ["GroupSettings", "ReplaySettings"]  # which most look for here
 
@@ -85,10 +86,10 @@ class OptimizerSettings(Settings):
     """AdamW, Adam or SGD of torch; `adamw8bit` of bitsandbytes. Schedules count iterations."""
 
     name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 3e-4  # what is larger overflows inside of torch
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     warmup: NotNegative = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -196,8 +197,6 @@ class RunConfig(Settings):
 
 SHIPPED = files("mmrl.configs")
 LAB = "lab"  # the folder of the configs of single algorithms
-# the reader of YAML runs out of stack at some hundred levels, and of patience at numbers of thousands of digits
-NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def shipped_names() -> list[str]:
@@ -218,10 +217,10 @@ def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """The same from a mapping."""
     try:
-        tree: Any = yaml.safe_load(yaml.safe_dump(dict(settings)))  # a deep copy that YAML can hold
+        text = yaml.safe_dump(dict(settings))
     except NOT_YAML as error:
         raise ConfigError(f"settings must be numbers, text, lists and mappings, as in YAML: {error}") from error
-    return _checked(tree, overrides)
+    return _checked(parse_yaml(text, "the settings"), overrides)  # a deep copy
 
 
 def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
@@ -239,7 +238,12 @@ def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
 def to_yaml(config: RunConfig) -> str:
     """The resolved settings as text that `load_config` reads back to an equal config."""
     # null is written too: where a default is a number, null is a setting of its own
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Settings as YAML, keys in their order."""
+    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
 
 
 def near_config(name: str) -> str:
@@ -254,11 +258,10 @@ def read_yaml(config: str | Path) -> dict[str, Any]:
     if not is_file and name not in shipped_names():
         raise ConfigError(f"there is no config {name!r}: neither a file nor a shipped name{near_config(name)}")
     try:
-        tree = yaml.safe_load((path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
+        text = (path if is_file else SHIPPED.joinpath(f"{name}.yaml")).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config {path}: {error}") from error
-    except NOT_YAML as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+    tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         got = "nothing" if tree is None else type(tree).__name__
         raise ConfigError(f"{path} must hold a mapping of settings, got {got}")
@@ -271,10 +274,7 @@ def _override(tree: Any, override: str) -> None:
     keys = path.strip().split(".")
     if not is_assignment or not all(keys):
         raise ConfigError(f"an override looks like key.sub=value, got {override!r}")
-    try:
-        value = yaml.safe_load(text)
-    except NOT_YAML as error:
-        raise ConfigError(f"the value of {override[:80]!r} is not YAML: {error}") from error
+    value = parse_yaml(text, f"the value of {override[:80]!r}")
     for depth, key in enumerate(keys):
         is_last = depth == len(keys) - 1
         if isinstance(tree, list):

@@ -207,7 +207,8 @@ class Advantage(Protocol):
     virtual best sample), `greedy` (of `GroupPlan.has_greedy`) or `nothing`. One that tells decisions apart says
     `of_decisions`, by the tree that samples share `of_nodes`, one for which turns of an episode are no samples
     `of_answers`, one that counts samples by their decisions `weighs_decisions`. One that not all rewards fit has
-    `check`, as a `Mix`. One that takes log-probs for those of tokens says `reads_probabilities`.
+    `check`, as a `Mix`; one that takes a total for the best `check_best`, with `reward_checks.best_totals`. One that
+    takes log-probs for those of tokens says `reads_probabilities`.
     """
 
     min_group_size: ClassVar[int]  # the smallest group it can compare
@@ -263,6 +264,8 @@ class Loss(Protocol):
 
     One that reads more of decisions than their log-probs names it in `reads: frozenset[str]` (see `evaluations.TOLD`).
     One that compares the samples of a group names the smallest it can learn from in `min_group_size`, as advantages do.
+    `requires_behaviour`: whether its old log-probs must be those of whoever made the samples, since it corrects by the
+    ratio to them; False where old are only what the policy is held near. Without it, all that need old do.
     """
 
     @property

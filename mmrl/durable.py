@@ -1,6 +1,11 @@
-"""What outlives a power cut."""
+"""What outlives a power cut, and appears whole or not at all."""
 
+import fcntl
+import glob
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -9,5 +14,53 @@ def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all: a reader, and a run after a power cut, find the old one or the new one."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    temporary.write_bytes(content)
+    flush(temporary)
+    os.replace(temporary, path)
+    flush(path.parent)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which at the end of the block becomes `target`: not there yet, or an empty folder.
+
+    Where the block fails the folder is removed; one that a kill left is removed by the next call for the same target.
+    """
+    target = target.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".tmp-{glob.escape(target.name)}-*"):
+        with _alone(left) as is_left:
+            if is_left:
+                shutil.rmtree(left, ignore_errors=True)
+    unfinished = target.with_name(f".tmp-{target.name}-{os.getpid()}")
+    unfinished.mkdir()
+    with _alone(unfinished):
+        try:
+            yield unfinished
+            for path in sorted(unfinished.rglob("*")):
+                flush(path)
+            os.rename(unfinished, target)
+            flush(target.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other process is in this block for the same folder; False where the file system cannot tell."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        is_alone = False
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
+        yield is_alone
     finally:
         os.close(handle)

@@ -60,7 +60,10 @@ class Engine:
 
     def gather(self, items: Sequence[Item]) -> list[Item]:
         """The items of all processes, in the order of the processes; every process must call it."""
-        return list(items) if self.num_processes == 1 else list(gather_object(list(items)))
+        if self.num_processes == 1:
+            return list(items)
+        with _others():
+            return list(gather_object(list(items)))
 
     def count_before(self, count: int) -> int:
         """How many items the processes before this one hold, when each gives its own `count`."""
@@ -70,7 +73,8 @@ class Engine:
         """The elementwise sum over processes."""
         if self.num_processes == 1:
             return values
-        reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
+        with _others():
+            reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
         return reduced.to(values.device)  # type: ignore[no-any-return]
 
     def most(self, count: int) -> int:
@@ -84,7 +88,8 @@ class Engine:
 
     def _largest(self, *values: int) -> list[int]:
         table = torch.tensor(values, device=self.device)
-        torch.distributed.all_reduce(table, torch.distributed.ReduceOp.MAX)
+        with _others():
+            torch.distributed.all_reduce(table, torch.distributed.ReduceOp.MAX)
         return table.tolist()
 
     def shard(self, policy: Modality) -> None:
@@ -105,14 +110,16 @@ class Engine:
             if not isinstance(tensor, DTensor):
                 whole[name] = tensor
                 continue
-            full = tensor.full_tensor()
+            with _others():
+                full = tensor.full_tensor()
             if self.is_main:
                 whole[name] = full.cpu()
         return whole
 
     def wait(self) -> None:
         """Returns when all processes are here."""
-        self._accelerator.wait_for_everyone()
+        with _others():
+            self._accelerator.wait_for_everyone()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -186,6 +193,17 @@ class Engine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self.scaler.load_state_dict(state)
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """Around what all processes do at the same time: raises RunError where one of them is gone."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo and NCCL: pages of it, of which the first line says what there is to say
+        why = str(error).partition("\n")[0]
+        said = "its own message says why; resume the run when that is mended"
+        raise RunError(f"another process of this run is gone: {said} ({why})") from error
 
 
 def _told(error: Exception | None) -> ConfigError | RunError | None:

@@ -15,6 +15,7 @@ from mmrl.curriculum import Curriculum
 from mmrl.data import WeightsName
 from mmrl.engine import Engine
 from mmrl.evaluation import Evaluator
+from mmrl.given import brings_log_probs
 from mmrl.gradients import reads_gradients
 from mmrl.group_checks import check_groups
 from mmrl.keys import seed_from
@@ -102,6 +103,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         evaluator=evaluator,
         tracking=tracking or Tracking(),
         replay=_replay(config, parts, engine),
+        brings_old=config.updates.old == "recorded" and brings_log_probs(parts.sampler, parts.prompts.every),
         also_evaluated={
             name: replace(evaluator, sampler=one, saved_samples=0) for name, one in also.items() if evaluator
         },

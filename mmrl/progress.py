@@ -17,5 +17,6 @@ class Progress:
     idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
     stuck: int = 0  # iterations in a row, to the last one, without one finite gradient
     evaluated: int | None = None  # iteration of the last evaluation
+    logged: int = 0  # lines of metrics.jsonl so far
     others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
     others_latest: dict[str, float] = field(default_factory=dict)

@@ -136,6 +136,11 @@ class PromptStream:
         return sum(self.counts) + self.num_again
 
     @property
+    def every(self) -> list[Prompt]:
+        """The prompts of all sets."""
+        return [prompt for prompts in self.sets for prompt in prompts]
+
+    @property
     def num_prompts(self) -> int:
         """Different prompts, of all sets."""
         return sum(map(len, self.sets))

@@ -1,6 +1,5 @@
 """What a run did, for people: report.html in the run directory, and a picture of before and after."""
 
-import os
 from pathlib import Path
 
 from mmrl._report.page import page
@@ -8,6 +7,7 @@ from mmrl._report.record import read_record
 from mmrl._report.samples import read_pairs
 from mmrl._report.sheet import contact_sheet
 from mmrl.contracts import ConfigError
+from mmrl.durable import replace_file
 
 
 def write_report(run: Path) -> Path:
@@ -18,7 +18,7 @@ def write_report(run: Path) -> Path:
     """
     text = page(read_record(run), read_pairs(run))
     target = run / "report.html"
-    _replace(target, text.encode())
+    replace_file(target, text.encode())
     return target
 
 
@@ -34,10 +34,3 @@ def picture(run: Path, out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(out, "PNG")
     return out
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """A reader never sees half a file."""
-    temporary = target.with_name(target.name + ".partial")
-    temporary.write_bytes(content)
-    os.replace(temporary, target)

@@ -1,13 +1,16 @@
 """What rewards need of the prompts, the samples and the decisions of a run, checked before anything is loaded."""
 
+import math
 from collections.abc import Mapping, Sequence
 
-from mmrl.contracts import ConfigError, Draws, Reward
-from mmrl.data import Prompt
+import torch
+
+from mmrl.contracts import Advantage, ConfigError, Draws, Reward
+from mmrl.data import Prompt, Scores
 from mmrl.dense import DENSE
 from mmrl.plans import GroupPlan
 from mmrl.reward_batches import CONTROLS, check_makes, check_prompts
-from mmrl.scoring import Scorer
+from mmrl.scoring import RewardTerm, Scorer
 
 
 def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Sequence[Sequence[Prompt]]) -> None:
@@ -32,6 +35,42 @@ def check_evaluated(scorer: Scorer) -> None:
 def _is_relative(reward: Reward) -> bool:
     held: Mapping[str, Reward] = getattr(reward, "held", dict)()
     return bool(getattr(reward, "is_relative", False)) or (bool(held) and all(map(_is_relative, held.values())))
+
+
+def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
+    """Refuses an advantage that takes another total for the best than rewards, weights and mix can give."""
+    if hasattr(advantage, "check_best"):
+        try:
+            advantage.check_best(best_totals(scorer))
+        except ValueError as error:
+            raise ConfigError(f"advantage {name!r}: {error}") from error
+
+
+def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
+    """The largest totals that can be, at the start and the end of the weights' schedules, by what they are totals of.
+
+    Infinite where a reward has no upper end, and where a mix only compares the samples of a group.
+    """
+    terms, mix = [term for term in scorer.terms if term.counts], scorer.mix
+    if mix is not None and mix.is_relative:
+        return {"mix": (math.inf, math.inf)}
+    if mix is not None and mix.is_of_advantages:
+        return {f"reward {term.name!r}": (_most(term, 1.0),) * 2 for term in terms}
+    ends = [tuple(term.ends[place] for term in scorer.terms) for place in (0, 1)]
+    return {"total": (_total(scorer, ends[0]), _total(scorer, ends[1]))}
+
+
+def _total(scorer: Scorer, weights: tuple[float, ...]) -> float:
+    """The total of a sample of which each reward is as good as it can be."""
+    values = torch.tensor([[_most(term, weight) for term, weight in zip(scorer.terms, weights, strict=True)]])
+    one, number = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    return float(Scores(values, scorer.names, weights, one, number, number, number, mix=scorer.mix).total)
+
+
+def _most(term: RewardTerm, weight: float) -> float:
+    """The end of a reward's range that counts most; of one number for each decision nobody knows how many there are."""
+    end = term.reward.range[0 if weight < 0 else 1]
+    return math.copysign(math.inf, end) if term.reward.granularity in DENSE and end else end
 
 
 def check_dense(scorer: Scorer, draws: Draws, plan: GroupPlan, where: str) -> None:

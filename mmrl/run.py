@@ -1,85 +1,143 @@
 """What the commands do: train, resume, evaluate, export."""
 
 import json
+import logging
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from mmrl import checkpoint, start, trackers
-from mmrl.config import RunConfig, load_config, near_config, shipped_names
+from mmrl import checkpoint, checkpoint_files, start, trackers
+from mmrl.checkpoint import Checkpoint
+from mmrl.config import RunConfig, load_config, near_config, read_yaml, shipped_names
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import WeightsName
+from mmrl.durable import replace_file, whole_folder
 from mmrl.evaluation import Result
+from mmrl.kept_settings import kept_settings
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
 from mmrl.report import write_report
+from mmrl.run_lock import RunLock
+from mmrl.saved_state import check_state
 from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
+from mmrl.versions import version_of
 
+log = logging.getLogger(__name__)
 EVALUATED = ("evaluation.", "prompts.held_out", "scoring.", "modality.engine")  # what an evaluation of a run may change
 
 
-def train(config: RunConfig, folder: Path, *, resume: bool = False) -> Outcome:
+def train(config: RunConfig, folder: Path, *, resume: bool = False, is_main: bool = True) -> Outcome:
     """Trains into the run directory `folder`, whose config.yaml is there already.
 
     With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
-    stopped: the same metrics and the same weights, bit for bit on a CPU.
+    stopped: the same metrics and the same weights, bit for bit on a CPU. `is_main`: whether this process is the one of
+    the run that writes, and holds the directory's lock.
 
     Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
     there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
     """
-    try:
-        return _train(config, folder, resume)
-    except (ConfigError, RunError, KeyboardInterrupt):
-        if not resume and folder.is_dir():
-            start.forget(folder)
-        raise
+    lock = RunLock(folder.absolute())
+    with lock.held() if is_main else nullcontext():
+        try:
+            return _train(config, folder, resume, lock.check if is_main else None)
+        except (ConfigError, RunError, KeyboardInterrupt):
+            if not resume and folder.is_dir():
+                start.forget(folder)
+            raise
 
 
-def _train(config: RunConfig, folder: Path, resume: bool) -> Outcome:
+def _train(config: RunConfig, folder: Path, resume: bool, check_lock: Callable[[], None] | None) -> Outcome:
+    path = folder.absolute()  # a reward may change the working folder
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
-    trainer = make_trainer(config, parts, folder)
-    saved = checkpoint.latest(folder / "checkpoints") if resume else None
-    if saved is not None:
-        loaded = checkpoint.load(saved)
-        trainer.collector.prompts.check_same(loaded.state["prompts"])
-        trainer.restore(loaded)
+    trainer = make_trainer(config, parts, path)
+    trainer.check_lock = check_lock or trainer.check_lock
+    saved = _restore_newest(trainer) if resume else None
     if trainer.progress.iteration > config.iterations:
         raise ConfigError(
             f"{folder} has {trainer.progress.iteration} iterations already, got iterations={config.iterations}"
         )
+    kept = trainer.progress.iteration if saved is not None else -1
+    is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
     if trainer.engine.is_main:
         shown = ("reward/mean", "held_out/score")
         bar = ProgressBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
-        bar.say(_beginning(trainer))
-        trainer.tracking = Tracking(MetricsLog(folder / "metrics.jsonl"), watchers, bar)
-    kept = trainer.progress.iteration if saved is not None else -1
-    is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
+        bar.say(_beginning(trainer, folder))
+        metrics = MetricsLog(path / "metrics.jsonl")
+        for remark in _remarks(trainer, saved, metrics):
+            bar.say(remark)
+        trainer.tracking = Tracking(metrics, watchers, bar)
     settings = config.model_dump(mode="json")
-    with trainer.tracking.open(folder, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer) as received:
-        if trainer.engine.is_main and resume:  # only now: settings that fail must not stay in the run directory
-            start.write_config(folder, config)
+    with trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer) as received:
+        if trainer.engine.is_main:
+            if resume:  # only now: settings that fail must not stay in the run directory
+                start.update_config(path, config)
+            trainer.settings = kept_settings(read_yaml(path / "config.yaml"))
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
     if trainer.engine.is_main and has_numbers:
-        text = json.dumps(summary, indent=2)
-        (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
-        write_report(folder)
+        replace_file(path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        write_report(path)
     trainer.engine.wait()
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
 
 
-def _beginning(trainer: Trainer) -> str:
+def _restore_newest(trainer: Trainer) -> Checkpoint | None:
+    """Puts back the newest checkpoint that is whole, the same on all processes; returns it, None where none was saved.
+
+    Newer ones that are damaged are named and set aside. Raises ConfigError where all are damaged.
+    """
+    folder, engine, chosen = trainer.folder / "checkpoints", trainer.engine, list[Path | None]()
+    with engine.together():
+        if engine.is_main:
+            checkpoint.recover(folder)
+            whole, damaged = checkpoint.newest_whole(folder)
+            for path, error in damaged.items():
+                if whole is None:
+                    raise ConfigError(
+                        f"{error}; no checkpoint of {trainer.folder} is whole, so it cannot go on"
+                    ) from error
+                aside = checkpoint_files.set_aside(path)
+                log.warning("%s; it was set aside as %s, and the run goes on from %s", error, aside.name, whole.name)
+            chosen = [whole]
+    (newest,) = engine.gather(chosen)
+    if newest is None:
+        return None
+    loaded = checkpoint.load(newest, is_checked=True)
+    trainer.collector.prompts.check_same(loaded.state["prompts"])
+    trainer.restore(loaded)
+    return loaded
+
+
+def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) -> Iterator[str]:
+    """What there is to say of a run that goes on from a checkpoint."""
+    if saved is None:
+        return
+    now = trainer.progress
+    lines, iterations = metrics.count_up_to(now.iteration, is_evaluated=now.evaluated == now.iteration)
+    is_counted = "logged" in saved.state["progress"]  # not before lines were
+    missing = now.logged - lines if is_counted else now.iteration - iterations
+    if missing > 0:
+        what = "line is" if missing == 1 else "lines are"
+        yield f"{metrics.path.name}: {missing} {what} missing of those up to iteration {now.iteration}; the run goes on"
+    now.logged = lines
+    if saved.state.get("settings") is None:
+        yield "its checkpoint is of an older mmrl, which kept no settings: whether config.yaml changed cannot be known"
+    elif (version := saved.state.get("mmrl")) != version_of("mmrl"):
+        yield f"its checkpoint was written by mmrl {version}, this is {version_of('mmrl')}"
+
+
+def _beginning(trainer: Trainer, folder: Path) -> str:
     """What starts and where, in one line."""
     import torch
 
@@ -91,7 +149,7 @@ def _beginning(trainer: Trainer) -> str:
         where += f" in each of {engine.num_processes} processes"
     first = ", the held-out prompts first" if trainer.evaluator is not None and done == 0 else ""
     steps = f"iterations {done + 1} to {total}" if done < total else f"all {total} iterations are done"
-    return f"{trainer.folder}: {steps}, on {where}{first}"
+    return f"{folder}: {steps}, on {where}{first}"
 
 
 def restored(
@@ -107,12 +165,14 @@ def restored(
     `is_whole`: each process holds all of the weights, whatever the run did.
     Raises ConfigError where there is no such run, checkpoint or copy of the weights.
     """
-    folder, is_run, config = Path(source), _is_run(source), config_of(source, overrides)
+    folder, is_run = Path(source), _is_run(source)
+    saved = _read_beside(folder, at) if is_run else None  # first: an edited config.yaml is named by its keys
+    config = config_of(source, overrides)
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
     trainer = make_trainer(config, build(config), folder)
-    if is_run:
-        trainer.restore(checkpoint.load(_checkpoint_of(folder, at)))
+    if saved is not None:
+        trainer.restore(saved)
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
         present = ", ".join(["trained", *trainer.policy.weights.kept])
@@ -145,8 +205,8 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     refuse_full(out)
     trainer, weights = restored(source, which, at, is_whole=True)
     if trainer.engine.is_main:
-        with trainer.policy.weights(weights):
-            trainer.policy.export(out)
+        with trainer.policy.weights(weights), whole_folder(out) as unfinished:
+            trainer.policy.export(unfinished)
     trainer.engine.wait()
     return out
 
@@ -179,16 +239,28 @@ def refuse_full(out: Path) -> None:
         raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
 
 
+def _read_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
+    """A run's checkpoint, which may be deleted at this moment by a training that has saved newer ones."""
+    while True:
+        path = _checkpoint_of(folder, at)
+        try:
+            start.refuse_edits(folder, path, EVALUATED)
+            return checkpoint.load(path)
+        except ConfigError:
+            if path.is_dir():
+                raise
+
+
 def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
-    last = checkpoint.latest(folder / "checkpoints")
+    last = checkpoint_files.latest(folder / "checkpoints")
     if last is None:
         raise ConfigError(f"{folder} holds no checkpoint yet")
     if at == "last":
         return last
-    best = checkpoint.load(last).state["progress"]["best_iteration"]
+    best = check_state(checkpoint_files.read_state(last), last).progress.best_iteration
     if best is None:
         raise ConfigError(f"{folder} has no best checkpoint: it was not evaluated after training began")
-    found = checkpoint.saved(folder / "checkpoints")
+    found = checkpoint_files.saved(folder / "checkpoints")
     if best not in found:
         raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
     return found[best]

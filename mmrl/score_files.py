@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from mmrl._score_files.items import Item, Reading, read_items, reads
 from mmrl._score_files.page import write_page
 from mmrl._score_files.reckoning import Reckoning, Seeing
-from mmrl.config import NOT_YAML
 from mmrl.contracts import ConfigError
 from mmrl.data import Outputs
 from mmrl.judging import answered, groups_of, judge, scorer_of
 from mmrl.media import StoredPicture, as_tensor
 from mmrl.scoring import Judgement, Scorer
 from mmrl.video import FrameSampling, StoredClip
+from mmrl.yaml_text import parse_yaml
 
 __all__ = ["Reckoning", "Seeing", "check_written", "reward_section", "score_path", "write", "write_rows"]
 
@@ -39,8 +38,8 @@ def reward_section(text: str) -> dict[str, Any]:
     try:
         words = _with_spaces(shlex.split(text))
         pairs = [one.partition("=") for one in words[1:]]
-        values = [yaml.safe_load(value) for _, _, value in pairs]
-    except NOT_YAML as error:
+        values = [parse_yaml(value, f"the value of {key!r}") for key, _, value in pairs]
+    except ValueError as error:  # also a quote that is not closed
         raise ConfigError(f"--reward needs a name, and settings as key=value, got {text!r}: {error}") from error
     if not words:
         raise ConfigError(f"--reward needs a name, and settings as key=value, got {text!r}")

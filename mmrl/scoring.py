@@ -37,9 +37,14 @@ class RewardTerm:
         return self.weight(iteration) if isinstance(self.weight, Schedule) else self.weight
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """What it counts at first and at last."""
+        return (self.weight.start, self.weight.end) if isinstance(self.weight, Schedule) else (self.weight,) * 2
+
+    @property
     def smallest_weight(self) -> float:
         """Over all iterations."""
-        return min(self.weight.start, self.weight.end) if isinstance(self.weight, Schedule) else self.weight
+        return min(self.ends)
 
     @property
     def counts(self) -> bool:
@@ -87,8 +92,7 @@ class Scorer:
                 f"a run needs at least one reward, each with a name of its own (its `label`), got {list(self.names)}"
             )
         for term in self.terms:
-            ends = (term.weight.start, term.weight.end) if isinstance(term.weight, Schedule) else (term.weight,)
-            for weight in ends:
+            for weight in term.ends:
                 check_weight(term.name, weight)
         if self.mix is not None:
             self._check_mix(self.mix)

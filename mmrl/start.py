@@ -6,21 +6,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mmrl.config import RunConfig, check_config, load_config, read_yaml, to_yaml
+from mmrl import checkpoint_files
+from mmrl.config import RunConfig, check_config, dump_yaml, load_config, read_yaml, to_yaml
+from mmrl.durable import replace_file
 from mmrl.errors import ConfigError
+from mmrl.kept_settings import MAY_CHANGE, differences, kept_settings, may_change
+from mmrl.manifest import DamagedError
+from mmrl.run_lock import LOCK, RunLock
 
-# on resume; the rest decides the numbers
-MAY_CHANGE = ("iterations", "max_seconds", "checkpoint", "trackers", "sharding")
-UNFINISHED = ".config.yaml.tmp"  # all that a kill in the first moment leaves
+# what a start that was killed in its first moment leaves
+LEFT = {LOCK, ".tmp-config.yaml", ".tmp-clock"}
 
 
 def new_run(
     config: str | Path | Mapping[str, Any], overrides: Sequence[str], out: str | Path | None, *, is_main: bool = True
 ) -> tuple[RunConfig, Path]:
-    """The checked settings and the new run directory with its config.yaml.
+    """The checked settings and the new run directory with its config.yaml, whose lock this process then has.
 
     `out`: by default runs/<config>-<time>, with a number behind it where that is taken.
-    Raises ConfigError for wrong settings, and for a directory that holds something already.
+    Raises ConfigError for wrong settings, and for a directory that holds something already or is another's.
     """
     is_mapping = isinstance(config, Mapping)
     checked = check_config(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
@@ -30,29 +34,51 @@ def new_run(
         return checked, folder
     try:
         folder = folder if out is not None else _unused(folder)
-        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
-            is_run = (folder / "config.yaml").is_file()
-            hint = f", or go on with: mmrl train --resume {folder}" if is_run else ""
-            raise ConfigError(f"{folder} exists already; give another --out{hint}")
-        write_config(folder, checked)
+        _refuse_taken(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(folder.absolute())
+        lock.take()
+        try:
+            _refuse_taken(folder)  # another one may have been faster, and be done
+            replace_file(folder / "config.yaml", to_yaml(checked).encode())
+        except (ConfigError, OSError):
+            lock.give_back()
+            raise
     except OSError as error:
         raise ConfigError(f"cannot write the run directory {folder}: {error}") from error
     return checked, folder
 
 
-def write_config(folder: Path, config: RunConfig) -> None:
-    """Writes the run directory's config.yaml, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / UNFINISHED
-    temporary.write_text(to_yaml(config), encoding="utf-8")
-    temporary.replace(folder / "config.yaml")
+def _refuse_taken(folder: Path) -> None:
+    """Raises ConfigError for a folder where another process trains, or that holds more than a killed start left."""
+    if not folder.exists():
+        return
+    if folder.is_dir():
+        RunLock(folder.absolute()).refuse_other()
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - LEFT:
+        hint = f", or go on with: mmrl train --resume {folder}" if (folder / "config.yaml").is_file() else ""
+        raise ConfigError(f"{folder} exists already; give another --out{hint}")
+
+
+def update_config(folder: Path, config: RunConfig) -> None:
+    """Writes what a resumed run changed into its config.yaml, whole or not at all; the rest of it stays as it is."""
+    path = folder / "config.yaml"
+    tree = read_yaml(path)
+    before = check_config(tree)
+    settings = config.model_dump(mode="json")
+    changed = [key for key in MAY_CHANGE if getattr(before, key) != getattr(config, key)]
+    if changed:
+        replace_file(path, dump_yaml(tree | {key: settings[key] for key in changed}).encode())
 
 
 def forget(folder: Path) -> None:
     """Removes a run directory with a config.yaml and no number yet, so that a mended command can use it again."""
+    lock = RunLock(folder.absolute())
+    if lock.holder not in (None, lock.me):
+        return
     with suppress(FileNotFoundError):  # another process of the run was faster
         files = {path.name: path for path in folder.iterdir()}
-        if "config.yaml" in files and not set(files) - {"config.yaml", "metrics.jsonl"}:
+        if "config.yaml" in files and not set(files) - {"config.yaml", "metrics.jsonl", *LEFT}:
             if "metrics.jsonl" in files and files["metrics.jsonl"].stat().st_size > 0:
                 return
             for path in files.values():
@@ -60,19 +86,48 @@ def forget(folder: Path) -> None:
             folder.rmdir()
 
 
-def resumed_run(folder: Path, overrides: Sequence[str]) -> RunConfig:
-    """The settings of a run that goes on, with the few overrides that do not change its numbers.
+def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True) -> RunConfig:
+    """The settings of a run that goes on, with the few overrides that do not change its numbers; takes its lock.
 
-    Raises ConfigError where there is no run, and for other overrides.
+    Raises ConfigError where there is no run, where another process trains in it, for other overrides, and where
+    config.yaml is no longer what the newest checkpoint was trained with.
     """
     path = folder / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"there is no run to resume in {folder}: it has no config.yaml")
     for override in overrides:
-        key = override.partition("=")[0].split(".")[0].strip()
-        if key not in MAY_CHANGE:
+        if not may_change(override.partition("=")[0].strip()):
             raise ConfigError(f"on resume only {', '.join(MAY_CHANGE)} may be overridden, got {override!r}")
-    return check_config(read_yaml(path), overrides)
+    lock = RunLock(folder.absolute())
+    if is_main:
+        lock.take()
+    try:
+        saved = checkpoint_files.saved(folder / "checkpoints")
+        for iteration in sorted(saved, reverse=True):
+            with suppress(DamagedError):  # training sets it aside, and goes on from the one before
+                refuse_edits(folder, saved[iteration])
+                break
+        return check_config(read_yaml(path), overrides)
+    except ConfigError:
+        if is_main:
+            lock.give_back()
+        raise
+
+
+def refuse_edits(folder: Path, path: Path, may_differ: tuple[str, ...] = ()) -> None:
+    """Raises ConfigError, with the keys, where config.yaml of a run is not what the checkpoint `path` was trained with.
+
+    A checkpoint of before settings were kept in it says nothing. `may_differ`: how keys begin that may be others too.
+    Raises DamagedError where the checkpoint's state is damaged.
+    """
+    before, now = checkpoint_files.read_state(path).get("settings"), kept_settings(read_yaml(folder / "config.yaml"))
+    if not isinstance(before, Mapping):
+        return
+    before, now = ({k: v for k, v in one.items() if not k.startswith(may_differ)} for one in (before, now))
+    if found := differences(before, now):
+        what = f"{folder / 'config.yaml'} is not what the checkpoint {path.name} was trained with"
+        allowed = f"only {', '.join(MAY_CHANGE)} may change"
+        raise ConfigError("\n  ".join([f"{what}:", *found]) + f"\nput that back, or train anew; {allowed}")
 
 
 def _unused(folder: Path) -> Path:

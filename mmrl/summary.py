@@ -2,11 +2,11 @@
 
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mmrl.trainer import Trainer
+from mmrl.versions import version_of
 
 REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
@@ -71,12 +71,5 @@ def summary_of(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
         "network_calls": progress.network_calls,
         "processes": trainer.engine.num_processes,
         "device": str(trainer.engine.device),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in REPORTED},
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in REPORTED},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return None

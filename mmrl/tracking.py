@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mmrl.contracts import ConfigError, RunError
-from mmrl.durable import flush
+from mmrl.durable import flush, replace_file
+from mmrl.json_files import parse_json
 from mmrl.trackers import Tracker
 
 if TYPE_CHECKING:
@@ -65,32 +66,35 @@ class MetricsLog:
         """
         if not self.path.exists():
             return
-        kept = [
-            line
-            for line, numbers in self._lines()
-            if numbers["iteration"] < iteration
-            or (numbers["iteration"] == iteration and (is_evaluated or "held_out/score" not in numbers))
-        ]
-        temporary = self.path.with_name(f".tmp-{self.path.name}")
-        temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-        flush(temporary)
-        os.replace(temporary, self.path)
-        flush(self.path.parent)
+        kept = [line for line, _ in self._lines_up_to(iteration, is_evaluated)]
+        replace_file(self.path, b"".join(line + b"\n" for line in kept))
+
+    def count_up_to(self, iteration: int, *, is_evaluated: bool = True) -> tuple[int, int]:
+        """How many lines `cut_back` would keep, and how many iterations of training have one among them."""
+        kept = self._lines_up_to(iteration, is_evaluated)
+        return len(kept), len({numbers["iteration"] for _, numbers in kept} - {0})
 
     def sync(self) -> None:
         """Flushes to the disk, so that a checkpoint never outlives the lines before it in a power cut."""
         if self.path.exists():
             flush(self.path)
 
+    def _lines_up_to(self, iteration: int, is_evaluated: bool) -> list[tuple[bytes, dict[str, Any]]]:
+        return [
+            (line, numbers)
+            for line, numbers in self._lines()
+            if numbers["iteration"] < iteration
+            or (numbers["iteration"] == iteration and (is_evaluated or "held_out/score" not in numbers))
+        ]
+
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         content = self.path.read_bytes() if self.path.exists() else b""
-        *whole, _torn = content.split(b"\n")  # every whole line ends with a newline
+        *whole, last = content.split(b"\n")
+        if last.rstrip().endswith(b"}"):  # else a kill cut it short; an object is whole where its end is there
+            whole.append(last)
         lines = []
         for number, line in enumerate(whole, start=1):
-            try:
-                numbers = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{self.path}, line {number} is not JSON: {error}") from error
+            numbers = parse_json(line, f"{self.path}, line {number}")
             if not isinstance(numbers, dict) or not isinstance(numbers.get("iteration"), int):
                 raise ConfigError(f"{self.path}, line {number} has no iteration")
             lines.append((line, numbers))
@@ -113,15 +117,16 @@ class Progress:
 
         `shown`: metrics whose latest value is shown, each called by the first part of its name.
         """
-        from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
+
+        from mmrl.screen import Screen
 
         self._total, self._done, self._every = total, done, every
         self._shown = shown
         self._latest: dict[str, tuple[float, int]] = {}  # and the iteration that it is of
         self._times = deque([(time.monotonic(), done)], maxlen=21)  # the rate is that of the last 20 iterations
-        self._console = console or Console()
+        self._console = console or Screen()
         columns = BarColumn(), TextColumn("{task.description}", markup=False)
         self._bar = Bar(*columns, console=self._console, refresh_per_second=2)
         self._task = self._bar.add_task("", total=total, completed=done)

@@ -1,7 +1,7 @@
 """The loop: collect groups, score, learn, evaluate, save. It knows no modality and no algorithm by name."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,11 @@ from mmrl.keys import GroupKey, seed_from
 from mmrl.optimizer import learning_rate
 from mmrl.progress import Progress
 from mmrl.replay import Replay
+from mmrl.saved_state import check_state
 from mmrl.score_metrics import degenerate_groups, score_metrics
 from mmrl.tracking import Tracking
 from mmrl.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups, views_of
+from mmrl.versions import version_of
 
 OF_REWARD = "reward/"  # begins the name of a stateful reward
 
@@ -49,8 +51,11 @@ class Trainer:
     tracking: Tracking
     also_evaluated: Mapping[str, Evaluator] = field(default_factory=dict)  # the same prompts under further samplers
     replay: Replay | None = None
+    brings_old: bool = False  # the data brings old log-probs: those of whoever made the outputs
     progress: Progress = field(default_factory=Progress)
     stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
+    settings: Mapping[str, Any] | None = None  # of config.yaml, those that may not change: kept in each checkpoint
+    check_lock: Callable[[], None] = lambda: None  # raises RunError where another process took the run directory
 
     @property
     def names(self) -> list[str]:
@@ -78,6 +83,7 @@ class Trainer:
 
     def _train(self) -> bool:
         now, total = self.progress, self.config.iterations
+        self._plugin_states()  # one that cannot be saved is told of now, not at the first checkpoint
         is_done = now.iteration >= total or self._is_time_up()
         if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # one that a stop cut short
             self.save()
@@ -89,7 +95,7 @@ class Trainer:
             now.idle += int(metrics["groups/degenerate"] == 1)
             metrics["time/iteration"] = time.perf_counter() - started
             with self.engine.together():
-                self.tracking.log(now.iteration, metrics)
+                self._log(metrics)
             self._check_learning()
             now.train_seconds += time.perf_counter() - started
             is_done = now.iteration >= total or self._is_time_up()
@@ -103,6 +109,12 @@ class Trainer:
             if is_due or is_stopping or is_best:
                 self._timed_save()
         return is_done and not self._awaits_evaluation(is_done)
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        """Hands the numbers of the iteration at hand to whatever watches the run."""
+        self.check_lock()
+        self.tracking.log(self.progress.iteration, metrics)
+        self.progress.logged += 1
 
     def _check_learning(self) -> None:
         """Raises DivergedError for weights that are not to be saved, and where no gradient is finite any more."""
@@ -131,10 +143,13 @@ class Trainer:
         state = {
             "progress": asdict(self.progress),
             "prompts": self.collector.prompts.state_dict(),
-            "plugins": {name: plugin.state_dict() for name, plugin in self.stateful.items()},
+            "plugins": self._plugin_states(),
             "engine": self.engine.state_dict(),
             "optimizer": optimizer,
+            "settings": self.settings,
+            "mmrl": version_of("mmrl"),
         }
+        self.check_lock()
         self.tracking.sync()
         folder = self.folder / "checkpoints"
         checkpoint.save(folder, Checkpoint(self.progress.iteration, tensors, state))
@@ -144,8 +159,12 @@ class Trainer:
     def restore(self, saved: Checkpoint) -> None:
         """Puts a checkpoint back; the run then goes on as if it had not stopped.
 
-        Raises ConfigError where the checkpoint does not fit the model, the optimizer or the rewards.
+        Raises ConfigError where the checkpoint does not fit the model, the optimizer or the rewards, or is damaged.
         """
+        progress = check_state(saved.state, saved.path or f"of iteration {saved.iteration}").progress
+        for needed in ["trained", "optimizer", *([] if self.replay is None else ["replay"])]:
+            if needed not in saved.tensors:
+                raise ConfigError(f"the checkpoint {saved.path} has no {needed}.safetensors; is it of another run?")
         try:
             for which in get_args(WeightsName):
                 if which in saved.tensors:
@@ -159,7 +178,17 @@ class Trainer:
         self.engine.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
-        self.progress = Progress(**state["progress"])
+        self.progress = progress
+
+    def _plugin_states(self) -> dict[str, Any]:
+        """What plug-ins keep, by name. Raises ConfigError where it is something that JSON cannot hold."""
+        states = {name: plugin.state_dict() for name, plugin in self.stateful.items()}
+        for name, state in states.items():
+            try:
+                checkpoint.check_plain(name, state)
+            except ValueError as error:
+                raise ConfigError(f"{error}; it is what its state_dict() returns") from error
+        return states
 
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
@@ -183,7 +212,7 @@ class Trainer:
             group["lr"] = rate * group.get("rate_scale", 1.0)
         batch, decay = batch_of(collected, self.advantage, self.engine.device), self.loss.old_decay(iteration)
         updates, rollout = self.config.updates, collected.rollout
-        is_single = updates.epochs * updates.minibatches == 1
+        is_single = updates.epochs * updates.minibatches == 1 and not self.brings_old
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
@@ -272,7 +301,7 @@ class Trainer:
                 f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
             }
         with self.engine.together():
-            self.tracking.log(now.iteration, metrics | {"time/evaluation": time.perf_counter() - started})
+            self._log(metrics | {"time/evaluation": time.perf_counter() - started})
             if self.engine.is_main and result.samples:
                 folder = self.folder / "samples" / f"{now.iteration:06d}"
                 save_samples(result.samples, folder)

@@ -1,5 +1,6 @@
 """`mmrl check` counts right, and `check --tiny` finds what does not run, does not move, or costs more than planned."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,11 +8,14 @@ import pytest
 import torch
 
 from mmrl import labs
+from mmrl.advantages.grpo import Grpo
+from mmrl.advantages.tree import Tree
 from mmrl.checks import _by_part, check_tiny, plan_summary
 from mmrl.config import check_config, load_config
-from mmrl.contracts import ConfigError, RewardBatch
+from mmrl.contracts import ConfigError, RewardBatch, Selective
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.rewards.jpeg_size import JpegSize
+from mmrl.spies import Spy
 from mmrl.trainer import Trainer
 
 SHARED = {
@@ -161,6 +165,15 @@ def test_what_an_advantage_leaves_out_costs_no_call() -> None:
     found = tiny(sampler=trees, group_size=4, advantage={"name": "tree", "width": "siblings"})
     assert found["is_good"], found
     assert found["network calls planned at most"] - found["network calls made"] == 2 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("plugin, has_it", [(Tree(), True), (Grpo(), False)])
+def test_a_spy_is_of_the_protocols_of_its_plug_in_as_every_python_sees_it(plugin: Any, has_it: bool) -> None:
+    """From 3.12 on, isinstance looks the names of a protocol up without asking `__getattr__`."""
+    spy = Spy.on(plugin)
+    assert (inspect.getattr_static(spy, "keeps", None) is not None) is has_it
+    assert isinstance(spy, Selective) is has_it
+    assert spy.min_group_size == plugin.min_group_size
 
 
 @dataclass(frozen=True)

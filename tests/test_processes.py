@@ -182,6 +182,23 @@ def test_an_error_on_one_process_ends_all_and_is_said_once(fault: str, code: int
     assert len(said) == 1 and said[0].startswith("mmrl: ") and message in said[0], said
 
 
+@pytest.mark.slow  # two processes, one of which is killed
+def test_a_process_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    write_inputs(tmp_path, {"iterations": 3000, "evaluation": None})
+    metrics = tmp_path / "two" / "metrics.jsonl"
+
+    def kill_the_second(processes: list[int]) -> None:
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            time.sleep(0.01)
+        os.kill(processes[1], signal.SIGKILL)
+
+    first, _ = mmrl(tmp_path, ["train", "run.yaml", "--out", "two"], 2, kill_the_second)
+    said = [line for line in first.output.splitlines() if not line.startswith(("two: iterations", *"0123456789"))]
+    assert first.code == 1 and len(said) == 1, first.output
+    assert said[0].startswith("mmrl: another process of this run is gone: its own message says why; resume the run")
+    assert not (tmp_path / "two" / "lock.json").exists()
+
+
 def launched(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`accelerate launch` of two processes; nothing tells it that there is no GPU."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"]

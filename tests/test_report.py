@@ -146,8 +146,8 @@ def test_a_torn_last_line_is_left_out_and_a_broken_one_before_it_is_named(tmp_pa
         log.write('{"iteration": 4, "held_out/score": 0.9')
     assert "from 0.250 to 0.750" in read_page(run).text
     (run / "metrics.jsonl").write_text('{"iteration": 1}\nnonsense\n{"iteration": 2}\n')
-    with pytest.raises(ConfigError, match=r"metrics.jsonl line 2 is not JSON"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl, line 2 is damaged: it is not JSON"):
         write_report(run)
     (run / "metrics.jsonl").write_text('{"loss/total": 1}\n')
-    with pytest.raises(ConfigError, match=r"line 1 needs a whole number 'iteration', got None"):
+    with pytest.raises(ConfigError, match=r"line 1 is damaged: no 'iteration' of 0 or more, got None"):
         write_report(run)

@@ -63,7 +63,7 @@ def test_samples_that_are_not_as_mmrl_writes_them_are_refused(tmp_path: Path, sa
 
 def test_samples_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
     (tmp_path / "samples.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match="is not what mmrl writes"):
+    with pytest.raises(ConfigError, match=r"is damaged: it is not JSON \(brackets are nested too deep"):
         score_path(tmp_path, [JPEG])
 
 

@@ -70,7 +70,7 @@ def test_no_file_is_an_empty_log(log: MetricsLog) -> None:
     assert log.read() == [] and not log.path.exists()
 
 
-@pytest.mark.parametrize("cut", range(1, 20))
+@pytest.mark.parametrize("cut", range(2, 20))
 def test_a_torn_last_line_is_left_out_and_only_it(log: MetricsLog, cut: int) -> None:
     log.write(1, {"a": 1.0})
     log.write(2, {"a": 1.0})
@@ -79,6 +79,26 @@ def test_a_torn_last_line_is_left_out_and_only_it(log: MetricsLog, cut: int) -> 
     assert log.read() == [{"iteration": 1, "a": 1.0}]
     log.cut_back(9)
     assert log.path.read_bytes() == b'{"iteration": 1, "a": 1.0}\n'
+
+
+def test_a_last_line_that_lacks_its_newline_alone_is_whole(log: MetricsLog) -> None:
+    log.write(1, {"a": 1.0})
+    whole = log.path.read_bytes()
+    log.path.write_bytes(whole[:-1])
+    assert log.read() == [{"iteration": 1, "a": 1.0}]
+    log.cut_back(9)
+    assert log.path.read_bytes() == whole
+
+
+def test_lines_and_iterations_up_to_a_checkpoint_are_counted(log: MetricsLog) -> None:
+    assert log.count_up_to(9) == (0, 0)
+    log.write(0, {"held_out/score": 0.5})
+    for iteration in (1, 2, 3):
+        log.write(iteration, {"a": 1.0})
+    log.write(2, {"held_out/score": 0.5})
+    assert log.count_up_to(2) == (4, 2)
+    assert log.count_up_to(2, is_evaluated=False) == (3, 2)
+    assert log.count_up_to(-1) == (0, 0)
 
 
 @pytest.mark.parametrize("bad", ['{"iteration": 1, "a"', "", "[1]", '{"a": 1.0}', '{"iteration": "2"}', "\0\0"])

@@ -149,8 +149,8 @@ class Processes:
         self._context.set_forkserver_preload(HEAVY)
         self.output = folder / "output.txt"
 
-    def start(self, given: list[str], save_event: int | None = None) -> Any:
-        process = self._context.Process(target=run_command, args=(given, self.output, save_event))
+    def start(self, given: list[str], save_event: int | None = None, output: Path | None = None) -> Any:
+        process = self._context.Process(target=run_command, args=(given, output or self.output, save_event))
         process.start()
         return process
 

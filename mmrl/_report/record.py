@@ -1,6 +1,5 @@
 """A run directory as the report reads it: metrics by name, the summary, the settings."""
 
-import json
 import math
 import re
 from array import array
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.contracts import ConfigError
+from mmrl.json_files import parse_json
 
 OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
 
@@ -89,43 +89,53 @@ def read_record(run: Path) -> Record:
         name=run.resolve().name,
         metrics=metrics,
         summary=_read_summary(run / "summary.json"),
-        config=config.read_text(encoding="utf-8") if config.exists() else None,
+        config=_read_text(config) if config.exists() else None,
     )
 
 
-def read_object(path: Path, text: str, place: str = "") -> dict[str, Any]:
-    """The JSON object in `text`; raises ConfigError that names the file."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{path}{place} is not JSON: {error}") from error
+def read_object(path: Path, content: bytes, place: str = "") -> dict[str, Any]:
+    """The JSON object in `content`; raises ConfigError that names the file."""
+    value = parse_json(content, f"{path}{place}")
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}{place} must hold a JSON object, got {type(value).__name__}")
+        raise ConfigError(f"{path}{place} is damaged: it must hold a JSON object, got {type(value).__name__}")
     return value
 
 
+def read_bytes(path: Path) -> bytes:
+    """The content of a file of a run; raises ConfigError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is damaged: it is no text in UTF-8 ({error})") from error
+
+
 def _read_summary(path: Path) -> dict[str, Any]:
-    return read_object(path, path.read_text(encoding="utf-8")) if path.exists() else {}
+    return read_object(path, read_bytes(path)) if path.exists() else {}
 
 
 def _read_metrics(path: Path) -> dict[str, Series]:
     metrics: dict[str, Series] = {}
-    if not path.exists():
-        return metrics
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            if not line.endswith("\n") and not line.rstrip().endswith("}"):
-                break  # the process was killed while it wrote its last line
-            _add_line(metrics, path, number, read_object(path, line, f" line {number}"))
+    lines = read_bytes(path).splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if not line.endswith(b"\n") and not line.rstrip().endswith(b"}"):
+            break  # the process was killed while it wrote its last line
+        _add_line(metrics, path, number, read_object(path, line, f", line {number}"))
     return metrics
 
 
 def _add_line(metrics: dict[str, Series], path: Path, number: int, line: dict[str, Any]) -> None:
     iteration = line.pop("iteration", None)
-    if not isinstance(iteration, int):
-        raise ConfigError(f"{path} line {number} needs a whole number 'iteration', got {iteration!r}")
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration < 2**53:
+        raise ConfigError(f"{path}, line {number} is damaged: no 'iteration' of 0 or more, got {iteration!r:.80}")
     for name, value in line.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             continue

@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from mmrl._report.record import read_object
+from mmrl._report.record import read_bytes, read_object
 from mmrl.contracts import ConfigError
 
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
@@ -109,13 +109,13 @@ def is_tiny(picture: Image.Image) -> bool:
 
 
 def _is_saved(found: Path) -> bool:
-    return found.parent.name.isdigit()
+    return found.parent.name.isdecimal()
 
 
 def _read_snapshot(iteration: int, path: Path) -> Snapshot:
-    entries = read_object(path, path.read_text(encoding="utf-8")).get("samples")
+    entries = read_object(path, read_bytes(path)).get("samples")
     if not isinstance(entries, list):
-        raise ConfigError(f"{path} needs a list 'samples', got {type(entries).__name__}")
+        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
     return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
 
 
@@ -128,6 +128,8 @@ def _read_sample(path: Path, entry: Any) -> Sample:
         raise ConfigError(f"{path}: a sample needs a text 'prompt' and a whole number 'seed', got {entry!r:.200}")
     file, text, scores = entry.get("file"), entry.get("text"), entry.get("scores") or {}
     num_images = entry.get("num_images")
+    if not isinstance(scores, dict):
+        raise ConfigError(f"{path}: 'scores' of a sample must be an object, got {scores!r:.200}")
     if file is not None and (not isinstance(file, str) or Path(file).name != file):
         raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
     return Sample(

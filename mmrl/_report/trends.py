@@ -7,10 +7,10 @@ from html import escape
 from itertools import product
 from statistics import fmean
 
-import yaml
-
 from mmrl._report.record import Record
 from mmrl._report.words import number
+from mmrl.errors import ConfigError
+from mmrl.yaml_text import parse_yaml
 
 FEWEST = 8  # iterations below which no trend is told
 SURE = 3.3  # standard deviations of Spearman's rho without a trend: about one in a thousand
@@ -78,8 +78,8 @@ def rank_correlation(values: Sequence[float]) -> float:
 def _negative(config: str | None) -> set[str]:
     """Names of rewards that are to be lowered."""
     try:
-        settings = yaml.safe_load(config or "")
-    except yaml.YAMLError:
+        settings = parse_yaml(config or "", "config.yaml")
+    except ConfigError:
         return set()
     rewards = settings.get("rewards") if isinstance(settings, dict) else None
     found = set()

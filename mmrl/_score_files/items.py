@@ -1,6 +1,5 @@
 """The outputs in a folder or a file, with the prompts that they answer."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from mmrl.data import Prompt
 from mmrl.datasets import load_dataset_prompts
 from mmrl.demands import Demands
 from mmrl.errors import ConfigError
+from mmrl.json_files import read_json
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 VIDEOS = (".mp4", ".webm", ".mov", ".mkv", ".avi")
@@ -107,13 +107,13 @@ def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
 
 
 def _of_run(path: Path, reading: Reading) -> Iterator[Item]:
+    found = read_json(path / "samples.json")
     try:
-        found = json.loads((path / "samples.json").read_text(encoding="utf-8"))
         for number, sample in enumerate(found["samples"]):
             yield _sample(path, number, sample, is_text=found["kind"] == "text")
     except KeyError as error:
         raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: it lacks {error}") from error
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: {error}") from error
 
 
