@@ -86,7 +86,7 @@ class OptimizerSettings(Settings):
     """AdamW, Adam or SGD of torch; `adamw8bit` of bitsandbytes. Schedules count iterations."""
 
     name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 3e-4  # what is larger overflows inside of torch
+    learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4  # what is larger overflows inside of torch
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0

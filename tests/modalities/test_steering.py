@@ -188,7 +188,8 @@ def test_what_cannot_be_steered_is_refused() -> None:
     with pytest.raises(ConfigError, match="proposal draws tokens"):
         BestOfN(Smooth(), build("samplers", {"name": "autoregressive", "max_tokens": 4}))
     shared = build("samplers", {"name": "ddim", "num_steps": 4, "share_noise": True})
-    for sampler in (BestOfN(Smooth(), shared), SVDD(Smooth(), build("samplers", {"name": "tempflow", "num_steps": 4}))):
+    fans = build("samplers", {"name": "tempflow", "num_steps": 4, "compare": "prompt"})
+    for sampler in (BestOfN(Smooth(), shared), SVDD(Smooth(), fans)):
         with pytest.raises(ConfigError, match="proposal must draw each sample alone"):
             sampler.plan(random_flow(), KEYS[0], 4)
     still = build("samplers", {"name": "ode", "num_steps": 4})
