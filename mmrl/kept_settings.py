@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 # sections and settings; all else decides the numbers
-MAY_CHANGE = ("iterations", "max_seconds", "checkpoint", "trackers", "sharding")
+MAY_CHANGE = (
+    "iterations",
+    "max_seconds",
+    "checkpoint",
+    "trackers",
+    "sharding",
+    *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
+)
 NAMED = 20  # differences in one message at most
 _MISSING = object()
 
@@ -33,6 +40,21 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             found.append(f"{key}: {_said(old)} before, {_said(new)} now")
     more = len(found) - NAMED
     return [*found[:NAMED], f"and {more} more"] if more > 0 else found
+
+
+def value_at(tree: Any, key: str) -> Any:
+    """Returns the value of a full key, such as `checkpoint.keep`; None where there is none."""
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def put_at(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the value of a full key in place; the sections above it must be there."""
+    *above, last = key.split(".")
+    for part in above:
+        tree = tree[part]
+    tree[last] = value
 
 
 def _flatten(prefix: str, value: Any, found: dict[str, Any]) -> None:

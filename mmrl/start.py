@@ -10,7 +10,7 @@ from mmrl import checkpoint_files
 from mmrl.config import RunConfig, check_config, dump_yaml, load_config, read_yaml, to_yaml
 from mmrl.durable import replace_file
 from mmrl.errors import ConfigError
-from mmrl.kept_settings import MAY_CHANGE, differences, kept_settings, may_change
+from mmrl.kept_settings import MAY_CHANGE, differences, kept_settings, may_change, put_at, value_at
 from mmrl.manifest import DamagedError
 from mmrl.run_lock import LOCK, RunLock
 
@@ -64,11 +64,12 @@ def update_config(folder: Path, config: RunConfig) -> None:
     """Writes what a resumed run changed into its config.yaml, whole or not at all; the rest of it stays as it is."""
     path = folder / "config.yaml"
     tree = read_yaml(path)
-    before = check_config(tree)
-    settings = config.model_dump(mode="json")
-    changed = [key for key in MAY_CHANGE if getattr(before, key) != getattr(config, key)]
+    before, now = (one.model_dump(mode="json") for one in (check_config(tree), config))
+    changed = [key for key in MAY_CHANGE if value_at(before, key) != value_at(now, key)]
+    for key in changed:
+        put_at(tree, key, value_at(now, key))
     if changed:
-        replace_file(path, dump_yaml(tree | {key: settings[key] for key in changed}).encode())
+        replace_file(path, dump_yaml(tree).encode())
 
 
 def forget(folder: Path) -> None:
@@ -107,7 +108,13 @@ def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True)
             with suppress(DamagedError):  # training sets it aside, and goes on from the one before
                 refuse_edits(folder, saved[iteration])
                 break
-        return check_config(read_yaml(path), overrides)
+        tree = read_yaml(path)
+        for override in overrides:
+            if override.strip().startswith("modality.engine.") and value_at(tree, "modality.engine") is None:
+                raise ConfigError(
+                    f"the run has no modality.engine whose settings could be overridden, got {override!r}"
+                )
+        return check_config(tree, overrides)
     except ConfigError:
         if is_main:
             lock.give_back()
@@ -123,7 +130,11 @@ def refuse_edits(folder: Path, path: Path, may_differ: tuple[str, ...] = ()) -> 
     before, now = checkpoint_files.read_state(path).get("settings"), kept_settings(read_yaml(folder / "config.yaml"))
     if not isinstance(before, Mapping):
         return
-    before, now = ({k: v for k, v in one.items() if not k.startswith(may_differ)} for one in (before, now))
+    # what may change now may be kept in a checkpoint of before it might
+    before, now = (
+        {key: value for key, value in one.items() if not key.startswith(may_differ) and not may_change(key)}
+        for one in (before, now)
+    )
     if found := differences(before, now):
         what = f"{folder / 'config.yaml'} is not what the checkpoint {path.name} was trained with"
         allowed = f"only {', '.join(MAY_CHANGE)} may change"

@@ -1,7 +1,9 @@
-"""JSON over HTTP to a server that may be down, slow or wrong: bounded retries of connections, errors that help."""
+"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for a request, errors that help."""
 
 import http.client
 import json
+import math
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,7 @@ from urllib.parse import urlsplit
 from mmrl.contracts import ConfigError, RunError
 
 MAX_ANSWER = 2**28  # bytes of one answer; a longer one is no answer to anything asked here
+_CONNECTING = 10.0  # seconds that one try of a connection may take
 _SHOWN = 600  # characters of a server's own words in an error
 
 
@@ -26,8 +29,8 @@ class JsonServer:
     """A server at `url` (http://host:port), one connection per request.
 
     A connection that is refused or that breaks before anything was sent is tried again `retries` times, after 0.5, 1,
-    2 ... seconds, 8 at most; nothing else is: a request that was heard may be at work. A server that says nothing for
-    `timeout_seconds` is an error.
+    2 ... seconds, 8 at most; nothing else is: a request that was heard may be at work. From when the connection stands,
+    the request must be sent and the whole answer be there within `timeout_seconds`, however busily the server talks.
     """
 
     url: str
@@ -60,7 +63,7 @@ class JsonServer:
             content = answer.read(MAX_ANSWER + 1)
         except TimeoutError as error:
             raise RunError(
-                f"{self.url}{path} said nothing for {self.timeout_seconds:g} seconds; see its log, or raise "
+                f"{self.url}{path} gave no whole answer within {self.timeout_seconds:g} seconds; see its log, or raise "
                 "engine.timeout_seconds"
             ) from error
         except (OSError, http.client.HTTPException) as error:
@@ -79,7 +82,7 @@ class JsonServer:
         parts = urlsplit(self.url)
         assert parts.hostname is not None, "checked when it was made"
         for attempt in range(self.retries + 1):
-            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_seconds)
+            connection = _Connection(parts.hostname, parts.port, self.timeout_seconds)
             try:
                 connection.connect()
                 return connection
@@ -101,6 +104,40 @@ class JsonServer:
             return json.loads(content) if kind == "application/json" else content.decode()
         except (ValueError, RecursionError) as error:
             raise RunError(f"{self.url}{path} answered with what is no JSON: {error}") from error
+
+
+class _Socket(socket.socket):
+    """A socket whose sends and receives all end at one moment; a timeout of Python's is for each of them anew."""
+
+    deadline = math.inf  # of time.monotonic()
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self._limit()
+        return super().recv_into(*args, **kwargs)
+
+    def sendall(self, *args: Any, **kwargs: Any) -> None:
+        self._limit()
+        super().sendall(*args, **kwargs)
+
+    def _limit(self) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline is over")
+        self.settimeout(left)
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection over which all must have been said `seconds` after it was made."""
+
+    def __init__(self, host: str, port: int | None, seconds: float) -> None:
+        super().__init__(host, port, timeout=min(seconds, _CONNECTING))
+        self._seconds = seconds
+
+    def connect(self) -> None:
+        super().connect()
+        made = _Socket(fileno=self.sock.detach())
+        made.deadline = time.monotonic() + self._seconds
+        self.sock = made
 
 
 def _own_words(content: bytes) -> str:

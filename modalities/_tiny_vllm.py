@@ -4,7 +4,7 @@ import atexit
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mmrl.media import StoredPicture
 from mmrl.modalities._answers import Drawn, Ending, uniforms
+from mmrl.modalities._chunked import Head
 from mmrl.modalities._data_urls import content_of
 from mmrl.modalities._distribution import Shaping
 from mmrl.modalities._inputs import EncodedPrompt
@@ -44,10 +45,15 @@ class TinyVllm:
 
     model: Path
     pixels: tuple[int | None, int | None]  # bounds of an image's area, which a real server is started with
+    has_scale_out: bool = True  # --enable-scale-out
+    adapts_tower: bool = True  # --enable-tower-connector-lora
     adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
     _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
     _policy: Any = field(default=None, init=False)
     _active: str = field(default="", init=False)  # what the network in memory is: the model, or one of the adapters
+    _encoded: set[tuple[str, str]] = field(default_factory=set, init=False)  # images that the worker keeps
+    _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler thinks it keeps
+    _is_dead: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def answer(self, method: str, path: str, body: Any) -> Any:
@@ -59,6 +65,7 @@ class TinyVllm:
             ("POST", "/v1/unload_lora_adapter"): self._unload_adapter,
             ("POST", "/collective_rpc"): self._reload,
             ("POST", "/reset_prefix_cache"): lambda _: {"success": True},
+            ("POST", "/reset_encoder_cache"): self._reset_encoder_cache,
         }
         if (method, path) not in routes:
             raise _Wrong(404, "Not Found")
@@ -79,6 +86,8 @@ class TinyVllm:
         self._policy.prepare(Placement(torch.device("cpu"), torch.float32))
         if name in self.adapters:
             self._network.load_adapter(self.adapters[name])
+            if not self.adapts_tower:
+                _drop_tower(self._network)
         self._active = name
 
     @property
@@ -113,18 +122,34 @@ class TinyVllm:
             raise _Wrong(400, f"no method {body['method']!r}")
         self._weights, self._active = Path(body["kwargs"]["weights_path"]), ""
         self._activate(str(self.model))
+        self._encoded.clear()
         return {"results": [None]}
+
+    def _reset_encoder_cache(self, _: Any) -> None:
+        self._encoded.clear()
+        self._counted.clear()
 
     def _generate(self, body: Any) -> Any:
         images = [part["url"] for part in body.pop("content_parts", []) if part["type"] == "image_url"]
         _check(body, _REQUEST)
         parameters = body["sampling_params"]
         _check(parameters, _PARAMETERS)
+        if not self.has_scale_out:
+            raise _Wrong(403, "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out.")
         name = body["model"]
         self._activate(name)
+        self._keep({(name if name in self.adapters and self.adapts_tower else "", image) for image in images})
         prompt = self._read(body["token_ids"], images)
         drawn = self._draw(prompt, parameters)
         return _response(name, prompt.tokens, drawn)
+
+    def _keep(self, images: set[tuple[str, str]]) -> None:
+        """Images are encoded once, as long as the scheduler and the worker agree on which ones were."""
+        self._is_dead = self._is_dead or bool(images & self._counted - self._encoded)
+        if self._is_dead:
+            raise _Wrong(500, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        self._encoded |= images
+        self._counted |= images
 
     def _read(self, tokens: Sequence[int], images: Sequence[str]) -> EncodedPrompt:
         """The prompt as the model's processor makes it of the text behind the tokens."""
@@ -141,15 +166,33 @@ class TinyVllm:
 
     def _draw(self, prompt: EncodedPrompt, parameters: Mapping[str, Any]) -> Drawn:
         policy, budget = self._policy, parameters["max_tokens"]
-        banned = tuple(int(token) for token, bias in parameters["logit_bias"].items() if bias == BANNED_BIAS)
-        top_k = parameters["top_k"] or None
-        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, parameters["min_p"], banned)
+        biases = {int(token): bias for token, bias in parameters["logit_bias"].items()}
+        banned = tuple(token for token, bias in biases.items() if bias == BANNED_BIAS)
+        head = _biased(policy.head, biases)
+        top_k, min_p = parameters["top_k"] or None, parameters["min_p"]
+        if top_k == 1:  # all that are equally likely stay
+            top_k, min_p = None, 1.0
+        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
         ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
         first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
         with policy.running():
-            drawn = Writer(policy.backbone, policy.head, shaping, ending, 1).answers([prompt], first, uniform)
+            drawn = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
         assert drawn is not None, "there is a prompt"
         return drawn
+
+
+def _biased(head: Head, biases: Mapping[int, float]) -> Head:
+    """The same with biases of tokens that are to be drawn; banned ones are taken out otherwise."""
+    bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.clone()
+    for token, value in biases.items():
+        bias[token] += max(0.0, value)
+    return replace(head, bias=bias)
+
+
+def _drop_tower(network: Any) -> None:
+    for name, parameter in network.named_parameters():
+        if ".visual." in name and "lora_B" in name:
+            parameter.zero_()
 
 
 def _response(model: str, prompt: Tensor, drawn: Drawn) -> dict[str, Any]:
@@ -201,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             said = {"error": {"message": str(wrong), "type": "BadRequestError", "param": None, "code": status}}
         except (KeyError, ValueError, TypeError) as error:
             status, said = 400, {"error": {"message": f"{type(error).__name__}: {error}", "code": 400}}
-        content = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+        content = b"" if said is None else said.encode() if isinstance(said, str) else json.dumps(said).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
         self.send_header("Content-Length", str(len(content)))

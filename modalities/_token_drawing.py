@@ -1,7 +1,9 @@
 """What policies that answer in tokens draw: groups of answers by plan, and trees of them."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,8 +14,9 @@ from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.modalities._answers import Drawn, Ending, uniforms
+from mmrl.modalities._backbone import Answers
 from mmrl.modalities._company import FILLER, Company
-from mmrl.modalities._distribution import Shaping
+from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._forks import grow
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._pieces import Pieces
@@ -21,7 +24,8 @@ from mmrl.modalities._questions import question_of
 from mmrl.modalities._token_model import TokenModel
 from mmrl.modalities._token_trace import TokenTrace, answer_block, count_draws, count_stretches
 from mmrl.modalities._vllm import Vllm, VllmEngine
-from mmrl.modalities._vllm_protocol import Sampling
+from mmrl.modalities._vllm_protocol import Question, Sampling
+from mmrl.modalities._vllm_tower import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
 from mmrl.modalities._writer import Writer
 from mmrl.plans import PROMPT_READS, AnswerPlan
 
@@ -35,6 +39,7 @@ class TokenDrawer(TokenModel):
     engine: Vllm | None = None
     num_calls: int = field(default=0, init=False, repr=False)  # answers, or stretches of trees, drawn or evaluated
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
+    _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as images were asked about
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _company: Company | None = field(default=None, init=False, repr=False)
 
@@ -128,12 +133,39 @@ class TokenDrawer(TokenModel):
         own = [seed for seed in seeds if seed is not None]
         if len(own) < len(seeds):
             raise ConfigError("sampler.greedy: modality.engine draws no greedy answer; leave one of the two out")
-        self._service = self._service or VllmEngine(engine)
-        self._service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        service = self._service = self._service or VllmEngine(engine, len(self.head.weight))
         shaping = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
         sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
-        return self._service.draw(questions, prompt_of.tolist(), own, sampling)
+        shown = next((number for number, question in enumerate(questions) if question.images), None)
+        if shown is not None and not self._is_tower_served:
+            check_tower(self.adapted_tower, partial(self._tried, service, questions[shown], encoded[shown]))
+            self._is_tower_served = True
+        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        return service.draw(questions, prompt_of.tolist(), own, sampling)
+
+    def _tried(self, service: VllmEngine, question: Question, encoded: EncodedPrompt) -> Trial:
+        """Some answers of the server to a question, by the weights that are in place now."""
+        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        sampling = Sampling(1.0, 1.0, None, 0.0, TRIED_TOKENS, (), self.end_tokens, self.banned)
+        drawn = service.draw([question], [0] * TRIED_ANSWERS, range(TRIED_ANSWERS), sampling)
+        device = self.backbone.device
+        tokens, length = drawn.tokens.to(device), drawn.length.to(device)
+        answers = Answers(torch.zeros_like(length), tokens, length)
+        shaping = Shaping(1.0, banned=self.banned)
+        said = drawn.log_prob.to(device)[answers.is_token]
+        return Trial(said, lambda: self.log_probs([encoded], answers, shaping)[0])
+
+    @property
+    def adapted_tower(self) -> Sequence[Tensor]:
+        """The adapter's trained tensors in what turns images into tokens."""
+        return ()
+
+    @abstractmethod
+    def log_probs(
+        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [N] of the N tokens of the answers."""
 
     def _grown(self, prompts: Sequence[Prompt], plans: Sequence[AnswerTree], keys: Sequence[GroupKey]) -> Rollout:
         """The same where a group is a tree: its leaves, next to each other."""

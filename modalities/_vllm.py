@@ -4,9 +4,9 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Literal, Self
 from uuid import uuid4
 from weakref import finalize
@@ -20,7 +20,8 @@ from mmrl.modalities._distribution import Support
 from mmrl.modalities._fingerprint import fingerprint
 from mmrl.modalities._http import JsonServer, Refused
 from mmrl.modalities._inputs import pad_rows
-from mmrl.modalities._vllm_protocol import Answer, Question, Sampling, answer_of, body_of
+from mmrl.modalities._vllm_folder import temporary_folder
+from mmrl.modalities._vllm_protocol import LARGEST_BIAS, Answer, Question, Sampling, answer_of, body_of
 
 log = logging.getLogger(__name__)
 GENERATE = "/inference/v1/generate"
@@ -31,7 +32,7 @@ class Vllm:
     """A `vllm serve` of the run's model at `url`; `docs/engines.md` says how to start it.
 
     Weights are handed over through `folder`, which the server must see under the same path; None: a temporary folder of
-    this machine. `concurrency` answers are asked for at once. `timeout_seconds`: how long the server may say nothing;
+    this machine. `concurrency` answers are asked for at once. `timeout_seconds`: how long a request may take in all;
     `retries`: how often a refused connection is tried again.
     """
 
@@ -69,16 +70,19 @@ class VllmEngine:
     """The server as a policy uses it: it follows the policy's weights and draws answers."""
 
     settings: Vllm
+    num_tokens: int  # of the model's vocabulary
     _server: JsonServer = field(init=False, repr=False)
     _model: str = field(default="", init=False, repr=False)  # what requests ask for: the model, or the present adapter
-    _has_adapter: bool = field(default=False, init=False, repr=False)
     _weights: tuple[int, ...] | None = field(default=None, init=False, repr=False)  # as the server has them
     _num_syncs: int = field(default=0, init=False, repr=False)
     _name: str = field(default_factory=lambda: f"mmrl-{uuid4().hex[:12]}", init=False, repr=False)  # of this process
-    _own_folder: Path | None = field(default=None, init=False, repr=False)
+    _folders: list[Path] = field(default_factory=list, init=False, repr=False)  # of weights, the newest last
+    _adapters: list[str] = field(default_factory=list, init=False, repr=False)  # that the server has of this run
 
     def __post_init__(self) -> None:
         self._server = self.settings.server()
+        goodbye = replace(self._server, timeout_seconds=min(self.settings.timeout_seconds, 10.0), retries=0)
+        finalize(self, _clear, goodbye, self._adapters, self._folders)
 
     def draw(
         self, questions: Sequence[Question], prompt_of: Sequence[int], seeds: Sequence[int], sampling: Sampling
@@ -92,7 +96,7 @@ class VllmEngine:
         def ask(number: int) -> Answer:
             question = questions[prompt_of[number]]
             said = self._server.post(GENERATE, body_of(self._model, question, sampling, seeds[number]))
-            return answer_of(said, question, sampling)
+            return answer_of(said, question, sampling, self.num_tokens)
 
         pool = ThreadPoolExecutor(min(self.settings.concurrency, len(seeds)))
         try:
@@ -115,56 +119,64 @@ class VllmEngine:
         if now == self._weights:
             return
         self._weights = None  # unknown if this fails
-        folder = self._folder() / f"{self._name}-{self._num_syncs}"
-        before = self._folder() / f"{self._name}-{self._num_syncs - 1}"
-        folder.mkdir(parents=True)
-        export(folder)
-        if (folder / "adapter_config.json").is_file():
-            self._load_adapter(folder)
+        name = f"{self._name}-{self._num_syncs}"
+        self._num_syncs += 1  # of a failed sync as well: the server may have heard half of it under its name
+        self._folders.append(self._folder() / name)
+        self._folders[-1].mkdir(parents=True)
+        export(self._folders[-1])
+        if (self._folders[-1] / "adapter_config.json").is_file():
+            self._load_adapter(name, self._folders[-1])
         else:
-            self._reload(folder)
-        if before.is_dir():
-            shutil.rmtree(before)
-        self._num_syncs += 1
+            self._reload(self._folders[-1])
+        while len(self._folders) > 1:
+            shutil.rmtree(self._folders.pop(0))
         self._weights = now
         log.info("the vLLM server at %s has the weights of sync %d", self.settings.url, self._num_syncs)
 
     def _folder(self) -> Path:
         if self.settings.folder is not None:
             return Path(self.settings.folder).expanduser().absolute()
-        if self._own_folder is None:
-            self._own_folder = Path(mkdtemp(prefix="mmrl-weights-"))
-            finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)
-        return self._own_folder
+        return temporary_folder()
 
     def _base_model(self) -> str:
         said = self._server.get("/v1/models")
-        cards = said.get("data", []) if isinstance(said, dict) else []
+        cards = said.get("data") if isinstance(said, dict) else None
+        cards = cards if isinstance(cards, list) else []
         names = [card.get("id") for card in cards if isinstance(card, dict) and card.get("parent") is None]
         if not names or not isinstance(names[0], str):
             raise ConfigError(f"engine.url: {self.settings.url}/v1/models names no model; is it a vLLM server?")
         return names[0]
 
     def _check_log_probs(self, token: int) -> None:
-        """Of one token that may be drawn, the processed log-prob is 0 and the raw one is not."""
-        question = Question((token,), (token,), ())
-        sampling = Sampling(1.0, 1.0, 1, 0.0, 1, (), (), ())
-        try:
-            said = self._server.post(GENERATE, body_of(self._model, question, sampling, seed=0))
-        except Refused as error:
-            if error.status != 404:
-                raise
-            raise ConfigError(f"engine.url: {error}; {GENERATE} is there from vLLM 0.32 on") from error
-        (log_prob,) = answer_of(said, question, sampling).log_probs
-        if log_prob < -1e-3:
-            raise ConfigError(
-                "engine: the vLLM server gives log-probs of another distribution than the one that it draws from; "
-                "start it with --logprobs-mode processed_logprobs"
-            )
+        """Of a token that a bias makes the only one to be drawn, the processed log-prob is 0.
 
-    def _load_adapter(self, folder: Path) -> None:
+        Raw ones cannot be near 0 for two tokens at one place, so two are tried. (With `top_k` alone, equally likely
+        tokens would all stay, and bfloat16 makes many so.)
+        """
+        question, sampling = Question((token,), (token,), ()), Sampling(1.0, 1.0, 1, 0.0, 1, (), (), ())
+        for only in (token, 1 if token == 0 else 0):
+            body = body_of(self._model, question, sampling, seed=0)
+            body["sampling_params"]["logit_bias"] = {str(only): LARGEST_BIAS}
+            try:
+                said = self._server.post(GENERATE, body)
+            except Refused as error:
+                hints = {403: "start it with --enable-scale-out", 404: f"{GENERATE} is there from vLLM 0.32 on"}
+                if error.status not in hints:
+                    raise
+                raise ConfigError(f"engine: the vLLM server draws nothing: {error}; {hints[error.status]}") from error
+            answer = answer_of(said, question, sampling, self.num_tokens)
+            if answer.tokens != [only]:
+                raise RunError(
+                    f"engine: the vLLM server drew token {answer.tokens[0]} for {only}; it ignores logit_bias"
+                )
+            if answer.log_probs[0] < -1e-3:
+                raise ConfigError(
+                    "engine: the vLLM server gives log-probs of another distribution than the one that it draws from; "
+                    "start it with --logprobs-mode processed_logprobs"
+                )
+
+    def _load_adapter(self, name: str, folder: Path) -> None:
         """Under a new name, so that nothing that was cached for the one before is used again."""
-        name = f"{self._name}-{self._num_syncs}"
         try:
             self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         except Refused as error:
@@ -173,9 +185,10 @@ class VllmEngine:
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank of at least this run's rank, "
                 "and let it see engine.folder under the same path"
             ) from error
-        if self._has_adapter:
-            self._server.post("/v1/unload_lora_adapter", {"lora_name": self._model})
-        self._model, self._has_adapter = name, True
+        self._model = name
+        self._adapters.append(name)
+        while len(self._adapters) > 1:
+            _unload(self._server, self._adapters.pop(0))
 
     def _reload(self, folder: Path) -> None:
         """The whole model from its folder; what was cached of the weights before is thrown away."""
@@ -188,6 +201,8 @@ class VllmEngine:
                 )
         try:
             self._server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+            # the reload empties the worker's cache of encoded images, on which the scheduler would still count
+            self._server.post("/reset_encoder_cache", {})
             said = self._server.post("/reset_prefix_cache", {})
         except Refused as error:
             raise ConfigError(
@@ -196,6 +211,19 @@ class VllmEngine:
             ) from error
         if isinstance(said, dict) and said.get("success") is False:
             raise RunError("engine: the vLLM server keeps its prefix cache of the weights before: it is at other work")
+
+
+def _unload(server: JsonServer, adapter: str) -> None:
+    server.post("/v1/unload_lora_adapter", {"lora_name": adapter})
+
+
+def _clear(server: JsonServer, adapters: Sequence[str], folders: Sequence[Path]) -> None:
+    """Takes away what a run leaves, as far as the server still answers."""
+    for adapter in adapters:
+        with suppress(ConfigError, RunError):
+            _unload(server, adapter)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _drawn(answers: Sequence[Answer], sampling: Sampling) -> Drawn:

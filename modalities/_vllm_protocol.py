@@ -1,13 +1,13 @@
 """vLLM's "tokens in, tokens out" protocol (`/inference/v1/generate`): requests, and answers checked field by field."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmrl.contracts import ConfigError, RunError
 
-BANNED_BIAS = -100.0  # the largest that OpenAI's protocol allows; exp(-100) of a draw is none
+LARGEST_BIAS = 100.0  # that OpenAI's protocol allows
+BANNED_BIAS = -LARGEST_BIAS  # exp(-100) of a draw is none
 COLDEST = 0.01  # vLLM takes a lower temperature above 0 for this one
 
 
@@ -79,8 +79,8 @@ def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> di
     return body
 
 
-def answer_of(said: Any, question: Question, sampling: Sampling) -> Answer:
-    """The answer in the server's JSON.
+def answer_of(said: Any, question: Question, sampling: Sampling, num_tokens: int) -> Answer:
+    """The answer in the server's JSON, by a model with a vocabulary of `num_tokens`.
 
     Raises ConfigError where the server read another prompt than we train on, RunError for everything that an answer
     lacks or that it may not hold.
@@ -92,31 +92,48 @@ def answer_of(said: Any, question: Question, sampling: Sampling) -> Answer:
     choice = choices[0]
     tokens, reason = _numbers(choice, "token_ids"), _field(choice, "finish_reason", str)
     if reason not in ("stop", "length"):
-        raise RunError(f"engine: the vLLM server ended an answer with {reason!r}; see its log")
+        raise RunError(f"engine: the vLLM server ended an answer with {_shown(reason)}; see its log")
     if not 1 <= len(tokens) <= sampling.max_tokens:
         raise RunError(f"engine: an answer of {len(tokens)} tokens, where 1 to {sampling.max_tokens} were asked for")
+    if max(tokens) >= num_tokens:
+        raise RunError(
+            f"engine: the vLLM server drew token {_shown(max(tokens))}, and the model has {num_tokens}; "
+            "the server must serve the model of this run"
+        )
     if banned := set(tokens) & set(sampling.banned):
         raise RunError(f"engine: the vLLM server drew the banned token {min(banned)}; it ignores logit_bias")
+    if early := set(tokens[:-1]) & set(sampling.end_tokens):
+        raise RunError(f"engine: the vLLM server drew on behind the end token {min(early)}; it ignores stop_token_ids")
     mask = choice.get("sampling_mask")
-    return Answer(tokens, _log_probs(choice, tokens), reason == "stop", None if mask is None else _mask(mask, tokens))
+    support = None if mask is None else _mask(mask, tokens, num_tokens)
+    return Answer(tokens, _log_probs(choice, tokens), reason == "stop", support)
 
 
 def _log_probs(choice: Any, tokens: Sequence[int]) -> list[float]:
     content = _field(_field(choice, "logprobs", dict), "content", list)
     if [_field(entry, "token_id", int) for entry in content] != list(tokens):
         raise RunError("engine: the vLLM server's log-probs are of other tokens than its answer")
-    found = [float(_field(entry, "logprob", (int, float))) for entry in content]
-    # -9999 stands for a log-prob that the server does not know
-    wrong = [value for value in found if not math.isfinite(value) or value > 1e-3 or value <= -9999]
+    found = [_field(entry, "logprob", (int, float)) for entry in content]
+    # -9999 stands for a log-prob that the server does not know; whole numbers may be too large for a float
+    wrong = [value for value in found if not -9999 < value <= 1e-3]
     if wrong:
-        raise RunError(f"engine: the vLLM server gave {wrong[0]} for the log-prob of a token that it drew")
-    return found
+        raise RunError(f"engine: the vLLM server gave {_shown(wrong[0])} for the log-prob of a token that it drew")
+    return [float(value) for value in found]
 
 
-def _mask(mask: Any, tokens: Sequence[int]) -> list[list[int]]:
-    is_right = isinstance(mask, list) and len(mask) == len(tokens) and all(isinstance(ids, list) for ids in mask)
-    if not is_right or any(token not in ids for token, ids in zip(tokens, mask, strict=True)):
-        raise RunError("engine: the vLLM server's sampling_mask does not hold the tokens of its answer")
+def _mask(mask: Any, tokens: Sequence[int], num_tokens: int) -> list[list[int]]:
+    """What each of the tokens was drawn from, ascending."""
+    if not isinstance(mask, list) or len(mask) != len(tokens) or not all(isinstance(ids, list) for ids in mask):
+        raise RunError(f"engine: the vLLM server's sampling_mask must hold a list for each of {len(tokens)} tokens")
+    for token, ids in zip(tokens, mask, strict=True):
+        _check_tokens(ids, "sampling_mask")
+        if token not in ids:
+            raise RunError("engine: the vLLM server's sampling_mask does not hold the tokens of its answer")
+        if max(ids) >= num_tokens or len(set(ids)) < len(ids):
+            raise RunError(
+                "engine: the vLLM server's sampling_mask must hold each token once, and only those of the model "
+                f"(it has {num_tokens}), got {_shown(ids)}"
+            )
     return [sorted(ids) for ids in mask]
 
 
@@ -151,7 +168,15 @@ def _field(holder: Any, name: str, kind: type | tuple[type, ...]) -> Any:
 
 def _numbers(holder: Any, name: str) -> list[int]:
     values: list[int] = _field(holder, name, list)
+    _check_tokens(values, name)
+    return values
+
+
+def _check_tokens(values: Sequence[Any], name: str) -> None:
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise RunError(f"engine: {name} of the vLLM server's answer must hold token numbers, got {value!r}")
-    return values
+            raise RunError(f"engine: {name} of the vLLM server's answer must hold token numbers, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.80}"

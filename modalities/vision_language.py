@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mmrl.contracts import ConfigError, Placement
 from mmrl.coordinates import Convention
@@ -192,6 +192,13 @@ class VisionLanguage(TokenPolicy):
     def weights(self) -> Weights:
         assert self._weights is not None, "prepare() comes first"
         return self._weights
+
+    @property
+    def adapted_tower(self) -> Sequence[Tensor]:
+        if self.lora is None:
+            return ()
+        language, trained = _language_name(self._model), self.weights.parameters
+        return [tensor for name, tensor in trained.items() if _is_vision(name.removeprefix("model."), language)]
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}

@@ -136,6 +136,63 @@ def test_what_may_change_may_be_edited_or_overridden_and_the_rest_of_the_file_st
     assert path.read_bytes() == unchanged
 
 
+@pytest.fixture
+def served(run: Path) -> Path:
+    """A run whose checkpoint was trained with answers of a server, which its config.yaml names."""
+    tree = read_yaml(run / "config.yaml")
+    engine = {"name": "vllm", "url": "http://127.0.0.1:8000", "concurrency": 4}
+    tree["modality"] = {"name": "gui", "model": "lab:screens", "dialect": "plain", "engine": engine}
+    (run / "config.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    of_older_settings(run, kept_settings(tree))
+    return run
+
+
+MOVED = {"url": "http://10.0.0.7:9000", "retries": 40, "timeout_seconds": 60.0}
+
+
+def test_a_run_goes_on_with_a_server_that_moved_and_its_config_says_where(served: Path) -> None:
+    before = read_yaml(served / "config.yaml")
+    config = start.resumed_run(served, [f"modality.engine.{name}={value}" for name, value in MOVED.items()])
+    engine = before["modality"]["engine"] | MOVED
+    assert config.modality["engine"] == engine
+    start.update_config(served, config)
+    assert read_yaml(served / "config.yaml") == before | {"modality": before["modality"] | {"engine": engine}}
+    start.refuse_edits(served, served / "checkpoints/000002")
+
+
+def test_the_address_of_a_server_may_be_edited_whether_or_not_the_checkpoint_kept_it(served: Path) -> None:
+    path = served / "config.yaml"
+    tree = read_yaml(path)
+    for kept in (
+        {},
+        {"modality.engine.url": tree["modality"]["engine"]["url"]},
+    ):  # the second as an older mmrl wrote it
+        of_older_settings(served, kept_settings(tree) | kept)
+        moved = tree | {"modality": tree["modality"] | {"engine": tree["modality"]["engine"] | MOVED}}
+        path.write_text(yaml.safe_dump(moved))
+        assert start.resumed_run(served, []).modality["engine"]["url"] == MOVED["url"]
+
+
+@pytest.mark.parametrize("name, value", [("name", "other"), ("folder", "/scratch"), ("concurrency", 8)])
+def test_all_else_of_an_engine_stays(served: Path, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"may be overridden, got 'modality.engine.{name}="):
+        start.resumed_run(served, [f"modality.engine.{name}={value}"])
+    path = served / "config.yaml"
+    tree = read_yaml(path)
+    tree["modality"]["engine"][name] = value
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=rf"modality.engine.{name}: .*, {value!r} now"):
+        start.resumed_run(served, [])
+
+
+def test_a_run_without_an_engine_gets_none_on_resume(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no modality\.engine whose settings could be overridden"):
+        start.resumed_run(run, ["modality.engine.url=http://127.0.0.1:1"])
+    with pytest.raises(ConfigError, match=r"only iterations.* may be overridden, got 'modality.engine="):
+        start.resumed_run(run, ["modality.engine={name: vllm}"])
+    assert not (run / LOCK).exists()
+
+
 def test_a_run_of_before_settings_were_kept_resumes_and_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_older_settings(run, None)
     train(start.resumed_run(run, ["iterations=3"]), run, resume=True)

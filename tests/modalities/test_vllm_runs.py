@@ -10,10 +10,11 @@ import torch
 
 from mmrl.checks import check_tiny
 from mmrl.config import load_config
-from mmrl.contracts import ConfigError
+from mmrl.contracts import ConfigError, RunError
 from mmrl.data import Prompt
 from mmrl.keys import GroupKey
-from mmrl.modalities._tiny_vllm import TinyVllm
+from mmrl.modalities._lora import Lora
+from mmrl.modalities._tiny_vllm import TinyVllm, serve
 from mmrl.modalities._vllm import Vllm
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.parts import build, make_trainer
@@ -29,6 +30,11 @@ from tests.vision_twins import picture, policy, rollout, twin
 def served() -> Vllm:
     """The settings of a server of its own that runs the tiny model."""
     return Vllm(name="vllm", concurrency=4).tiny(twin("qwen2_5_vl"), (None, None))
+
+
+def started(server: TinyVllm) -> Vllm:
+    """The settings of such a server, which runs to the end of the tests."""
+    return Vllm(name="vllm", url=serve(server.answer, lambda: True), concurrency=4)
 
 
 def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]:
@@ -52,8 +58,6 @@ def test_another_engine_draws_the_same_answers(served: Vllm, shaping: dict[str, 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2, "alpha": 4}}])
 def test_the_engine_follows_the_weights_in_place(served: Vllm, settings: dict[str, Any]) -> None:
-    from mmrl.modalities._lora import Lora
-
     made = {"lora": Lora(**settings["lora"])} if settings else {}
     here, there = both(served, **made)
     for one in (here, there):
@@ -67,7 +71,47 @@ def test_the_engine_follows_the_weights_in_place(served: Vllm, settings: dict[st
         averaged = rollout(there).outputs.texts
         assert averaged == rollout(here).outputs.texts
     assert averaged != trained and rollout(there).outputs.texts == trained
-    assert there._service is not None and there._service._num_syncs == 3
+    num_trials = len(settings)  # of the adapter's part that reads images
+    assert there._service is not None and there._service._num_syncs == 3 + num_trials
+
+
+def test_a_server_without_scale_out_endpoints_is_told_to_enable_them() -> None:
+    with pytest.raises(ConfigError, match=r"HTTP 403: Scale-out .*; start it with --enable-scale-out"):
+        rollout(policy(engine=started(TinyVllm(twin("qwen2_5_vl"), (None, None), has_scale_out=False))))
+
+
+def test_a_server_is_right_where_two_tokens_are_always_equally_likely(tmp_path: Path) -> None:
+    here = policy()
+    with torch.no_grad():
+        head, end = here.head.weight, here.end_tokens[0]
+        head[:] = head[end]  # every token, the end token included, is as likely as every other
+    here.export(tmp_path)
+    there = policy(model=str(tmp_path), engine=started(TinyVllm(tmp_path, (None, None))))
+    assert rollout(there).outputs.texts
+
+
+def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_reload_emptied(served: Vllm) -> None:
+    there = policy(engine=served)
+    rollout(there)
+    assert there._service is not None
+    there._service._reload = lambda folder: there._service._server.post(  # type: ignore[method-assign, union-attr]
+        "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+    )
+    there._service._weights = None
+    for _ in range(2):
+        with pytest.raises(RunError, match="HTTP 500: EngineCore encountered an issue"):
+            rollout(there)
+
+
+def test_a_server_that_leaves_the_towers_adapter_out_is_refused_at_the_start() -> None:
+    engine = started(TinyVllm(twin("qwen2_5_vl"), (None, None), adapts_tower=False))
+    lora = Lora(rank=2, alpha=4)
+    there = policy(engine=engine, lora=lora)
+    before = {name: tensor.clone() for name, tensor in there.weights.parameters.items()}
+    with pytest.raises(ConfigError, match=r"leaves out the adapter's part .* start it with --enable-tower-connector"):
+        rollout(there)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in there.weights.parameters.items())
+    assert rollout(policy(engine=engine, lora=lora, vision="frozen")).outputs.texts
 
 
 def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
