@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import cast
 
@@ -12,7 +11,8 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
 from mmrl.data import Outputs
 from mmrl.dense import DENSE, stray, widened
-from mmrl.errors import Failure, place
+from mmrl.errors import Failure, Interruption, place
+from mmrl.patience import Patience, Workers
 from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_of
 
 
@@ -50,14 +50,16 @@ class Answer:
 
 
 @torch.no_grad()
-def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
+def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | None = None) -> Answer:
     """Asks in batches of the reward's own size, `concurrency` of them at once where it says so.
 
     A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
     the ones that it cannot judge: these, and NaN or infinity, are NaN.
     Raises ConfigError where it needs what the batch does not have, returns a wrong shape or type, or changes the
-    tensors of the batch in place: the rewards behind it would judge other samples.
+    tensors of the batch in place: the rewards behind it would judge other samples. Raises HangError where a call takes
+    longer than `patience` has.
     """
+    patience = patience or Patience()
     started, versions = time.perf_counter(), _versions(everyone.outputs)
     check_needs(name, reward, everyone)
     if everyone.num_decisions is None:
@@ -66,12 +68,13 @@ def ask(name: str, reward: Reward, everyone: RewardBatch) -> Answer:
 
     @torch.no_grad()  # which holds for a thread only
     def asked(units: list[Tensor]) -> tuple[Found, str | None]:
-        return _ask_units(name, reward, everyone, units)
+        return _ask_units(name, reward, everyone, units, patience)
 
     concurrency = getattr(reward, "concurrency", 1)
     if concurrency > 1 and len(packs) > 1:
-        with ThreadPoolExecutor(concurrency, thread_name_prefix=f"reward {name}") as pool:
-            answers = list(pool.map(asked, packs))
+        with Workers(concurrency, f"reward {name}", patience) as workers:
+            jobs = [workers.submit(asked, units) for units in packs]
+            answers = [patience.result(job) for job in jobs]
     else:
         answers = [asked(units) for units in packs]
     if changed := [key for key, version in _versions(everyone.outputs).items() if versions[key] != version]:
@@ -96,18 +99,19 @@ def _width(reward: Reward, batch: RewardBatch) -> int | None:
     return batch.is_decision.shape[1] if reward.granularity in DENSE else None
 
 
-def ask_once(name: str, reward: Reward, batch: RewardBatch) -> tuple[Found | None, str | None]:
+def ask_once(name: str, reward: Reward, batch: RewardBatch, patience: Patience) -> tuple[Found | None, str | None]:
     """One call of a reward: what it says, NaN where that is not finite; None where it raised; and the failure.
 
-    The only place that catches what a reward raises: any Exception means that it cannot judge this batch, whatever
-    library it came from, and so does an attempt to end the process. Our own two errors stay what they are; Ctrl-C ends.
+    The only place that catches what a reward raises: anything means that it cannot judge this batch, whatever library
+    it came from, an attempt to end the process too. Our own two errors stay what they are; Ctrl-C ends.
     """
     try:
-        answer = reward.score(batch)
-        ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
-    except (ConfigError, RunError):
+        with patience.call(f"reward {name!r}, asked about {len(batch)} samples,", reward):
+            answer = reward.score(batch)
+            ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
+    except (ConfigError, RunError, KeyboardInterrupt, Interruption):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return None, Failure(f"{name}: {type(error).__name__}: {error}{place(error, reward)}", error)
     width = _width(reward, batch)
     _check(name, answer, torch.float32, (len(batch),) if width is None else (len(batch), width))
@@ -152,13 +156,15 @@ def _of_decisions(
     return Found(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {said}" if bad.any() else None
 
 
-def _ask_units(name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor]) -> tuple[Found, str | None]:
+def _ask_units(
+    name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor], patience: Patience
+) -> tuple[Found, str | None]:
     """What it says of the samples of some units, in their order: asked together, and if that fails each unit alone."""
     batch = select(everyone, torch.cat(units))
-    found, failure = ask_once(name, reward, batch)
+    found, failure = ask_once(name, reward, batch, patience)
     if found is not None:
         return Found(found.values.cpu(), None if found.dense is None else found.dense.cpu()), failure
     if len(units) == 1:
         return Found.nothing(len(batch), _width(reward, batch)), failure
-    alone = [_ask_units(name, reward, everyone, [unit]) for unit in units]
+    alone = [_ask_units(name, reward, everyone, [unit], patience) for unit in units]
     return Found.join([found for found, _ in alone]), next((message for _, message in alone if message), None)

@@ -25,7 +25,8 @@ from mmrl.cli_options import (
     show,
     weights_named,
 )
-from mmrl.errors import ConfigError, RunError
+from mmrl.errors import ConfigError, Interruption, RunError
+from mmrl.last_resort import INTERRUPTED, LastResort
 from mmrl.terminal import check_arguments, guard_streams
 
 app = typer.Typer(
@@ -35,12 +36,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-INTERRUPTED = 130  # the exit code of Ctrl-C, as shells have it
 _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
 _is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
 
 
-class _Stopped(BaseException):
+class _Stopped(Interruption):
     """Ctrl-C, and what there is to say of it.
 
     Not a KeyboardInterrupt: typer ends one without a word, and Python ends the process by the signal where one passed
@@ -68,6 +68,7 @@ def train(
 ) -> None:
     """Train; stop it at any moment and go on with --resume RUN."""
     from mmrl import start
+    from mmrl.run_lock import RunLock
 
     changes = list(overrides or [])
     if resume is not None:
@@ -82,14 +83,21 @@ def train(
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
         checked, folder = start.new_run(config, changes, out, is_main=_is_main)
-    try:
-        from mmrl import run
 
-        outcome = run.train(checked, folder, resume=resume is not None, is_main=_is_main)
-    except (KeyboardInterrupt, _Stopped) as error:
-        if resume is None and _is_main:
-            start.forget(folder)
-        raise _Stopped(start.left_behind(folder)) from error
+    def leave() -> str:
+        if _is_main:
+            RunLock(folder.absolute()).give_back()
+            if resume is None:
+                start.forget(folder)
+        return start.left_behind(folder)
+
+    with LastResort(leave, is_told=_is_first_here) as last_resort:
+        try:
+            from mmrl import run
+
+            outcome = run.train(checked, folder, resume=resume is not None, is_main=_is_main, last_resort=last_resort)
+        except (KeyboardInterrupt, _Stopped) as error:
+            raise _Stopped(leave()) from error
     if _is_main:
         print(outcome)
     if not outcome.is_complete:
@@ -280,13 +288,23 @@ def main() -> NoReturn:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Ctrl-C raises _Stopped inside; while it trains, a run has a handler of its own."""
+    """Ctrl-C raises _Stopped inside, and ends the process at once where that is not enough.
+
+    While it trains, a run has a handler of its own.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # ignored under nohup, or somebody else's
         yield
         return
 
+    is_stopping = False
+
     def stop(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal is_stopping
+        if is_stopping:
+            os.write(2, b"mmrl: stopped\n" if _is_first_here else b"")
+            os._exit(INTERRUPTED)
+        is_stopping = True
         raise _Stopped
 
     signal.signal(signal.SIGINT, stop)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, fiel
 
 from mmrl.errors import ConfigError
 from mmrl.group_settings import GroupSettings, ReplaySettings
+from mmrl.patience import CALL_SECONDS
 from mmrl.plugins import check_numbers, explain, near
 from mmrl.settings import NotNegative, Positive, Settings
 from mmrl.yaml_text import NOT_YAML, parse_yaml
@@ -129,10 +130,13 @@ class AveragingSettings(Settings):
 
 
 class ScoringSettings(Settings):
-    """`overlap`: score a chunk of groups while the next is sampled. A larger share of failed samples fails the run."""
+    """`overlap`: score a chunk of groups while the next is sampled. A larger share of failed samples fails the run, and
+    so does a reward that takes longer than `call_seconds` for one call.
+    """
 
     overlap: bool = True
     max_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    call_seconds: Annotated[float, Field(gt=0, le=1e6)] = CALL_SECONDS
 
 
 class EvaluationSettings(Settings):

@@ -3,6 +3,7 @@
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,8 +16,16 @@ class RunError(RuntimeError):
     """The run failed for a reason that is not the user's input (disk full, too many failed rewards). Exit code 1."""
 
 
+class HangError(RunError):
+    """A plug-in did not answer within its time limit."""
+
+
 class DivergedError(RunError):
     """A network gave NaN or infinity where its numbers must be finite: its weights are broken, mostly by training."""
+
+
+class Interruption(BaseException):
+    """Ends what is going on, wherever that is: a signal raised it, and no plug-in."""
 
 
 class Failure(str):
@@ -43,7 +52,11 @@ def place(error: BaseException, owner: object) -> str:
 
     The user's are files that are neither ours nor of installed packages, as a function that a reward of ours calls.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    return place_in(traceback.extract_tb(error.__traceback__), owner)
+
+
+def place_in(frames: Sequence[traceback.FrameSummary], owner: object) -> str:
+    """The same of a stack, the innermost frame last."""
     own = getattr(sys.modules.get(type(owner).__module__), "__file__", None)
     theirs = [frame for frame in frames if not _is_installed(frame.filename)]
     chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])

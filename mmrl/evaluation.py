@@ -16,7 +16,7 @@ from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.episodes import num_failed
-from mmrl.errors import raised
+from mmrl.errors import HangError, raised
 from mmrl.filmstrip import filmstrip
 from mmrl.keys import GroupKey, generator
 from mmrl.score_metrics import mean_and_std
@@ -88,7 +88,7 @@ class Evaluator:
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
                 rollout = self.policy.rollout(prompts, plans, keys)
-                judgements.append(self.scorer.judge(rollout, self.iteration))
+                judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
         everyone = Judgement.join(self.engine.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
@@ -98,6 +98,12 @@ class Evaluator:
             raise RunError(words) from raised(first)
         samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
         return _result(everyone.scores, samples)
+
+    def _judged(self, rollout: Rollout) -> Judgement:
+        try:
+            return self.scorer.judge(rollout, self.iteration)
+        except HangError as error:
+            raise HangError(f"held-out evaluation: {error}") from error
 
     def _chosen(self, rollout: Rollout, scores: Scores) -> list[SavedSample]:
         """The first sample of some prompts, picked anywhere in the held-out set, the same ones each time."""

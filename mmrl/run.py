@@ -19,11 +19,13 @@ from mmrl.data import WeightsName
 from mmrl.durable import replace_file, whole_folder
 from mmrl.evaluation import Result
 from mmrl.kept_settings import kept_settings
+from mmrl.last_resort import LastResort
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
 from mmrl.report import write_report
 from mmrl.run_lock import RunLock
 from mmrl.saved_state import check_state
+from mmrl.scoring import Scorer
 from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
 from mmrl.tracking import Progress as ProgressBar
@@ -34,12 +36,19 @@ log = logging.getLogger(__name__)
 EVALUATED = ("evaluation.", "prompts.held_out", "scoring.", "modality.engine")  # what an evaluation of a run may change
 
 
-def train(config: RunConfig, folder: Path, *, resume: bool = False, is_main: bool = True) -> Outcome:
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    is_main: bool = True,
+    last_resort: LastResort | None = None,
+) -> Outcome:
     """Trains into the run directory `folder`, whose config.yaml is there already.
 
     With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
     stopped: the same metrics and the same weights, bit for bit on a CPU. `is_main`: whether this process is the one of
-    the run that writes, and holds the directory's lock.
+    the run that writes, and holds the directory's lock. `last_resort`: ends the process where something hangs in it.
 
     Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
     there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
@@ -47,14 +56,20 @@ def train(config: RunConfig, folder: Path, *, resume: bool = False, is_main: boo
     lock = RunLock(folder.absolute())
     with lock.held() if is_main else nullcontext():
         try:
-            return _train(config, folder, resume, lock.check if is_main else None)
+            return _train(config, folder, resume, lock.check if is_main else None, last_resort)
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and folder.is_dir():
                 start.forget(folder)
             raise
 
 
-def _train(config: RunConfig, folder: Path, resume: bool, check_lock: Callable[[], None] | None) -> Outcome:
+def _train(
+    config: RunConfig,
+    folder: Path,
+    resume: bool,
+    check_lock: Callable[[], None] | None,
+    last_resort: LastResort | None,
+) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
@@ -75,7 +90,10 @@ def _train(config: RunConfig, folder: Path, resume: bool, check_lock: Callable[[
             bar.say(remark)
         trainer.tracking = Tracking(metrics, watchers, bar)
     settings = config.model_dump(mode="json")
-    with trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer) as received:
+    if last_resort is not None:
+        last_resort.watch([scorer.patience for scorer in _scorers(trainer)])
+    tracking = trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated)
+    with tracking, _stop_on_signal(trainer, last_resort) as received:
         if trainer.engine.is_main:
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
@@ -90,6 +108,11 @@ def _train(config: RunConfig, folder: Path, resume: bool, check_lock: Callable[[
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
+
+
+def _scorers(trainer: Trainer) -> list[Scorer]:
+    evaluators = [*trainer.also_evaluated.values(), *([] if trainer.evaluator is None else [trainer.evaluator])]
+    return [trainer.collector.scorer, *(evaluator.scorer for evaluator in evaluators)]
 
 
 def _restore_newest(trainer: Trainer) -> Checkpoint | None:
@@ -267,16 +290,19 @@ def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
 
 
 @contextmanager
-def _stop_on_signal(trainer: Trainer) -> Iterator[list[int]]:
+def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterator[list[int]]:
     """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once.
 
-    An evaluation is left before its next chunk, and made again on resume. Gives the signals received so far.
+    Where the exception that ends it hangs, the last resort ends the process. An evaluation is left before its next
+    chunk, and made again on resume. Gives the signals received so far.
     """
     received: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if trainer.stop_requested:
+            if last_resort is not None:
+                last_resort.stop_soon()
             raise KeyboardInterrupt
         trainer.stop_requested = True
         if trainer.engine.is_main:

@@ -6,6 +6,7 @@ from typing import Any
 from mmrl import plugins
 from mmrl.config import Plugin, ScoringSettings
 from mmrl.contracts import ConfigError, Reward, Segmented
+from mmrl.patience import Patience
 from mmrl.schedules import Schedule
 from mmrl.scoring import RewardTerm, Scorer
 
@@ -22,7 +23,8 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
         terms.append(RewardTerm(_label(settings.get("label", own["name"])), reward, weight))
-    return Scorer(tuple(terms), scoring.max_failed_share, None if mix is None else plugins.build("mixes", mix))
+    mixed = None if mix is None else plugins.build("mixes", mix)
+    return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
 
 
 def _weight(given: Any) -> float | Schedule:

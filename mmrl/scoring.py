@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, cast
@@ -17,6 +17,7 @@ from mmrl.demands import Demands
 from mmrl.dense import DENSE
 from mmrl.episodes import as_wholes, too_many_failed
 from mmrl.errors import raised
+from mmrl.patience import Patience, Workers
 from mmrl.reward_batches import check_needs, reward_batch, select
 from mmrl.schedules import Schedule
 from mmrl.totals import check_weight, without_too_large
@@ -78,12 +79,14 @@ class Scorer:
     takes no part in its group, nor do the other turns of its episode. `check` fails the run when an iteration has too
     many of them.
 
-    Rewards that ask a server are asked at the same time as the others, which are asked one after the other.
+    Rewards that ask a server are asked at the same time as the others, which are asked one after the other. A call that
+    takes longer than `patience` has ends the run.
     """
 
     terms: tuple[RewardTerm, ...]
     max_failed_share: float = 0.1  # of the episodes of an iteration, in [0, 1]
     mix: Mix | None = None  # None: the weighted sum
+    patience: Patience = field(default_factory=Patience, compare=False, repr=False)
     _outside: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
 
     def __post_init__(self) -> None:
@@ -142,6 +145,7 @@ class Scorer:
 
         Raises:
             ConfigError: a reward needs what the rollout does not have, or returns a wrong shape or type.
+            HangError: a call of a reward takes too long.
         """
         everyone = reward_batch(rollout, iteration)
         answers = self._answers(everyone)
@@ -169,10 +173,11 @@ class Scorer:
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """What each reward says."""
         remote = [term for term in self.terms if "service" in term.reward.needs]
-        with ThreadPoolExecutor(max(1, len(remote)), thread_name_prefix="rewards") as pool:
-            waiting = {term.name: pool.submit(ask, term.name, term.reward, everyone) for term in remote}
-            here = {t.name: ask(t.name, t.reward, everyone) for t in self.terms if t.name not in waiting}
-            return [here[name] if name in here else waiting[name].result() for name in self.names]
+        patience = self.patience
+        with Workers(len(remote), "rewards", patience) as workers:
+            waiting = {term.name: workers.submit(ask, term.name, term.reward, everyone, patience) for term in remote}
+            here = {t.name: ask(t.name, t.reward, everyone, patience) for t in self.terms if t.name not in waiting}
+            return [here[name] if name in here else patience.result(waiting[name]) for name in self.names]
 
     def _warn_outside(self, term: RewardTerm, values: Tensor) -> None:
         """Says once of each reward that a score [B] or [B, K] lies outside of its range; the score stays."""
@@ -230,7 +235,7 @@ class Scorer:
             if not term.reward.differentiable:
                 raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
             check_needs(term.name, term.reward, batch)
-            found, failure = ask_once(term.name, term.reward, batch)
+            found, failure = ask_once(term.name, term.reward, batch, self.patience)
             if found is None or failure:
                 raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
             weighted.append(weight * found.values)
@@ -242,12 +247,13 @@ class Scorer:
 class ScoringQueue:
     """Scores chunks of a rollout on a thread of its own while the next chunk is drawn.
 
-    A context manager: on leaving, the chunk in work is finished, the waiting ones are dropped, the thread ends.
+    A context manager: on leaving, the chunk in work is finished, the waiting ones are dropped, the thread ends. After
+    Ctrl-C, and where a reward hangs, the chunk in work is left behind instead.
     """
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scoring")
+        self._worker = Workers(1, "scoring", scorer.patience)
         self._waiting: list[Future[Judgement]] = []
 
     def __enter__(self) -> Self:
@@ -256,7 +262,7 @@ class ScoringQueue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._worker.__exit__(kind, error, traceback)
 
     def submit(self, chunk: Rollout, iteration: int) -> None:
         """Queues a chunk of whole groups; returns at once."""
@@ -265,11 +271,12 @@ class ScoringQueue:
     def join(self) -> Judgement:
         """Waits for all chunks since the last join, maybe none: one judgement, in the order of their submission.
 
-        Raises what the first failed chunk raised; the chunks behind it are dropped.
+        Raises what the first failed chunk raised, and HangError where a reward takes too long; the chunks behind it are
+        dropped.
         """
         chunks, self._waiting = self._waiting, []
         try:
-            return Judgement.join([chunk.result() for chunk in chunks] or [self._scorer.empty()])
+            return Judgement.join([self._scorer.patience.result(chunk) for chunk in chunks] or [self._scorer.empty()])
         finally:
             for chunk in chunks:
                 chunk.cancel()

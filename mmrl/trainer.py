@@ -20,6 +20,7 @@ from mmrl.correction import correct, is_drawn_elsewhere
 from mmrl.data import Rollout, WeightsName
 from mmrl.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.engine import Engine
+from mmrl.errors import HangError
 from mmrl.evaluation import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.keys import GroupKey, seed_from
 from mmrl.optimizer import learning_rate
@@ -90,7 +91,7 @@ class Trainer:
         is_stopping = self._is_stopping()
         while not is_done and not is_stopping:
             started = time.perf_counter()
-            metrics = self._iterate(now.iteration)
+            metrics = self._iterated(now.iteration)
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
             metrics["time/iteration"] = time.perf_counter() - started
@@ -189,6 +190,12 @@ class Trainer:
             except ValueError as error:
                 raise ConfigError(f"{error}; it is what its state_dict() returns") from error
         return states
+
+    def _iterated(self, iteration: int) -> dict[str, float]:
+        try:
+            return self._iterate(iteration)
+        except HangError as error:
+            raise HangError(f"iteration {iteration + 1}: {error}") from error
 
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness

@@ -1,16 +1,24 @@
 """Ctrl-C before there is anything to keep: one line, exit code 130, nothing left behind; later the run can go on."""
 
+import re
 import signal
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 import pytest
 
 import mmrl
-from mmrl import checks, run
+from mmrl import checks, last_resort, run
 from mmrl.collect import Collector
+from mmrl.errors import RunError
 from mmrl.evaluation import Evaluator
+from mmrl.last_resort import LastResort
+from mmrl.patience import Patience
 from tests.tiny_cli import CommandLine, command_line
 
 
@@ -115,3 +123,98 @@ def test_other_commands_say_that_they_were_stopped(cli: CommandLine, monkeypatch
     interrupt(monkeypatch, checks, "plan_summary")
     ended = cli("check", "quickstart")
     assert (ended.code, ended.err) == (130, "mmrl: stopped\n")
+
+
+HANGS = """
+import os, signal, threading
+from my_rewards import Constant
+
+OVER = threading.Event()
+
+class Hangs(Constant):
+    def score(self, batch):
+        if batch.iteration == 1:
+            for _ in range(self.signals):
+                os.kill(os.getpid(), signal.SIGINT)
+                OVER.wait(0.05)
+            OVER.wait(30)
+        return super().score(batch) + 0.001 * batch.group
+    signals = 0
+
+class StoppedTwice(Hangs):
+    signals = 2
+"""
+
+
+@pytest.fixture
+def hangs(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
+    (cli.folder / "my_hangs.py").write_text(HANGS)
+    monkeypatch.delitem(sys.modules, "my_hangs", raising=False)
+    yield cli
+    sys.modules["my_hangs"].OVER.set()
+
+
+SLOW = ("evaluation=null", "rollout_groups=1", "iterations=2")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_reward_that_hangs_in_its_thread(hangs: CommandLine) -> None:
+    ended = hangs.train("rewards=[{name: my_hangs:StoppedTwice}]", *SLOW)
+    assert ended.code == 130
+    assert "mmrl: stopped; go on from the last checkpoint with: mmrl train --resume run" in ended.err
+    assert not Path("run/lock.json").exists()
+    assert hangs("train", "--resume", "run", "iterations=1").code == 0, "what was saved is whole"
+
+
+@pytest.mark.parametrize("rollout_groups", ["1", "null"])  # in a thread of its own, in the main one
+def test_a_run_whose_reward_hangs_says_which_where_and_when(hangs: CommandLine, rollout_groups: str) -> None:
+    late = "scoring.call_seconds=0.3"
+    ended = hangs.train("rewards=[{name: my_hangs:Hangs}]", *SLOW, late, f"rollout_groups={rollout_groups}")
+    assert ended.code == 1
+    assert re.search(
+        r"mmrl: iteration 2: reward 'my_hangs:Hangs', asked about \d samples, has not answered within the 0.3 seconds "
+        r"of scoring.call_seconds \(at my_hangs.py:\d+\)\n$",
+        ended.err,
+    )
+
+
+def ended(monkeypatch: pytest.MonkeyPatch) -> "SimpleQueue[int]":
+    """The codes with which threads end this process, where they end themselves instead."""
+    codes: SimpleQueue[int] = SimpleQueue()
+
+    def end(code: int) -> NoReturn:
+        codes.put(code)
+        raise SystemExit
+
+    monkeypatch.setattr("mmrl.last_resort.os._exit", end)
+    return codes
+
+
+def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = ended(monkeypatch)
+    monkeypatch.setattr(last_resort, "GRACE", 0.01)
+    left: list[str] = []
+    with LastResort(lambda: left.append("lock") or "; go on", is_told=False) as end:  # type: ignore[func-returns-value]
+        end.stop_soon()
+        assert codes.get(timeout=10) == 130 and left == ["lock"]
+    monkeypatch.setattr(last_resort, "GRACE", 0.05)
+    with LastResort(str, is_told=False) as end:
+        end.stop_soon()
+    time.sleep(0.06)
+    assert codes.empty(), "what has ended by itself is not ended"
+
+
+def test_a_reward_that_catches_every_exception_ends_with_its_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes = ended(monkeypatch)
+    monkeypatch.setattr(last_resort, "MARGIN", 0.01)
+    monkeypatch.setattr(last_resort, "GLANCE", 0.005)
+    patience = Patience(0.01)
+    monkeypatch.setattr("mmrl.last_resort.faulthandler.dump_traceback_later", lambda *_, **__: None)
+    with LastResort(str) as end, suppress(RunError), patience.call("reward 'stubborn'", None):
+        end.watch([patience])
+        while codes.empty():
+            with suppress(BaseException):
+                time.sleep(0.01)
+    assert codes.get() == 1
+    assert capfd.readouterr().err.startswith("mmrl: reward 'stubborn' has not answered within the 0.01 seconds")

@@ -9,12 +9,14 @@ import pytest
 # A file of the core imports only from those named before it. A folder `_name` belongs to `name`.
 CORE = [
     "errors",
+    "patience",
     "durable",
     "json_files",
     "machine",
     "versions",
     "yaml_text",
     "terminal",
+    "last_resort",
     "screen",
     "own_modules",
     "numerics",
