@@ -98,6 +98,7 @@ CORE = [
     "pairs",
     "group_checks",
     "parts",
+    "model_card",
     "run",
     "sampling",
     "spies",
