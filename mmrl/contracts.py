@@ -93,6 +93,30 @@ class Modality(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Usage:
+    """How an export is loaded and used with the library that it is for: the middle of its model card."""
+
+    library: str  # as the hub calls it: diffusers, transformers, peft
+    task: str  # as the hub calls it: text-to-image, image-text-to-text ...
+    trained: str  # what of the model was trained, in words
+    is_adapter: bool  # a LoRA, which needs the model that was trained
+    code: str  # Python that runs in the exported folder
+    notes: tuple[str, ...] = ()  # sentences: what the code leaves out, and how its result is read
+
+
+@runtime_checkable
+class Loadable(Protocol):
+    """Modalities whose exports other libraries load have this too, after `prepare`."""
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """How the export draws or answers such a prompt as the plan does (None: there is none to follow).
+
+        `base`: Python for what `from_pretrained` takes to load the model that was trained.
+        """
+        ...
+
+
 @runtime_checkable
 class Reader(Protocol):
     """Policies whose prompts are not only text have this too, after `prepare`."""

@@ -20,6 +20,7 @@ from mmrl.durable import replace_file, whole_folder
 from mmrl.evaluation import Result
 from mmrl.kept_settings import kept_settings
 from mmrl.last_resort import LastResort
+from mmrl.model_card import write_card
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
 from mmrl.report import write_report
@@ -222,7 +223,10 @@ def evaluate(
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
-    """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA."""
+    """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA.
+
+    With them a model card, README.md, whose code loads and uses them with the run's settings.
+    """
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
     refuse_full(out)
@@ -230,6 +234,7 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     if trainer.engine.is_main:
         with trainer.policy.weights(weights), whole_folder(out) as unfinished:
             trainer.policy.export(unfinished)
+            write_card(trainer, Path(source), weights, unfinished)
     trainer.engine.wait()
     return out
 

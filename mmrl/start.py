@@ -14,6 +14,7 @@ from mmrl.kept_settings import MAY_CHANGE, differences, kept_settings, may_chang
 from mmrl.manifest import DamagedError
 from mmrl.run_lock import LOCK, RunLock
 
+CONFIG_LINE = "# config: "  # how config.yaml begins, before the name of the config that the run was started with
 # what a start that was killed in its first moment leaves
 LEFT = {LOCK, ".tmp-config.yaml", ".tmp-clock"}
 
@@ -40,7 +41,8 @@ def new_run(
         lock.take()
         try:
             _refuse_taken(folder)  # another one may have been faster, and be done
-            replace_file(folder / "config.yaml", to_yaml(checked).encode())
+            of = "" if is_mapping else name if Path(str(config)).is_file() else str(config)
+            replace_file(folder / "config.yaml", (_comment(of) + to_yaml(checked)).encode())
         except (ConfigError, OSError):
             lock.give_back()
             raise
@@ -69,7 +71,19 @@ def update_config(folder: Path, config: RunConfig) -> None:
     for key in changed:
         put_at(tree, key, value_at(now, key))
     if changed:
-        replace_file(path, dump_yaml(tree).encode())
+        replace_file(path, (_comment(config_name(folder)) + dump_yaml(tree)).encode())
+
+
+def config_name(folder: Path) -> str:
+    """What config a run was started with, as its config.yaml says in the first line; empty where it does not."""
+    with (folder / "config.yaml").open(encoding="utf-8") as file:
+        first = file.readline().rstrip("\n")
+    return first.removeprefix(CONFIG_LINE) if first.startswith(CONFIG_LINE) else ""
+
+
+def _comment(name: str) -> str:
+    """The first line of config.yaml; none for a name that is no single line."""
+    return f"{CONFIG_LINE}{name}\n" if name.isprintable() and name.strip() else ""
 
 
 def forget(folder: Path) -> None:

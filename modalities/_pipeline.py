@@ -1,6 +1,7 @@
 """What text-to-image pipelines of diffusers share as policies: loading, weights, the VAE, exporting."""
 
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +14,13 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError, Placement
+from mmrl.contracts import ConfigError, Placement, Usage
+from mmrl.data import Prompt
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._models import source_of, without_adapter
+from mmrl.modalities._pipeline_usage import Call, Grid, code_of, grid_of, num_steps, usage_of
+from mmrl.plans import Plan
 from mmrl.weights import Weights
 
 
@@ -137,7 +141,8 @@ class PipelinePolicy(FlowPolicy):
     def export(self, folder: Path) -> None:
         """Writes the weights now in place: a LoRA for `pipe.load_lora_weights`, or the whole pipeline's folder."""
         if self.lora is None:
-            self._pipeline.save_pretrained(folder)
+            with _quiet_about_absent_parts():
+                self._pipeline.save_pretrained(folder)
             return
         from peft.utils import get_peft_model_state_dict
 
@@ -148,6 +153,26 @@ class PipelinePolicy(FlowPolicy):
             f"{self.network}_lora_adapter_metadata": network.peft_config["default"].to_dict(),
         }
         self._pipeline.save_lora_weights(folder, **named)
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """How diffusers draws a prompt with the export, as the plan does."""
+        assert self._placement is not None, "prepare() comes first"
+        grid = grid_of(plan, self.sigmas)
+        call = self.call(plan, grid)
+        size = {"height": str(self.height), "width": str(self.width)}
+        call = replace(call, settings={**size, **call.settings})
+        is_adapter = self.lora is not None
+        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
+        return usage_of(code, f"the {self.network}", is_adapter, plan, grid)
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        """What the stock pipeline is told to draw as the plan does, beside sizes."""
+        if not isinstance(plan, Plan):
+            return Call({})
+        told = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
+        if plan.guidance_scale != 1 and self.negative_prompt:
+            told["negative_prompt"] = repr(self.negative_prompt)
+        return Call(told)
 
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
@@ -163,10 +188,10 @@ class PipelinePolicy(FlowPolicy):
 
     def _load(self, placement: Placement) -> Any:
         import diffusers
-        from diffusers.utils import logging
+        from diffusers.utils import logging as diffusers_logging
         from transformers.utils import logging as transformers_logging
 
-        logging.disable_progress_bar()
+        diffusers_logging.disable_progress_bar()
         transformers_logging.disable_progress_bar()
         setting = f"modalities.{self.family[0]}.model"
         source = source_of(self.model, setting, "diffusers", self.model_file)
@@ -186,6 +211,21 @@ class PipelinePolicy(FlowPolicy):
         # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
         pipeline.vae.to(placement.device, memory_format=torch.channels_last)
         return pipeline
+
+
+@contextmanager
+def _quiet_about_absent_parts() -> Iterator[None]:
+    """Drops what diffusers warns of each part that a pipeline is without: that None cannot be saved."""
+    logger = logging.getLogger("diffusers.pipelines.pipeline_utils")
+
+    def is_of_a_part(record: logging.LogRecord) -> bool:
+        return "=None of type" not in record.getMessage()
+
+    logger.addFilter(is_of_a_part)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_a_part)
 
 
 def _set_attention(network: Any, backend: str, setting: str) -> None:

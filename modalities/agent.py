@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from mmrl.actions import Action
-from mmrl.contracts import Environment, Placement, RunError
+from mmrl.contracts import Environment, Placement, RunError, Usage
 from mmrl.coordinates import Canvas
 from mmrl.data import Observation, Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey, seed_from
@@ -64,6 +64,18 @@ class Agent(Gui):
         super().prepare(placement)
         special = self.encoder.processor.tokenizer.all_special_tokens
         self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
+
+    def num_shown(self, prompt: Prompt) -> int:
+        return 1  # in the first turn
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """How transformers answers in the first turn of a task."""
+        usage = super().usage(prompt, plan, base)
+        note = (
+            "The code answers the first turn of an episode: one action on a screenshot. In later turns the text holds "
+            f"the last {self.history} actions too, and {self.screenshots} screenshots are shown, the latest first."
+        )
+        return replace(usage, notes=(*usage.notes, note))
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:

@@ -9,6 +9,7 @@ from mmrl.answers import ParseError
 from mmrl.contracts import ConfigError
 from mmrl.coordinates import Canvas, resized_size
 from mmrl.data import Outputs, Prompt
+from mmrl.modalities._answer_usage import screen
 from mmrl.modalities._inputs import EncodedPrompt, called
 from mmrl.modalities.vision_language import VisionLanguage
 
@@ -75,6 +76,9 @@ class Gui(VisionLanguage):
         except ParseError:
             return None
         return action if self.actions is None or action.kind in self.actions else None
+
+    def told(self, prompt: Prompt) -> Prompt:
+        return prompt if self.instructions == "none" else self._instructed(prompt, screen(self.encoder.convention))
 
     @property
     def _dialect(self) -> Dialect:

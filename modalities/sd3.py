@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmrl.modalities._models import autocast
 from mmrl.modalities._pipeline import PipelinePolicy
+from mmrl.modalities._pipeline_usage import Call, Grid
 from mmrl.modalities._tree import Conditioning
 
 
@@ -58,6 +59,14 @@ class StableDiffusion3(PipelinePolicy):
             extra["sigmas"] = torch.linspace(1, 1 / num_steps, num_steps).tolist()
         scheduler.set_timesteps(num_steps, device="cpu", **extra)
         return [float(sigma) for sigma in scheduler.sigmas]
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        call = super().call(plan, grid)
+        told = {**call.settings, "max_sequence_length": str(self.max_sequence_length)}
+        if grid == "uniform":  # shifted by the pipeline, as the grid is
+            steps = told["num_inference_steps"]
+            told["sigmas"] = f"[1 - step / {steps} for step in range({steps})]"
+        return Call(told)
 
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         assert self._placement is not None

@@ -13,6 +13,7 @@ from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.modalities._models import autocast
 from mmrl.modalities._pipeline import PipelinePolicy
+from mmrl.modalities._pipeline_usage import Call, Grid
 from mmrl.modalities._tree import Conditioning
 from mmrl.modalities._variance_preserving import NoiseSchedule, constant_variance, flow_scale, last_level
 
@@ -84,6 +85,19 @@ class StableDiffusion(PipelinePolicy):
                 f"0; set steps_offset to 1 or set_alpha_to_one to true in it, or take sigmas: uniform"
             )
         return [*levels, end]
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        from diffusers import LCMScheduler
+
+        call = super().call(plan, grid)
+        if grid is None or (grid == "pipeline" and isinstance(self._pipeline.scheduler, LCMScheduler)):
+            return call
+        told = {"clip_sample": "False", "set_alpha_to_one": str(plan.paths[0].last_level == 0)}
+        if grid == "uniform":
+            told["timestep_spacing"] = '"trailing"'
+        settings = "".join(f", {name}={value}" for name, value in told.items())
+        made = f"DDIMScheduler.from_config(pipe.scheduler.config{settings})"
+        return Call(call.settings, made, ("DDIMScheduler",))
 
     def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
         """Raises ConfigError for a grid that starts beyond the network's noisiest level."""

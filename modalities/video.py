@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import Prompt
 from mmrl.keys import GroupKey
+from mmrl.modalities._answer_usage import Clips
 from mmrl.modalities._frames import FrameCache
 from mmrl.modalities._own_forward import CLIPS
 from mmrl.modalities.vision_language import VisionLanguage
@@ -27,6 +28,7 @@ class Video(VisionLanguage):
     """
 
     compared: ClassVar[tuple[Prompt, ...]] = CLIPS
+    task: ClassVar[str] = "video-text-to-text"
 
     fps: float | None = None
     num_frames: int | None = None
@@ -90,6 +92,14 @@ class Video(VisionLanguage):
             return None
         clips = (ShuffledClip(clip, key.seed_for("control", number)) for number, clip in enumerate(prompt.clips))
         return replace(prompt, clips=tuple(clips))
+
+    def clips_usage(self) -> Clips:
+        processor = self.encoder.processor
+        return Clips(
+            self._sampling(self._frame_size(processor.video_processor)),
+            is_resized=self.encoder.resizes_clips,
+            has_inner_marks=hasattr(processor, "vision_start_token"),
+        )
 
     def _frame_size(self, videos: Any) -> FrameSize | None:
         """How frames are resized; None: by the model's own processor, to one size."""

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError, Placement
+from mmrl.contracts import ConfigError, Placement, Usage
 from mmrl.coordinates import Convention
 from mmrl.data import Prompt
+from mmrl.modalities._answer_usage import Clips, Question, Tokens, code_of, unit_note
 from mmrl.modalities._attention import FLEX, attention_of, loaded_with, not_as_asked, takes_trees, use_flex
 from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
@@ -27,6 +28,7 @@ from mmrl.modalities._questions import clip_refusal
 from mmrl.modalities._refusals import refusal
 from mmrl.modalities._token_model import Way
 from mmrl.modalities._tokens import TokenPolicy
+from mmrl.plans import AnswerPlan
 from mmrl.weights import Weights, whole
 
 _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
@@ -54,6 +56,7 @@ class VisionLanguage(TokenPolicy):
     """
 
     model_file: ClassVar[str] = "config.json"  # what a folder of such a model holds
+    task: ClassVar[str] = "image-text-to-text"  # as the hub calls it
     compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # what a type of model that no test runs is tried on
 
     model: str
@@ -243,6 +246,47 @@ class VisionLanguage(TokenPolicy):
         """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""
         self._model.save_pretrained(folder)
         self.encoder.processor.save_pretrained(folder)
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """How transformers answers a prompt with the export, as the plan does."""
+        assert self._placement is not None, "prepare() comes first"
+        told, is_adapter = self.told(prompt), self.lora is not None
+        images = self.encoder.processor.image_processor
+        question = Question(
+            text=self.template.replace("{prompt}", told.text),
+            system=told.system if told.system is not None else self.system_prompt,
+            num_images=self.num_shown(prompt),
+            num_clips=len(prompt.clips),
+            has_grid=hasattr(images, "merge_size"),
+            convention=self.encoder.convention,
+        )
+        code = code_of(
+            question,
+            plan if isinstance(plan, AnswerPlan) else None,
+            base if is_adapter else None,
+            self.clips_usage(),
+            str(self._placement.dtype),
+            Tokens(self.end_tokens, self.banned),
+        )
+        parts = "the language model" + (" and the vision tower" if self.vision == "trained" else "")
+        notes = unit_note(self.encoder.convention, question.num_images)
+        if self.min_pixels is not None or self.max_pixels is not None:
+            bounds = f"{self.min_pixels or 'any'} to {self.max_pixels or 'any'} pixels"
+            notes += (f"Images are resized to {bounds}; the processor in this folder is set so.",)
+        trained = f"{parts}, {'a LoRA' if is_adapter else 'all weights'}"
+        return Usage("peft" if is_adapter else "transformers", self.task, trained, is_adapter, code, notes)
+
+    def told(self, prompt: Prompt) -> Prompt:
+        """The prompt with the words that the policy adds to any; `_answer_usage.SCREEN` stands for a screen's size."""
+        return prompt
+
+    def num_shown(self, prompt: Prompt) -> int:
+        """How many images the model sees with a prompt."""
+        return len(prompt.media)
+
+    def clips_usage(self) -> Clips | None:
+        """How frames of videos are chosen; None where no prompt has one."""
+        return None
 
     def _family(self) -> Family:
         if self.family is not None:

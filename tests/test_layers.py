@@ -100,6 +100,7 @@ CORE = [
     "pairs",
     "group_checks",
     "parts",
+    "model_card",
     "run",
     "sampling",
     "spies",
