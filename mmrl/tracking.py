@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mmrl.contracts import ConfigError, RunError
 from mmrl.durable import flush, replace_file
+from mmrl.errors import ConfigError, RunError
 from mmrl.json_files import parse_json
 from mmrl.trackers import Tracker
 

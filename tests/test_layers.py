@@ -94,6 +94,7 @@ CORE = [
     "score_files",
     "trainer",
     "summary",
+    "finished",
     "reward_checks",
     "pairs",
     "group_checks",
