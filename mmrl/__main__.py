@@ -54,7 +54,9 @@ def _write_out_files() -> None:
 
 
 def _below(kind: type) -> set[type]:
-    return {kind, *(one for child in kind.__subclasses__() for one in _below(child))}
+    """A class and all that are derived from it."""
+    children: list[type] = kind.__subclasses__()
+    return {kind}.union(*map(_below, children))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,9 @@ from mmrl.data import WeightsName
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-    from typing_extensions import TypeIs
 
 
-def is_sharded(tensor: Tensor) -> "TypeIs[DTensor]":
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether this process holds a part of it; the class takes half a second to import, and so it is done here."""
     from torch.distributed.tensor import DTensor
 
@@ -26,20 +25,18 @@ def whole(parameter: Tensor) -> Tensor:
 
     Its gradient is summed over processes and cut into shards again. Every process must call it, in the same order.
     """
-    if not is_sharded(parameter):
-        return parameter
     from torch.distributed.tensor import Partial
 
-    return parameter.full_tensor(grad_placements=[Partial()])
+    return parameter.full_tensor(grad_placements=[Partial()]) if is_sharded(parameter) else parameter
 
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     """The shard of the full tensor that this process holds where `like` is sharded, else the tensor. Sends nothing."""
-    if not is_sharded(like):
-        return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    if is_sharded(like):
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return tensor
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def test_a_process_ends_without_freeing_and_writes_all_that_is_open(tmp_path: Pa
     process = ended(tmp_path, "sys.exit(3)")
     assert (process.returncode, process.stdout, process.stderr) == (3, "last line\n", "")
     assert [(tmp_path / name).read_text() for name in ("plain", "thread", "registered")] == ["written"] * 3
-    assert gzip.open(tmp_path / "packed", "rt").read() == "written"
+    assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"written"
 
 
 def test_an_error_that_nobody_caught_ends_as_python_ends_it(tmp_path: Path) -> None:
