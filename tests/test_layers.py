@@ -16,6 +16,7 @@ CORE = [
     "yaml_text",
     "terminal",
     "screen",
+    "bars",
     "own_modules",
     "numerics",
     "keys",
