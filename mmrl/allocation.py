@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from mmrl.data import Scores
@@ -18,6 +17,8 @@ def half_width(spread: Tensor, count: Tensor, confidence: float) -> Tensor:
         spread: [P] s, the unbiased standard deviation of the samples. count: [P] n, at least 2.
         confidence: in (0, 1); t is the quantile of Student's distribution.
     """
+    from scipy.special import stdtrit  # takes longer to import than a config to check
+
     quantile = torch.from_numpy(stdtrit(count.numpy() - 1.0, (1 + confidence) / 2))
     return quantile * spread / count.sqrt()
 

@@ -7,7 +7,6 @@ process writes; any may read.
 
 import json
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mmrl.checkpoint_files import FORMAT, REPLACED, latest, read_state_file, saved
+from mmrl.checkpoint_files import FORMAT, REPLACED, TEMPORARY, discard, latest, read_state_file, recover, saved
 from mmrl.contracts import ConfigError, RunError
 from mmrl.durable import flush
 from mmrl.manifest import MANIFEST, DamagedError, check_files, write_manifest
 from mmrl.weights import shard_of
 
-__all__ = ["latest", "saved"]  # which most look for here
-
-_TEMPORARY = ".tmp-"  # being written or being deleted
+__all__ = ["latest", "recover", "saved"]  # which most look for here
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         recover(folder)
-        _write(folder / f"{_TEMPORARY}{name}", checkpoint.tensors, text)
-        _put_in_place(folder / f"{_TEMPORARY}{name}", folder / name)
+        _write(folder / f"{TEMPORARY}{name}", checkpoint.tensors, text)
+        _put_in_place(folder / f"{TEMPORARY}{name}", folder / name)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         with suppress(OSError):
             recover(folder)
@@ -119,19 +116,7 @@ def prune(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
     found = saved(folder)
     for iteration in sorted(found)[:-keep]:
         if iteration not in protect:
-            _discard(found[iteration])
-
-
-def recover(folder: Path) -> None:
-    """Clears away what a killed process left; only for the process that writes (`save` and `prune` call it)."""
-    for replaced in folder.glob(f"{REPLACED}*"):
-        successor = folder / replaced.name.removeprefix(REPLACED)
-        if successor.exists():
-            _discard(replaced)
-        else:
-            os.rename(replaced, successor)
-    for left in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(left)
+            discard(found[iteration])
 
 
 def flatten_optimizer(
@@ -256,14 +241,7 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     os.rename(temporary, target)
     flush(target.parent)
     if replaced.exists():
-        _discard(replaced)
-
-
-def _discard(path: Path) -> None:
-    """Deletes a checkpoint; renamed first, so that a half-deleted one is never taken for whole."""
-    doomed = path.with_name(f"{_TEMPORARY}delete-{path.name}")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
+        discard(replaced)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -1,6 +1,7 @@
-"""The folders and the state files of checkpoints, read without anything heavy."""
+"""The folders and the state files of checkpoints, read and cleared without anything heavy."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from mmrl.manifest import MANIFEST, DamagedError, check_files
 
 FORMAT = 2  # of state.json; 1, of before, has no manifest beside it
 REPLACED = ".replaced-"  # whole, moved aside while its successor of the same iteration is put in place
+TEMPORARY = ".tmp-"  # being written or being deleted
 _DAMAGED = "damaged-"  # set aside, for people to look at
 
 
@@ -47,6 +49,25 @@ def latest(folder: Path) -> Path | None:
     """The checkpoint of the highest iteration, None where there is none."""
     found = saved(folder)
     return found[max(found)] if found else None
+
+
+def recover(folder: Path) -> None:
+    """Clears away what a killed process left; only for the process that writes (`save` and `prune` call it)."""
+    for replaced in folder.glob(f"{REPLACED}*"):
+        successor = folder / replaced.name.removeprefix(REPLACED)
+        if successor.exists():
+            discard(replaced)
+        else:
+            os.rename(replaced, successor)
+    for left in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(left)
+
+
+def discard(path: Path) -> None:
+    """Deletes a checkpoint; renamed first, so that a half-deleted one is never taken for whole."""
+    doomed = path.with_name(f"{TEMPORARY}delete-{path.name}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
 
 
 def set_aside(path: Path) -> Path:

@@ -28,6 +28,7 @@ from mmrl.cli_options import (
 from mmrl.errors import ConfigError, Interruption, RunError
 from mmrl.last_resort import INTERRUPTED, LastResort
 from mmrl.terminal import check_arguments, guard_streams
+from mmrl.versions import version_of
 
 app = typer.Typer(
     help="Fine-tune generative and multimodal models by the rewards of their outputs.",
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 _is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
+_is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
 _is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
 
 
@@ -48,9 +50,18 @@ class _Stopped(Interruption):
     """
 
 
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"mmrl {version_of('mmrl') or 'of a bare folder, which has no version'}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised; may stand anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version)
+    ] = False,
 ) -> None:
     """Options of all commands; `main` takes --debug out before they are read."""
 
@@ -93,9 +104,17 @@ def train(
 
     with LastResort(leave, is_told=_is_first_here) as last_resort:
         try:
-            from mmrl import run
+            outcome = None
+            if resume is not None and _is_alone:
+                from mmrl import finished
 
-            outcome = run.train(checked, folder, resume=resume is not None, is_main=_is_main, last_resort=last_resort)
+                if (outcome := finished.finish(checked, folder)) is not None:
+                    print(f"{folder} is done already: nothing is left to train")
+            if outcome is None:
+                from mmrl import run
+
+                is_resumed = resume is not None
+                outcome = run.train(checked, folder, resume=is_resumed, is_main=_is_main, last_resort=last_resort)
         except (KeyboardInterrupt, _Stopped) as error:
             raise _Stopped(leave()) from error
     if _is_main:

@@ -5,13 +5,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from mmrl.contracts import ConfigError, Modality, Placement, RunError, Shardable
 from mmrl.sharding import shard
+from mmrl.weights import is_sharded
 
 Item = TypeVar("Item")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -35,6 +33,8 @@ class Engine:
         precision: Literal["float32", "bfloat16", "float16"] = "float32",
         sharding: Literal["none", "full"] = "none",
     ) -> None:
+        from accelerate import Accelerator  # with the next one, half of what a command without weights would import
+
         # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
         self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.is_sharded = sharding == "full" and self.num_processes > 1
@@ -63,6 +63,8 @@ class Engine:
         if self.num_processes == 1:
             return list(items)
         with _others():
+            from accelerate.utils import gather_object
+
             return list(gather_object(list(items)))
 
     def count_before(self, count: int) -> int:
@@ -107,7 +109,7 @@ class Engine:
         """
         whole = {}
         for name, tensor in tensors.items():
-            if not isinstance(tensor, DTensor):
+            if not is_sharded(tensor):
                 whole[name] = tensor
                 continue
             with _others():
@@ -155,7 +157,7 @@ class Engine:
                 parameter.grad = torch.zeros_like(parameter)
         if self.num_processes == 1:
             return
-        gradients = [p.grad for p in trained if p.grad is not None and not isinstance(p, DTensor)]
+        gradients = [p.grad for p in trained if p.grad is not None and not is_sharded(p)]
         if not gradients:
             return
         total = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
@@ -173,7 +175,7 @@ class Engine:
         self.sum_gradients(parameters)
         self.scaler.unscale_(optimizer)
         norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-        if isinstance(norm, DTensor):  # of all shards
+        if is_sharded(norm):  # of all shards
             norm = norm.full_tensor()
         nn.utils.clip_grads_with_norm_(parameters, float("inf") if max_norm is None else max_norm, norm)
         if self.scaler.is_enabled() or norm.isfinite():  # NaN would stay in the weights; the scaler sees to it itself

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,31 @@ from PIL import Image
 
 from mmrl import drawing, timeline
 from mmrl.actions import Action
+from mmrl.bars import Counter
 from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.engine import Engine
 from mmrl.episodes import num_failed
 from mmrl.errors import HangError, raised
 from mmrl.filmstrip import filmstrip
+from mmrl.group_plans import GroupPlan
 from mmrl.keys import GroupKey, generator
 from mmrl.score_metrics import mean_and_std
 from mmrl.scoring import Judgement, Scorer
 from mmrl.sharding import idle_rollout
+
+Counting = Callable[[str, int], Counter]
+
+
+def uncounted(what: str, total: int) -> Counter:
+    """Counts without showing it."""
+    return Counter(what, total, None)
+
+
+def drawn_share(policy: Modality, plans: Sequence[GroupPlan], before: int) -> float:
+    """How many prompts' samples a rollout that has begun has drawn, by its network calls since `before`."""
+    planned = max(1, sum(plan.num_rollout_calls * plan.evaluations_per_call for plan in plans))
+    return float(len(plans) * min(1.0, (policy.num_calls - before) / planned))
 
 
 class EvaluationStopped(Exception):
@@ -67,16 +83,31 @@ class Evaluator:
     iteration: int = 0  # whose schedules of rewards hold, the same for all evaluations of a run
     saved_samples: int = 0
 
-    def __call__(self, is_stopping: Callable[[], bool] = lambda: False) -> Result:
+    def __call__(self, is_stopping: Callable[[], bool] = lambda: False, *, counting: Counting = uncounted) -> Result:
         """Evaluates the policy under `weights`; every process must call it.
 
         `is_stopping` is asked before each chunk, on all processes alike. Raises EvaluationStopped where it says so.
+        `counting`: who shows how many of the prompts of this process are done.
         """
-        numbered = [(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)]
-        mine = self.engine.share(numbered)
+        mine = self.engine.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
+        with counting("evaluation", len(mine)) as counter:
+            judgements, samples = self._judged_chunks(mine, is_stopping, counter)
+        everyone = Judgement.join(self.engine.gather(judgements))
+        self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
+        if not everyone.scores.valid.any():
+            first = next((message for message in everyone.first_failures if message), "none of them says why")
+            words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
+            raise RunError(words) from raised(first)
+        samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
+        return _result(everyone.scores, samples)
+
+    def _judged_chunks(
+        self, mine: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
+    ) -> tuple[list[Judgement], list[SavedSample]]:
+        """What the rewards say of this process's prompts, chunk by chunk, and some samples to look at."""
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
-        most = -(-len(numbered) // self.engine.num_processes)  # prompts of one process
+        most = -(-len(self.prompts) // self.engine.num_processes)  # prompts of one process
         for start in range(0, most, self.chunk):
             if is_stopping():
                 raise EvaluationStopped
@@ -87,17 +118,12 @@ class Evaluator:
                     continue
                 keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
+                counter.begin(partial(drawn_share, self.policy, plans, self.policy.num_calls))
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
-        everyone = Judgement.join(self.engine.gather(judgements))
-        self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
-        if not everyone.scores.valid.any():
-            first = next((message for message in everyone.first_failures if message), "none of them says why")
-            words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
-            raise RunError(words) from raised(first)
-        samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
-        return _result(everyone.scores, samples)
+                counter.add(len(prompts))
+        return judgements, samples
 
     def _judged(self, rollout: Rollout) -> Judgement:
         try:

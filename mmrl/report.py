@@ -6,8 +6,8 @@ from mmrl._report.page import page
 from mmrl._report.record import read_record
 from mmrl._report.samples import read_pairs
 from mmrl._report.sheet import contact_sheet
-from mmrl.contracts import ConfigError
 from mmrl.durable import replace_file
+from mmrl.errors import ConfigError
 
 
 def write_report(run: Path) -> Path:

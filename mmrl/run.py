@@ -12,12 +12,13 @@ from types import FrameType
 from typing import Literal
 
 from mmrl import checkpoint, checkpoint_files, start, trackers
+from mmrl.bars import Counter, TrainingBar
 from mmrl.checkpoint import Checkpoint
 from mmrl.config import RunConfig, load_config, near_config, read_yaml, shipped_names
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import WeightsName
 from mmrl.durable import replace_file, whole_folder
-from mmrl.evaluation import Result
+from mmrl.evaluation import Result, uncounted
 from mmrl.kept_settings import kept_settings
 from mmrl.last_resort import LastResort
 from mmrl.model_card import write_card
@@ -29,7 +30,6 @@ from mmrl.saved_state import check_state
 from mmrl.scoring import Scorer
 from mmrl.summary import Outcome, summary_of
 from mmrl.tracking import MetricsLog, Tracking
-from mmrl.tracking import Progress as ProgressBar
 from mmrl.trainer import Trainer
 from mmrl.versions import version_of
 
@@ -84,7 +84,7 @@ def _train(
     is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
     if trainer.engine.is_main:
         shown = ("reward/mean", "held_out/score")
-        bar = ProgressBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
+        bar = TrainingBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
         bar.say(_beginning(trainer, folder))
         metrics = MetricsLog(path / "metrics.jsonl")
         for remark in _remarks(trainer, saved, metrics):
@@ -219,7 +219,8 @@ def evaluate(
     trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
-    return replace(trainer.evaluator, weights=weights)()
+    evaluator = replace(trainer.evaluator, weights=weights)
+    return evaluator(counting=Counter.on_stderr if trainer.engine.is_main else uncounted)
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:

@@ -1,13 +1,15 @@
 """`mmrl sample`: what the weights of a run draw or answer."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from mmrl import plugins
+from mmrl.bars import Counter
 from mmrl.contracts import ConfigError, Sampler
 from mmrl.data import Prompt, WeightsName
-from mmrl.evaluation import save_samples, saved_sample
+from mmrl.evaluation import drawn_share, save_samples, saved_sample, uncounted
 from mmrl.keys import GroupKey
 from mmrl.media import StoredPicture
 from mmrl.run import config_of, refuse_full, refuse_others, restored
@@ -45,7 +47,10 @@ def sample(
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
     asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
-    with trainer.policy.weights(weights):
+    before = trainer.policy.num_calls
+    counting = Counter.on_stderr if trainer.engine.is_main else uncounted
+    with trainer.policy.weights(weights), counting("sampling", len(asked)) as counter:
+        counter.begin(partial(drawn_share, trainer.policy, plans, before))
         rollout = trainer.policy.rollout(asked, plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     save_samples(samples, out)

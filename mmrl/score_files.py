@@ -15,6 +15,7 @@ from torch import Tensor
 from mmrl._score_files.items import Item, Reading, read_items, reads
 from mmrl._score_files.page import write_page
 from mmrl._score_files.reckoning import Reckoning, Seeing
+from mmrl.bars import Counter
 from mmrl.contracts import ConfigError
 from mmrl.data import Outputs
 from mmrl.judging import answered, groups_of, judge, scorer_of
@@ -88,9 +89,11 @@ def score_path(
     items = read_items(path, Reading(prompt, response, scorer.demands))[:limit]
     group = groups_of([item.prompt for item in items])
     judgements: list[tuple[list[int], Judgement]] = []
-    for rows, outputs in _chunks(items, group, seeing or Seeing(), scorer):
-        prompts, numbers = [items[row].prompt for row in rows], [group[row] for row in rows]
-        judgements.append((rows, judge(scorer, prompts, outputs, group=numbers)))
+    with Counter.on_stderr("scoring", len(items), unit="outputs") as counter:
+        for rows, outputs in _chunks(items, group, seeing or Seeing(), scorer):
+            prompts, numbers = [items[row].prompt for row in rows], [group[row] for row in rows]
+            judgements.append((rows, judge(scorer, prompts, outputs, group=numbers)))
+            counter.add(len(rows))
     _warn_without_tags(scorer, items)
     joined = Judgement.join([judgement for _, judgement in judgements])
     order = torch.tensor([row for rows, _ in judgements for row in rows]).argsort()

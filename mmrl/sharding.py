@@ -3,9 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from mmrl.contracts import ConfigError, Modality, Sampler, Shardable
 from mmrl.given import GivenPlan
@@ -30,6 +27,10 @@ def shard(
     Returns:
         the trained parameters that now stand in their places, by name.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
     places: dict[int, list[Place]] = {}
     before: dict[int, nn.Parameter] = {}  # held, so that no new tensor gets the id of a replaced one
     for module in (child for tree in modules for child in tree.modules()):

@@ -3,10 +3,12 @@
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmrl.trainer import Trainer
 from mmrl.versions import version_of
+
+if TYPE_CHECKING:
+    from mmrl.trainer import Trainer
 
 REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
@@ -43,7 +45,7 @@ class Outcome:
         return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
 
 
-def summary_of(trainer: Trainer, is_complete: bool) -> dict[str, Any]:
+def summary_of(trainer: "Trainer", is_complete: bool) -> dict[str, Any]:
     """The numbers of a run that has just ended, as summary.json holds them."""
     progress, evaluator = trainer.progress, trainer.evaluator
     name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None

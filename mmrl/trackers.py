@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, PrivateAttr, ValidationError
 
-from mmrl.contracts import ConfigError
+from mmrl.errors import ConfigError
 from mmrl.plugins import did_you_mean, explain
 
 

@@ -1,26 +1,21 @@
-"""The numbers of a run: `metrics.jsonl` always, trackers by name, and a line of progress."""
+"""The numbers of a run: `metrics.jsonl` always, trackers by name, and a bar."""
 
 import errno
 import json
 import math
 import os
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from mmrl.contracts import ConfigError, RunError
+from mmrl.bars import Counter, TrainingBar
 from mmrl.durable import flush, replace_file
+from mmrl.errors import ConfigError, RunError
 from mmrl.json_files import parse_json
 from mmrl.trackers import Tracker
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -101,82 +96,13 @@ class MetricsLog:
         return lines
 
 
-class Progress:
-    """A bar with rate, time left and the latest of a few metrics; plain lines where stdout is no terminal."""
-
-    def __init__(
-        self,
-        total: int,
-        *,
-        done: int = 0,
-        every: int = 10,
-        shown: Sequence[str] = ("reward/mean", "held_out/score"),
-        console: "Console | None" = None,
-    ) -> None:
-        """Of `total` iterations, `done` were made before; without a terminal, one line per `every` iterations.
-
-        `shown`: metrics whose latest value is shown, each called by the first part of its name.
-        """
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        from mmrl.screen import Screen
-
-        self._total, self._done, self._every = total, done, every
-        self._shown = shown
-        self._latest: dict[str, tuple[float, int]] = {}  # and the iteration that it is of
-        self._times = deque([(time.monotonic(), done)], maxlen=21)  # the rate is that of the last 20 iterations
-        self._console = console or Screen()
-        columns = BarColumn(), TextColumn("{task.description}", markup=False)
-        self._bar = Bar(*columns, console=self._console, refresh_per_second=2)
-        self._task = self._bar.add_task("", total=total, completed=done)
-
-    def update(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Takes in the numbers of an iteration; may be called more than once for the same one."""
-        is_new = iteration > self._done
-        if not is_new and len(self._times) == 1:  # the evaluation before training is no iteration
-            self._times[0] = (time.monotonic(), self._done)
-        if is_new:
-            self._done = iteration
-            self._times.append((time.monotonic(), iteration))
-        self._latest |= {name: (metrics[name], iteration) for name in self._shown if name in metrics}
-        if self._console.is_terminal:
-            self._bar.start()  # the first time; afterwards it does nothing
-            self._bar.update(self._task, completed=self._done, description=self.line())
-        elif is_new and (iteration % self._every == 0 or iteration == self._total):
-            self.say(self.line())
-
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def line(self) -> str:
-        """Where the run stands, in one line."""
-        parts = [f"{self._done}/{self._total}"]
-        for name in self._shown:
-            if name in self._latest:
-                value, of = self._latest[name]
-                when = f" (at {of})" if of < self._done else ""
-                parts.append(f"{name.partition('/')[0].replace('_', '-')} {value:.4g}{when}")
-        (first_time, first), (last_time, last) = self._times[0], self._times[-1]
-        if last > first and last_time > first_time:
-            rate = (last - first) / (last_time - first_time)
-            parts.append(f"{rate:.2f} iterations/s" if rate >= 1 else f"{1 / rate:.2f} s/iteration")
-            parts.append(f"{timedelta(seconds=round((self._total - self._done) / rate))} left")
-        return "  ".join(parts)
-
-    def close(self) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
-
-
 @dataclass(frozen=True)
 class Tracking:
     """All that watches a run. Without parts it does nothing: so it is on every process but the main one."""
 
     metrics: MetricsLog | None = None
     trackers: Sequence[Tracker] = ()
-    progress: Progress | None = None
+    progress: TrainingBar | None = None
     _opened: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     def open(self, folder: Path, config: Mapping[str, Any], kept: int = -1, *, is_evaluated: bool = True) -> Self:
@@ -210,6 +136,10 @@ class Tracking:
         """Shows image files in the trackers."""
         for tracker in self.trackers:
             tracker.images(iteration, name, paths)
+
+    def counter(self, what: str, total: int) -> Counter:
+        """Counts prompts of which `what` is done; shown with the bar, where there is one."""
+        return Counter(what, total, None) if self.progress is None else self.progress.counter(what, total)
 
     def sync(self) -> None:
         """To be called before a checkpoint is saved."""

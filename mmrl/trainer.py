@@ -291,8 +291,9 @@ class Trainer:
         assert self.evaluator is not None
         started, now = time.perf_counter(), self.progress
         try:
-            result: Result = self.evaluator(self._is_stopping)
-            others = {name: evaluator(self._is_stopping) for name, evaluator in self.also_evaluated.items()}
+            counting = self.tracking.counter
+            result: Result = self.evaluator(self._is_stopping, counting=counting)
+            others = {name: one(self._is_stopping, counting=counting) for name, one in self.also_evaluated.items()}
         except EvaluationStopped:
             return False
         now.latest, now.evaluated = result.score, now.iteration

@@ -2,12 +2,22 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
 from mmrl.data import WeightsName
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether this process holds a part of it; the class takes half a second to import, and so it is done here."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def whole(parameter: Tensor) -> Tensor:
@@ -15,21 +25,23 @@ def whole(parameter: Tensor) -> Tensor:
 
     Its gradient is summed over processes and cut into shards again. Every process must call it, in the same order.
     """
-    if not isinstance(parameter, DTensor):
-        return parameter
-    return parameter.full_tensor(grad_placements=[Partial()])
+    from torch.distributed.tensor import Partial
+
+    return parameter.full_tensor(grad_placements=[Partial()]) if is_sharded(parameter) else parameter
 
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     """The shard of the full tensor that this process holds where `like` is sharded, else the tensor. Sends nothing."""
-    if not isinstance(like, DTensor):
-        return tensor
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    from torch.distributed.tensor import distribute_tensor
+
+    if is_sharded(like):
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return tensor
 
 
 def _local(tensor: Tensor) -> Tensor:
     """The numbers that this process holds of a tensor; the same storage."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 class Weights:

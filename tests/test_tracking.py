@@ -12,8 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from mmrl.bars import TrainingBar
 from mmrl.contracts import ConfigError, RunError
-from mmrl.tracking import MetricsLog, Progress, Tracking
+from mmrl.tracking import MetricsLog, Tracking
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def text(console: Console) -> str:
 
 def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock: Clock) -> None:
     console = plain()
-    progress = Progress(5, every=2, console=console)
+    progress = TrainingBar(5, every=2, console=console)
     clock.now += 30  # an evaluation before training is no iteration
     progress.update(0, {"held_out/score": 0.25})
     for iteration in range(1, 6):
@@ -198,7 +199,7 @@ def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock: Clock) 
 
 
 def test_the_rate_is_that_of_the_last_twenty_iterations_of_this_process(clock: Clock) -> None:
-    progress = Progress(1100, done=1000, console=plain())
+    progress = TrainingBar(1100, done=1000, console=plain())
     assert progress.line() == "1000/1100"
     for iteration in range(1001, 1041):
         clock.now += 10 if iteration <= 1020 else 0.25
@@ -212,7 +213,7 @@ def test_the_rate_is_that_of_the_last_twenty_iterations_of_this_process(clock: C
 
 def test_progress_on_a_terminal_is_one_bar_that_moves() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None, legacy_windows=False)
-    progress = Progress(4, console=console)
+    progress = TrainingBar(4, console=console)
     for iteration in (1, 2, 3, 4):
         progress.update(iteration, {"reward/mean": 0.5})
     progress.close()
@@ -248,7 +249,7 @@ class Recorder:
 def test_every_part_gets_every_number(tmp_path: Path, log: MetricsLog) -> None:
     first: list[Any] = []
     second: list[Any] = []
-    progress = Progress(9, console=plain())
+    progress = TrainingBar(9, console=plain())
     tracking = Tracking(log, (Recorder(first), Recorder(second)), progress)
     with tracking.open(tmp_path, {"seed": 1}):
         tracking.log(1, {"reward/mean": 0.5, "loss": math.nan})

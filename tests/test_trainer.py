@@ -140,7 +140,7 @@ def test_the_best_evaluation_is_saved_and_kept(tmp_path: Path) -> None:
     evaluator = run.trainer.evaluator
     assert evaluator is not None
 
-    def scripted(is_stopping: Any) -> Any:
+    def scripted(is_stopping: Any, counting: Any) -> Any:
         return replace(evaluator(), score=scores.get(run.trainer.progress.iteration, 9.0))
 
     run.trainer.evaluator = scripted  # type: ignore[assignment]
@@ -155,7 +155,7 @@ def test_training_seconds_leave_evaluations_out(tmp_path: Path) -> None:
     evaluator = run.trainer.evaluator
     assert evaluator is not None
 
-    def slow(is_stopping: Any) -> Any:
+    def slow(is_stopping: Any, counting: Any) -> Any:
         time.sleep(0.1)
         return evaluator()
 

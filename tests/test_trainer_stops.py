@@ -81,10 +81,10 @@ def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
     run = toy(tmp_path / "run", **settings)
     evaluator: Any = run.trainer.evaluator
 
-    def killed(is_stopping: Any) -> Any:
+    def killed(is_stopping: Any, counting: Any) -> Any:
         if run.trainer.progress.iteration == 4:
             raise KeyboardInterrupt
-        return evaluator(is_stopping)
+        return evaluator(is_stopping, counting=counting)
 
     run.trainer.evaluator = killed  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
@@ -114,7 +114,7 @@ def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
     evaluator: Any = run.trainer.evaluator
     chunks = 0
 
-    def stopping(is_stopping: Any) -> Any:
+    def stopping(is_stopping: Any, counting: Any) -> Any:
         nonlocal chunks
 
         def asked() -> bool:
@@ -124,7 +124,7 @@ def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
             return bool(is_stopping())
 
         chunks = 0
-        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(asked)
+        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(asked, counting=counting)
 
     run.trainer.evaluator = stopping  # type: ignore[assignment]
     assert not run.trainer.train()

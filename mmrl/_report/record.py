@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mmrl.contracts import ConfigError
+from mmrl.errors import ConfigError
 from mmrl.json_files import parse_json
 
 OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from mmrl._report.record import read_bytes, read_object
-from mmrl.contracts import ConfigError
+from mmrl.errors import ConfigError
 
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
 LARGEST_ANSWERED = 768  # of an image that was asked about: it is shown larger

@@ -1,0 +1,51 @@
+"""What commands that read no weights import, so that they answer at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_layers import loads, module_files
+
+IMPORTED = """
+import contextlib, io, sys
+from mmrl import cli
+sys.argv = ["mmrl", *sys.argv[1:]]
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        cli.main()
+    except SystemExit as ended:
+        assert ended.code == 0, ended.code
+print(*sys.modules)
+"""
+OF_WEIGHTS = {"accelerate", "datasets", "diffusers", "peft", "scipy", "torch.distributed.tensor", "transformers"}
+OF_TENSORS = {"torch", "numpy", *OF_WEIGHTS}
+
+
+def imported(*arguments: str) -> set[str]:
+    """Returns the modules that a process has imported after a command."""
+    ended = subprocess.run([sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=True)
+    assert "mmrl.cli" in ended.stdout.split()
+    return set(ended.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("start", OF_TENSORS), ("finished", OF_TENSORS), ("report", OF_TENSORS), ("checks", OF_WEIGHTS)],
+)
+def test_a_command_imports_no_more_than_it_needs(module: str, heavy: set[str]) -> None:
+    asked = loads(f"mmrl.{module}", module_files())
+    found = [f"{by} imports {name}" for name, by in asked.items() if any(f"{name}.".startswith(f"{h}.") for h in heavy)]
+    assert not found, "\n".join(found)
+
+
+def test_the_version_is_told_without_tensors() -> None:
+    assert not OF_TENSORS & imported("--version")
+
+
+@pytest.mark.slow  # a process that imports torch for each
+@pytest.mark.parametrize("config", ["quickstart", "flow_grpo_sd35", "grpo_qwen25vl_3b_refcoco", "quickstart_agent"])
+def test_checking_a_config_imports_only_torch(config: str) -> None:
+    names = imported("check", config)
+    assert "torch" in names
+    assert not OF_WEIGHTS & names
