@@ -1,7 +1,7 @@
 """What policies that answer in tokens draw: groups of answers by plan, and trees of them."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -138,15 +138,15 @@ class TokenDrawer(TokenModel):
         sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
         shown = next((number for number, question in enumerate(questions) if question.images), None)
-        if shown is not None and not self._is_tower_served:
-            check_tower(self.adapted_tower, partial(self._tried, service, questions[shown], encoded[shown]))
+        if shown is not None and not self._is_tower_served and self.company is None:
+            check_tower([*self.adapted_tower.values()], partial(self._tried, service, questions[shown], encoded[shown]))
             self._is_tower_served = True
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
         return service.draw(questions, prompt_of.tolist(), own, sampling)
 
     def _tried(self, service: VllmEngine, question: Question, encoded: EncodedPrompt) -> Trial:
         """Some answers of the server to a question, by the weights that are in place now."""
-        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        service.follow({**self.weights.parameters, **self.adapted_tower}, self.export, self.end_tokens[0])
         sampling = Sampling(1.0, 1.0, None, 0.0, TRIED_TOKENS, (), self.end_tokens, self.banned)
         drawn = service.draw([question], [0] * TRIED_ANSWERS, range(TRIED_ANSWERS), sampling)
         device = self.backbone.device
@@ -157,9 +157,9 @@ class TokenDrawer(TokenModel):
         return Trial(said, lambda: self.log_probs([encoded], answers, shaping)[0])
 
     @property
-    def adapted_tower(self) -> Sequence[Tensor]:
-        """The adapter's trained tensors in what turns images into tokens."""
-        return ()
+    def adapted_tower(self) -> Mapping[str, Tensor]:
+        """The adapter's tensors in what turns images into tokens, trained or not."""
+        return {}
 
     @abstractmethod
     def log_probs(

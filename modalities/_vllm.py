@@ -113,8 +113,9 @@ class VllmEngine:
             probe: any token, to find out what the server's log-probs are of.
         """
         if not self._model:
-            self._model = self._base_model()
-            self._check_log_probs(probe)
+            model = self._base_model()
+            self._check_log_probs(model, probe)
+            self._model = model
         now = fingerprint(tensors.values())
         if now == self._weights:
             return
@@ -129,7 +130,7 @@ class VllmEngine:
         else:
             self._reload(self._folders[-1])
         while len(self._folders) > 1:
-            shutil.rmtree(self._folders.pop(0))
+            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
         self._weights = now
         log.info("the vLLM server at %s has the weights of sync %d", self.settings.url, self._num_syncs)
 
@@ -147,7 +148,7 @@ class VllmEngine:
             raise ConfigError(f"engine.url: {self.settings.url}/v1/models names no model; is it a vLLM server?")
         return names[0]
 
-    def _check_log_probs(self, token: int) -> None:
+    def _check_log_probs(self, model: str, token: int) -> None:
         """Of a token that a bias makes the only one to be drawn, the processed log-prob is 0.
 
         Raw ones cannot be near 0 for two tokens at one place, so two are tried. (With `top_k` alone, equally likely
@@ -155,7 +156,7 @@ class VllmEngine:
         """
         question, sampling = Question((token,), (token,), ()), Sampling(1.0, 1.0, 1, 0.0, 1, (), (), ())
         for only in (token, 1 if token == 0 else 0):
-            body = body_of(self._model, question, sampling, seed=0)
+            body = body_of(model, question, sampling, seed=0)
             body["sampling_params"]["logit_bias"] = {str(only): LARGEST_BIAS}
             try:
                 said = self._server.post(GENERATE, body)

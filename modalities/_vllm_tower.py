@@ -42,7 +42,7 @@ def check_tower(tower: Sequence[Tensor], try_server: Callable[[], Trial]) -> Non
     with_tower, without = (float((trial.log_prob - own).abs().mean()) for own in (moved, trial.own()))
     if not with_tower < without:
         raise ConfigError(
-            "engine: the vLLM server leaves out the adapter's part that reads images (modality.vision: trained): "
-            f"its log-probs are {with_tower:.2g} nats from this run's with that part, and {without:.2g} from those "
-            "without; start it with --enable-tower-connector-lora, or leave modality.vision frozen"
+            "engine: the vLLM server leaves out the adapter's part that reads images: its log-probs are "
+            f"{with_tower:.2g} nats from this run's with that part, and {without:.2g} from those without; start it "
+            "with --enable-tower-connector-lora, or adapt the language model alone (modality.vision: frozen)"
         )

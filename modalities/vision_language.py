@@ -197,11 +197,9 @@ class VisionLanguage(TokenPolicy):
         return self._weights
 
     @property
-    def adapted_tower(self) -> Sequence[Tensor]:
-        if self.lora is None:
-            return ()
-        language, trained = _language_name(self._model), self.weights.parameters
-        return [tensor for name, tensor in trained.items() if _is_vision(name.removeprefix("model."), language)]
+    def adapted_tower(self) -> Mapping[str, Tensor]:
+        language, named = _language_name(self._model), self._model.named_parameters()
+        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and _is_vision(name, language)}
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}

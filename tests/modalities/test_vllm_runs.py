@@ -16,6 +16,7 @@ from mmrl.keys import GroupKey
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._tiny_vllm import TinyVllm, serve
 from mmrl.modalities._vllm import Vllm
+from mmrl.modalities._vllm_tower import Trial, check_tower
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.parts import build, make_trainer
 from mmrl.plans import AnswerPlan
@@ -103,7 +104,8 @@ def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_rel
             rollout(there)
 
 
-def test_a_server_that_leaves_the_towers_adapter_out_is_refused_at_the_start() -> None:
+@pytest.mark.slow  # networks are loaded five times
+def test_a_server_that_leaves_the_towers_adapter_out_is_refused_at_the_start(tmp_path: Path) -> None:
     engine = started(TinyVllm(twin("qwen2_5_vl"), (None, None), adapts_tower=False))
     lora = Lora(rank=2, alpha=4)
     there = policy(engine=engine, lora=lora)
@@ -112,6 +114,27 @@ def test_a_server_that_leaves_the_towers_adapter_out_is_refused_at_the_start() -
         rollout(there)
     assert all(torch.equal(tensor, before[name]) for name, tensor in there.weights.parameters.items())
     assert rollout(policy(engine=engine, lora=lora, vision="frozen")).outputs.texts
+    there.export(tmp_path)
+    with pytest.raises(ConfigError, match="leaves out the adapter's part"):
+        rollout(policy(engine=engine, lora=replace(lora, path=str(tmp_path)), vision="frozen"))
+
+
+def test_the_tower_is_moved_for_one_trial_and_what_was_trained_stays() -> None:
+    tower = [torch.zeros(3), torch.ones(2, 2)]
+    before = [tensor.clone() for tensor in tower]
+    is_used = True
+
+    def trial() -> Trial:
+        assert not any(torch.equal(tensor, old) for tensor, old in zip(tower, before, strict=True))
+        said = tower[0].clone() if is_used else before[0]
+        return Trial(said, lambda: tower[0].clone())
+
+    check_tower(tower, trial)
+    is_used = False
+    with pytest.raises(ConfigError, match=r"leaves out the adapter's part .* --enable-tower-connector-lora"):
+        check_tower(tower, trial)
+    assert all(torch.equal(tensor, old) for tensor, old in zip(tower, before, strict=True))
+    check_tower([], lambda: pytest.fail("there is nothing to try"))
 
 
 def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
