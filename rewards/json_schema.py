@@ -1,10 +1,12 @@
 """Is the answer JSON of the wanted shape?"""
 
+import json
+import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +14,12 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, check_tag, extract, read_json
 from mmrl.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.rewards._limited import FAILED, LimitedProcess
+from mmrl.rewards._schemas import grade, has_patterns, is_allowed, validator_of
 
 MAX_LETTERS = 10_000  # of an answer: `uniqueItems` compares all pairs
 
+log = logging.getLogger(__name__)
 _FENCED = re.compile(r"```(?:json)?+[ \t]*+\r?\n(.*)\n[ \t]*+```", re.DOTALL)
 
 
@@ -25,7 +30,8 @@ class JsonSchema:
     `schema` is a JSON Schema (json-schema.org, draft 2020-12 unless its `$schema` says another), checked when the
     reward is made; nothing is fetched for a `$ref`. The JSON may stand in one ```json fence; a key twice in an object,
     more than 20 levels, numbers with an exponent or over 12 digits, and more than 10,000 letters are refused
-    (`mmrl.answers.read_json`).
+    (`mmrl.answers.read_json`). So is what takes over `seconds` of processor time, as a pattern such as "^(a+)+$" may; a
+    schema with patterns is applied in a process of its own, as mathematics is by `math_answer`.
 
     With `is_graded` the score is the share of what holds: that it is JSON of the schema's own `type`, each property
     that the schema requires, there and allowed, and the whole. Further answers never raise it.
@@ -34,6 +40,7 @@ class JsonSchema:
     schema: dict[str, Any]
     is_graded: bool = False
     tag: str | None = "answer"
+    seconds: float = 1.0  # of processor time for one answer by a schema with patterns, 0.1 to 600
 
     source: ClassVar[str] = "JSON Schema, draft 2020-12, json-schema.org"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -44,23 +51,20 @@ class JsonSchema:
 
     def __post_init__(self) -> None:
         check_tag(self.tag)
-        _is_allowed(self._validator, None)  # a reference to nowhere, or to itself, is found where it is followed
+        if not 0.1 <= self.seconds <= 600:
+            raise ValueError(f"seconds must be from 0.1 to 600, got {self.seconds}")
+        is_allowed(self._validator, None)  # a reference to nowhere, or to itself, is found where it is followed
 
     @cached_property
     def _validator(self) -> Any:
-        """jsonschema's, which knows the schema alone. Raises ValueError where it is no schema."""
         if find_spec("jsonschema") is None:
             raise ConfigError("json_schema needs the package jsonschema: install the extra, `pip install 'mmrl[json]'`")
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import Draft202012Validator, validator_for
-        from referencing import Registry
+        return validator_of(self.schema)
 
-        kind = validator_for(self.schema, default=Draft202012Validator)
-        try:
-            kind.check_schema(self.schema)
-        except SchemaError as error:
-            raise ValueError(f"schema is no JSON Schema: {error.message} at {error.json_path}") from None
-        return kind(self.schema, registry=Registry())  # without a registry of its own it would fetch references
+    @cached_property
+    def _process(self) -> LimitedProcess:
+        settings = {"schema": self.schema, "is_graded": self.is_graded}
+        return LimitedProcess(Path(__file__).with_name("_schemas.py"), "jsonschema", self.seconds, settings)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError where the schema refers to what it does not hold."""
@@ -72,18 +76,18 @@ class JsonSchema:
             value = read_json(_inside(extract(text, self.tag)))
         except ParseError:
             return 0.0
-        is_whole = _is_allowed(self._validator, value)
-        if is_whole or not self.is_graded:
-            return float(is_whole)
-        required = self.schema.get("required", [])
-        own_type = {"type": self.schema["type"]} if "type" in self.schema else {}
-        parts = [_is_allowed(self._validator.evolve(schema=own_type), value)]
-        parts += [isinstance(value, Mapping) and name in value and self._holds(name, value[name]) for name in required]
-        return sum(parts) / (len(parts) + 1)
+        return self._asked(value) if has_patterns(self.schema) else grade(self._validator, value, self.is_graded)
 
-    def _holds(self, name: str, value: object) -> bool:
-        """Whether the property is as the schema wants it, however its neighbours are."""
-        return _is_allowed(self._validator.evolve(schema=self.schema.get("properties", {}).get(name, True)), value)
+    def _asked(self, value: object) -> float:
+        """The grade by a process that may be stopped: a pattern of the schema may take any time."""
+        word = self._process.ask({"value": value})
+        if word in FAILED:
+            log.warning("json_schema: an answer took over %g s of processor time, and counts as wrong", self.seconds)
+            return 0.0
+        found = json.loads(word)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return float(found)
 
 
 def _inside(text: str) -> str:
@@ -92,14 +96,3 @@ def _inside(text: str) -> str:
         raise ParseError(f"an answer may have {MAX_LETTERS} letters, got {len(text)}")
     found = _FENCED.fullmatch(text.strip())
     return found[1] if found else text
-
-
-def _is_allowed(validator: Any, value: object) -> bool:
-    from referencing.exceptions import Unresolvable
-
-    try:
-        return bool(validator.is_valid(value))
-    except Unresolvable as error:
-        raise ValueError(f"schema refers to what it does not hold: {error}") from None
-    except RecursionError:
-        raise ValueError("schema refers to itself without an end") from None

@@ -189,6 +189,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> "SimpleQueue[int]":
     return codes
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `ended`
 def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = ended(monkeypatch)
     monkeypatch.setattr(last_resort, "GRACE", 0.01)
@@ -203,6 +204,7 @@ def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monke
     assert codes.empty(), "what has ended by itself is not ended"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `ended`
 def test_a_reward_that_catches_every_exception_ends_with_its_process(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

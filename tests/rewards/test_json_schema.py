@@ -186,3 +186,28 @@ def test_a_megabyte_is_scored(piece: str) -> None:
 def test_the_longest_list_of_different_things_is_compared() -> None:
     items = [{"a": number} for number in range(820)]
     assert judge(json.dumps(items), {"uniqueItems": True}) == 1
+
+
+PATTERN = {"type": "string", "pattern": "^(a+)+$"}
+
+
+def test_a_pattern_is_searched_in_a_process_of_its_own_with_the_same_result() -> None:
+    reward = JsonSchema({"properties": {"a": PATTERN}, "required": ["a"]}, tag=None, is_graded=True)
+    answered = ['{"a": "aa"}', '{"a": "ab"}', "{}", '{"a": 1}', '"\\ud800"', "no JSON"]
+    assert reward.score(answers(answered)).tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1, 0])
+
+
+@pytest.mark.slow  # processor time runs out, and processes start again
+@pytest.mark.timeout(60)
+def test_an_answer_on_which_a_pattern_takes_too_long_is_wrong_and_the_next_is_judged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    long, graded = '"' + "a" * 40 + '!"', JsonSchema(PATTERN, tag=None, seconds=0.1, is_graded=True)
+    for reward in (graded, JsonSchema({"anyOf": [PATTERN]}, tag=None, seconds=0.1)):
+        assert reward.score(answers(['"aaa"', long, '"a"'])).tolist() == [1, 0, 1]
+    assert "an answer took over 0.1 s of processor time, and counts as wrong" in caplog.text
+    missing = JsonSchema({"patternProperties": {"a": {"$ref": "#/none"}}}, tag=None)
+    with pytest.raises(ValueError, match="schema refers to what it does not hold"):
+        missing.score(answers(['{"a": 1}']))
+    with pytest.raises(ValueError, match=r"seconds must be from 0\.1 to 600"):
+        JsonSchema({}, seconds=0)
