@@ -1,21 +1,23 @@
 """The page of `mmrl score`: every output with its scores, the best first, in one file that loads nothing."""
 
 from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import sha256
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from mmrl._report.samples import data_uri, is_tiny
 from mmrl._report.theme import STYLE
 from mmrl._report.words import count, number
+from mmrl._score_files.answers import outputs_of
 from mmrl._score_files.items import Item
-from mmrl._score_files.reckoning import Reckoning, Seeing
+from mmrl._score_files.reckoning import NONE_JUDGED, Reckoning, Seeing
 from mmrl.errors import ConfigError
-from mmrl.evaluation import answered as drawn
+from mmrl.evaluation import answered
 from mmrl.filmstrip import filmstrip
-from mmrl.judging import answered
 from mmrl.media import StoredPicture
 from mmrl.video import StoredClip, key_frames
 
@@ -102,7 +104,7 @@ def _table(found: Reckoning) -> str:
     heads = ("mean", "std", "min", "max", "failed")
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f'<td class="right">{number(said[head])}</td>' for head in heads)
+        + "".join(f'<td class="right">{_number(said, head)}</td>' for head in heads)
         + "</tr>"
         for name, said in found.summary()["scores"].items()
     )
@@ -110,6 +112,10 @@ def _table(found: Reckoning) -> str:
     failures = "".join(f'<p class="warning">{escape(failure)}</p>' for failure in found.first_failures if failure)
     head = f"<thead><tr><th></th>{columns}</tr></thead>"
     return f'<div class="card"><table>{head}<tbody>{rows}</tbody></table></div>{failures}'
+
+
+def _number(said: Mapping[str, Any], head: str) -> str:
+    return NONE_JUDGED if head == "mean" and said["mean"] is None else number(said[head])
 
 
 def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing) -> str:
@@ -137,8 +143,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seei
 def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
     """The output, or what was asked about with what was answered drawn on it."""
     if item.file is None:
-        outputs = answered([item.prompt], [item.text or ""], coordinates=seeing.coordinates, dialect=seeing.dialect)
-        return drawn(item.prompt, outputs, 0)
+        return answered(item.prompt, outputs_of([item], seeing), 0)
     if not item.is_video:
         return StoredPicture(item.file.name, path=item.file).load()
     try:
