@@ -141,9 +141,9 @@ def test_best_of_n_leaves_out_what_could_not_be_judged(tmp_path: Path) -> None:
         picture(tmp_path / f"{number}.png", number)
     found = score_path(tmp_path, [{"name": "python", "function": "tests.test_score_files:shy"}])
     assert found.total == [None, 1.0] and found.best() == [1]
-    assert found.summary()["scores"]["python"]["failed"] == 1
+    assert found.summary()["scores"]["shy"]["failed"] == 1
     assert "too shy" in str(found)
-    assert found.rows()[0]["scores"] == {"python": None}
+    assert found.rows()[0]["scores"] == {"shy": None}
 
 
 def shy(image: torch.Tensor) -> float:

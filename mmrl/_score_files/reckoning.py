@@ -39,7 +39,7 @@ class Reckoning:
         for name, said in shown["scores"].items():
             ends = [f"{said[head]:.4g}" for head in heads[:-1]] if said["mean"] is not None else [NONE_JUDGED, *"---"]
             rows.append([name, *ends, str(said["failed"])])
-        widths = [max(8, *map(len, column)) for column in zip(*rows, strict=True)]
+        widths = [max(8 if n else 0, *map(len, column)) for n, column in enumerate(zip(*rows, strict=True))]
         table = [
             "  ".join([f"{row[0]:{widths[0]}}", *(f"{cell:>{n}}" for cell, n in zip(row[1:], widths[1:], strict=True))])
             for row in rows
