@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmrl._report.samples import data_uri, is_tiny
 from mmrl._report.theme import STYLE
-from mmrl._report.words import count, number
+from mmrl._report.words import breakable, count, number
 from mmrl._score_files.answers import outputs_of
 from mmrl._score_files.items import Item
 from mmrl._score_files.reckoning import NONE_JUDGED, Reckoning, Seeing
@@ -38,7 +38,7 @@ OWN_STYLE = """
 .output .name { color: var(--soft); font-size: 12px; overflow-wrap: anywhere; }
 .tools { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin: 0 0 14px; color: var(--soft); }
 button { font: inherit; font-size: 14px; color: var(--ink); background: var(--card); border: 1px solid var(--faint);
-  border-radius: 999px; padding: 4px 14px; cursor: pointer; }
+  border-radius: 16px; padding: 4px 14px; cursor: pointer; max-width: 100%; overflow-wrap: anywhere; }
 button:hover { border-color: var(--accent); }
 button[aria-pressed="true"] { background: var(--accent); color: var(--page); border-color: var(--accent); }
 """
@@ -103,7 +103,7 @@ def _policy() -> str:
 def _table(found: Reckoning) -> str:
     heads = ("mean", "std", "min", "max", "failed")
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
+        f'<tr><th scope="row">{breakable(name)}</th>'
         + "".join(f'<td class="right">{_number(said, head)}</td>' for head in heads)
         + "</tr>"
         for name, said in found.summary()["scores"].items()
@@ -128,7 +128,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seei
             f'src="{data_uri(picture, LARGEST)}">'
         )
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="right">{number(score)}</td></tr>'
+        f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(score)}</td></tr>'
         for name, score in zip(names, scores, strict=True)
     )
     prompt = f'<p class="prompt">{escape(item.prompt.text)}</p>' if item.prompt.text else ""
