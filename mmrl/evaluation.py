@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,16 @@ from mmrl import drawing, timeline
 from mmrl.actions import Action
 from mmrl.bars import Counter
 from mmrl.contracts import Modality, RunError, Sampler
+from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
+from mmrl.durable import replace_file
 from mmrl.engine import Engine
 from mmrl.episodes import num_failed
 from mmrl.errors import HangError, raised
 from mmrl.filmstrip import filmstrip
 from mmrl.group_plans import GroupPlan
 from mmrl.keys import GroupKey, generator
+from mmrl.media import Picture
 from mmrl.score_metrics import mean_and_std
 from mmrl.scoring import Judgement, Scorer
 from mmrl.sharding import idle_rollout
@@ -54,6 +60,9 @@ class SavedSample:
     image: Image.Image | None = None  # what was drawn; else the question's first image, with what was answered on it
     text: str | None = None  # what was answered
     num_images: int = 0  # of the question
+    media: tuple[Picture, ...] = ()  # the question's images, as far as they are kept to judge the answer again
+    canvas: Canvas | None = None  # of the first of them: what coordinates in the answer are counted in
+    has_actions: bool = False  # whether answers are read as actions
     action: Action | None = None  # what the answer tells a GUI to do, in pixels of the original screenshot
     target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
 
@@ -165,6 +174,9 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         image=_drawn(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
+        media=prompt.media,
+        canvas=None if outputs.canvases is None else outputs.canvases[row],
+        has_actions=outputs.actions is not None,
         action=None if outputs.actions is None else outputs.actions[row],
         target=prompt.target,
     )
@@ -214,8 +226,12 @@ def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
     return drawing.draw(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
 
 
-def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
-    """Writes pictures and `samples.json` for the report."""
+def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:
+    """Writes pictures and `samples.json` for the report, and what rewards need to judge answers again.
+
+    `questions`: where the images of questions go, each once; by default a folder inside.
+    """
+    questions = questions or folder / "questions"
     folder.mkdir(parents=True, exist_ok=True)
     listed: list[dict[str, Any]] = []
     for number, sample in enumerate(samples):
@@ -228,14 +244,34 @@ def save_samples(samples: Sequence[SavedSample], folder: Path) -> None:
             entry["text"] = sample.text
         if sample.num_images:
             entry["num_images"] = sample.num_images
+        if sample.media:
+            entry["images"] = [os.path.relpath(_kept(one, questions), folder) for one in sample.media]
+        if sample.canvas is not None:
+            entry["canvas"] = asdict(sample.canvas)
+        if sample.has_actions:
+            entry["action"] = None
         if sample.action is not None:
             said = asdict(sample.action)
-            entry["action"] = {name: said[name] for name in ("kind", *sample.action.parts)}
+            is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
+            entry["action"] = {name: said[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
         if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
             entry["target"] = target
         listed.append(entry)
     kind = "image" if samples and samples[0].text is None else "text"
     (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")
+
+
+def _kept(picture: Picture, folder: Path) -> Path:
+    """The file of an image in the folder, named by its pixels; the same image is written once."""
+    image = picture.load()
+    digest = blake2b(repr(image.size).encode() + image.tobytes(), digest_size=12).hexdigest()
+    file = folder / f"{digest}.png"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = BytesIO()
+        image.save(content, "PNG")
+        replace_file(file, content.getvalue())
+    return file
 
 
 def _plain(value: Any) -> Any:

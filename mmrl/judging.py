@@ -217,6 +217,7 @@ def answered(
     *,
     coordinates: Convention = "original",
     dialect: DialectName | None = None,
+    canvases: Sequence[Canvas | None] = (),
     outputs: Outputs | None = None,
 ) -> Outputs:
     """Texts as outputs, with the canvas of each prompt's first image, and with actions where a dialect is named.
@@ -225,8 +226,10 @@ def answered(
         coordinates: the unit in which the texts give points and boxes; `resized` is that of the original here, since
             no processor has made the images smaller.
         dialect: of `mmrl.actions.DIALECTS`; None: the texts are no actions.
+        canvases: what is known of them, one for each prompt; None stands for that of the prompt. Empty: nothing.
     """
-    canvases = tuple(_canvas(prompt, coordinates) for prompt in prompts)
+    own = canvases or [None] * len(prompts)
+    canvases = tuple(one or _canvas(prompt, coordinates) for one, prompt in zip(own, prompts, strict=True))
     actions = None if dialect is None else tuple(map(_action, texts, canvases, [dialect] * len(texts)))
     return replace(outputs or Outputs(), texts=tuple(texts), canvases=canvases, actions=actions)
 

@@ -9,6 +9,7 @@ from mmrl.contracts import Loadable, Usage
 from mmrl.data import Prompt, WeightsName
 from mmrl.keys import GroupKey
 from mmrl.pairs import final_weights
+from mmrl.scorers import label_of
 from mmrl.start import config_name
 from mmrl.trainer import Trainer
 from mmrl.versions import version_of
@@ -82,8 +83,8 @@ def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | Non
 
 
 def _reward(settings: Plugin) -> str:
-    label, weight = settings.get("label", settings["name"]), settings.get("weight", 1.0)
-    return str(label) if weight == 1 else f"{label} (weight {weight})"
+    weight = settings.get("weight", 1.0)
+    return f"{label_of(settings)}" + ("" if weight == 1 else f" (weight {weight})")
 
 
 def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:

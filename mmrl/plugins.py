@@ -77,7 +77,24 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
         raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
     cls, place = find(kind, name), f"{kind}.{name}"
     given = {key: value for key, value in settings.items() if key != "name"}
-    return checked(cls, given | _held(cls, given, place), place, beside=beside)
+    settings_of_it = given | _held(cls, given, place)
+    try:
+        return checked(cls, settings_of_it, place, beside=beside)
+    except ConfigError as error:
+        if hint := _of_another(kind, name, [key for key in given if key not in (*_settings(cls), *beside)]):
+            raise ConfigError(f"{error}\n{hint}") from error
+        raise
+
+
+def _of_another(kind: Kind, name: str, unknown: Sequence[str]) -> str:
+    """What to do where all that a plug-in does not know are settings of another one: only the name was changed."""
+    if not unknown or not any(set(unknown) <= _settings(find(kind, other)).keys() for other in names(kind)):
+        return ""
+    section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, _singular(kind))
+    return (
+        f"settings differ between {kind}, and those of the one before stay where only its name is changed: give the "
+        f"whole section, {section}={{name: {name}, ...}}"
+    )
 
 
 def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence[str] = ()) -> Any:

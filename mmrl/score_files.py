@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmrl._score_files.answers import outputs_of
 from mmrl._score_files.items import Item, Reading, read_items, reads
 from mmrl._score_files.page import write_page
 from mmrl._score_files.reckoning import Reckoning, Seeing
 from mmrl.bars import Counter
 from mmrl.contracts import ConfigError
 from mmrl.data import Outputs
-from mmrl.judging import answered, groups_of, judge, scorer_of
+from mmrl.judging import groups_of, judge, scorer_of
 from mmrl.media import StoredPicture, as_tensor
 from mmrl.scoring import Judgement, Scorer
 from mmrl.video import FrameSampling, StoredClip
@@ -87,7 +88,7 @@ def score_path(
     if len(scorer.names) > 1 and "total" in scorer.names:
         raise ConfigError("a reward cannot be labelled 'total', as what several rewards make together is called")
     items = read_items(path, Reading(prompt, response, scorer.demands))[:limit]
-    group = groups_of([item.prompt for item in items])
+    group = _groups(items)
     judgements: list[tuple[list[int], Judgement]] = []
     with Counter.on_stderr("scoring", len(items), unit="outputs") as counter:
         for rows, outputs in _chunks(items, group, seeing or Seeing(), scorer):
@@ -100,14 +101,22 @@ def score_path(
     return Reckoning(items, joined.scores.select(order), joined.first_failures)
 
 
+def _groups(items: Sequence[Item]) -> list[int]:
+    """[B] for each output the number of the first one to the same prompt: in words, media and place in its run."""
+    first: dict[tuple[int, int | None], int] = {}
+    same = groups_of([item.prompt for item in items])
+    return [
+        first.setdefault((one, item.question), row) for row, (one, item) in enumerate(zip(same, items, strict=True))
+    ]
+
+
 def _chunks(
     items: Sequence[Item], group: Sequence[int], seeing: Seeing, scorer: Scorer
 ) -> Iterator[tuple[list[int], Outputs]]:
     """Rows and their outputs, whole groups together; pictures and videos of one size in a chunk."""
     if items[0].file is None:
         everyone = list(range(len(items)))
-        prompts, texts = [item.prompt for item in items], [item.text or "" for item in items]
-        yield everyone, answered(prompts, texts, coordinates=seeing.coordinates, dialect=seeing.dialect)
+        yield everyone, outputs_of(items, seeing)
         return
     is_whole = any(term.reward.granularity == "group" for term in scorer.terms)
     for rows in _packs(items, group, is_whole, seeing.num_frames):

@@ -22,7 +22,7 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
-        terms.append(RewardTerm(_label(settings.get("label", own["name"])), reward, weight))
+        terms.append(RewardTerm(_checked(label_of(settings)), reward, weight))
     mixed = None if mix is None else plugins.build("mixes", mix)
     return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
 
@@ -40,8 +40,17 @@ def _weight(given: Any) -> float | Schedule:
         raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
 
 
-def _label(given: Any) -> str:
-    """What the reward is called in metrics and tables: a text in one line."""
+def label_of(settings: Mapping[str, Any]) -> Any:
+    """What the section of a reward says that it is called in metrics and tables, not checked.
+
+    Its `label`, else its name: of the user's own the class or the function alone, without the module.
+    """
+    name = settings["function"] if settings["name"] == "python" and "function" in settings else settings["name"]
+    return settings.get("label", str(name).rpartition(":")[2])
+
+
+def _checked(given: Any) -> str:
+    """The label as a text in one line."""
     if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise ConfigError(f"rewards.label must be a text in one line, got {given!r}")
     return given

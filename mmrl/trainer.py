@@ -312,7 +312,7 @@ class Trainer:
             self._log(metrics | {"time/evaluation": time.perf_counter() - started})
             if self.engine.is_main and result.samples:
                 folder = self.folder / "samples" / f"{now.iteration:06d}"
-                save_samples(result.samples, folder)
+                save_samples(result.samples, folder, folder.parent / "questions")  # the same in each evaluation
                 self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
         return True
 

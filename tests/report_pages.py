@@ -8,7 +8,7 @@ from typing import Any
 
 from mmrl.report import write_report
 
-VOID = {"meta", "img", "rect", "line", "circle", "path"}  # the SVG ones are written self-closing
+VOID = {"meta", "img", "wbr", "rect", "line", "circle", "path"}  # the SVG ones are written self-closing
 TRAINING: list[dict[str, Any]] = [
     {
         "iteration": iteration,

@@ -47,10 +47,10 @@ def lines(run: str) -> list[dict[str, float]]:
 def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine) -> None:
     whole = cli.train(*RUN, kind="vision_language", out="whole")
     assert whole.code == 0, whole.err
-    first = next(line for line in lines("whole") if "reward/python/mean" in line)
-    assert 0 < first["reward/python/mean"] <= 8 and first["reward/failed"] == 0  # a sum over up to 8 tokens
+    first = next(line for line in lines("whole") if "reward/letters/mean" in line)
+    assert 0 < first["reward/letters/mean"] <= 8 and first["reward/failed"] == 0  # a sum over up to 8 tokens
     assert first["optimizer/grad_norm"] > 0
-    assert any("held_out/python/mean" in line for line in lines("whole"))
+    assert any("held_out/letters/mean" in line for line in lines("whole"))
     assert cli.train(*RUN, "iterations=1", kind="vision_language", out="stopped").code == 0
     assert cli("train", "--resume", "stopped", "iterations=2").code == 0
     got, wanted = numbers(Path("stopped")), numbers(Path("whole"))

@@ -30,7 +30,7 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLin
     ended = cli.train("rewards=[{name: my_rewards:Raises}]", "evaluation=null", kind=kind)
     assert ended.code == 1
     assert "8 of 8 samples could not be judged, which is 100%; scoring.max_failed_share allows 10%" in ended.err
-    assert re.search(r"my_rewards:Raises: RuntimeError: the judge is away \(at my_rewards\.py:\d+\)", ended.err)
+    assert re.search(r"Raises: RuntimeError: the judge is away \(at my_rewards\.py:\d+\)", ended.err)
     assert not Path("run").exists()
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmrl import plugins
+from mmrl import parts, plugins
 from mmrl.config import load_config
 from mmrl.contracts import ConfigError
 
@@ -265,3 +265,25 @@ def test_a_lora_names_the_setting_that_is_wrong() -> None:
 def test_a_name_that_is_far_from_all_is_no_guess() -> None:
     assert plugins.near("brightness", ["shapes", "jpeg_size", "finished"]) == ""
     assert plugins.near("shape", ["shapes", "jpeg_size"]) == " (did you mean 'shapes'?)"
+
+
+@pytest.mark.parametrize(
+    ("override", "section"),
+    [
+        ("loss.name=draft", "loss={name: draft, ...}"),
+        ("sampler.name=given", "sampler={name: given, ...}"),
+        ("advantage.name=rloo", "advantage={name: rloo, ...}"),
+        ("rewards.0.name=box_iou", "rewards.0={name: box_iou, ...}"),
+    ],
+)
+def test_where_only_the_name_was_changed_the_whole_section_is_asked_for(override: str, section: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parts.build(load_config("quickstart", [override]))
+    assert "has no field" in str(caught.value)
+    assert str(caught.value).endswith(f"where only its name is changed: give the whole section, {section}")
+
+
+def test_a_wrong_setting_asks_for_no_other_section() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parts.build(load_config("quickstart", ["loss.betta=1", "loss.name=draft"]))
+    assert "whole section" not in str(caught.value)

@@ -132,7 +132,7 @@ def test_the_reward_in_ten_lines_trains(cli: CommandLine) -> None:
     (line,) = [line for line in "".join(blocks("bash")).splitlines() if "my_rewards:" in line]
     run_line(cli, line.replace("iterations=5", "iterations=2"))
     lines = [json.loads(text) for text in (cli.folder / "runs/red/metrics.jsonl").read_text().splitlines()]
-    rewards = [row["reward/my_rewards:Redness/mean"] for row in lines if "reward/mean" in row]
+    rewards = [row["reward/Redness/mean"] for row in lines if "reward/mean" in row]
     assert len(rewards) == 2 and all(-1 < reward < 1 for reward in rewards)
 
 

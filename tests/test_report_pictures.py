@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from mmrl._report.sheet import FRAME
+from mmrl._report.theme import STYLE
+from mmrl._report.words import breakable
 from mmrl.contracts import ConfigError
 from mmrl.report import picture, write_report
 
@@ -125,14 +128,14 @@ def test_the_contact_sheet_has_before_above_after_enlarged_by_whole_pixels(run: 
     blue, red, green, white = (0, 0, 250), (200, 0, 0), (0, 200, 0), (255, 255, 255)
     for left, top in ((72, 30), (72 + 5 * 204, 30), (72, 468)):
         assert [sheet.getpixel((left + x, top)) for x in (-1, 0, 5, 6, 191, 192)] == [
-            white,
+            FRAME,
             blue,
             blue,
             red,
             red,
-            white,
+            FRAME,
         ]
-        assert [sheet.getpixel((left, top + 204 + y)) for y in (-1, 0, 5, 6, 191)] == [white, blue, blue, green, green]
+        assert [sheet.getpixel((left, top + 204 + y)) for y in (-1, 0, 5, 6, 191)] == [FRAME, blue, blue, green, green]
     assert sheet.getpixel((72 + 2 * 204 + 50, 468 + 50)) == white  # 8 pairs leave the rest of the second row empty
     assert min(sheet.crop((0, 30, 60, 222)).convert("L").tobytes()) < 128, "the name of the row is written"
 
@@ -145,7 +148,7 @@ def test_the_contact_sheet_fits_large_pictures_and_cuts_long_prompts(run: Path) 
     top = 12 + 3 * 18
     assert sheet.size == (72 + 204, top + 2 * 204 + 12)
     column = [sheet.getpixel((72 + 96, top + y)) for y in (47, 48, 143, 144)]  # 96 high, in the middle of 192
-    assert column == [(255, 255, 255), (0, 0, 128), (0, 0, 128), (255, 255, 255)]
+    assert column == [FRAME, (0, 0, 128), (0, 0, 128), FRAME]
     assert min(sheet.crop((264, 0, 276, top)).convert("L").tobytes()) == 255, "the prompt stays inside its column"
 
 
@@ -154,7 +157,7 @@ def test_the_contact_sheet_centres_a_tall_picture(run: Path) -> None:
         _save(run, iteration, [_sample("a", 1, file="0.png")], {"0.png": Image.new("RGB", (16, 64), "navy")})
     sheet = Image.open(picture(run, run / "sheet.png"))
     row = [sheet.getpixel((72 + x, 100)) for x in (71, 72, 119, 120)]  # 48 wide, in the middle of 192
-    assert row == [(255, 255, 255), (0, 0, 128), (0, 0, 128), (255, 255, 255)]
+    assert row == [FRAME, (0, 0, 128), (0, 0, 128), FRAME]
 
 
 def test_the_contact_sheet_of_answers_has_them_below_their_pictures(run: Path) -> None:
@@ -165,10 +168,10 @@ def test_the_contact_sheet_of_answers_has_them_below_their_pictures(run: Path) -
     part = 343 + 2 * 18 + 12  # a picture, two lines of its answer, a gap
     assert sheet.size == (72 + 4 * (320 + 12), 12 + 18 + 2 * part + 12)  # one row, no larger than its pictures
     column = [sheet.getpixel((72, 30 + y)) for y in (0, 342, 343, part, part + 342)]
-    assert column == [(200, 0, 0), (200, 0, 0), (255, 255, 255), (0, 200, 0), (0, 200, 0)]  # as large as they were
+    assert column == [(200, 0, 0), (200, 0, 0), FRAME, (0, 200, 0), (0, 200, 0)]  # as large as they were
     for top in (30 + 343, 30 + part + 343):
         assert min(sheet.crop((72, top, 392, top + 36)).convert("L").tobytes()) < 128, "the answer is written"
-        assert min(sheet.crop((392, top, 404, top + 36)).convert("L").tobytes()) == 255, "and stays in its column"
+        assert min(sheet.crop((392, top + 1, 403, top + 36)).convert("L").tobytes()) == 255, "and stays in its column"
 
 
 def test_a_run_without_two_pictures_has_no_contact_sheet(run: Path) -> None:
@@ -176,3 +179,19 @@ def test_a_run_without_two_pictures_has_no_contact_sheet(run: Path) -> None:
         _save(run, iteration, [_sample("a", 1, text="an answer")], {})
     with pytest.raises(ConfigError, match="no pictures of the same prompts"):
         picture(run, run / "sheet.png")
+
+
+def test_pictures_as_white_as_the_page_have_a_frame(run: Path) -> None:
+    for iteration in (0, 3):
+        _save(run, iteration, [_sample("a", 1, file="0.png")], {"0.png": Image.new("RGB", (32, 32), "white")})
+    sheet = Image.open(picture(run, run / "sheet.png"))
+    assert [sheet.getpixel((72 + x, 100)) for x in (-2, -1, 0, 191, 192, 193)] == [
+        *((255, 255, 255), FRAME, (255, 255, 255)),
+        *((255, 255, 255), FRAME, (255, 255, 255)),
+    ]
+    assert ".pair img, .output img { outline: 1px solid" in STYLE
+
+
+def test_long_names_break_behind_their_parts_and_stay_text() -> None:
+    assert breakable("my_rewards:Red & blue") == "my_<wbr>rewards:<wbr>Red &amp; blue"
+    assert breakable("<b>") == "&lt;b&gt;"

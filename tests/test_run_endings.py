@@ -74,7 +74,7 @@ def test_a_reward_that_changes_the_working_folder_changes_nothing_else(cli: Comm
 def test_a_state_that_cannot_be_saved_is_told_before_the_first_iteration(cli: CommandLine) -> None:
     ended = cli.train(*by("KeepsTensor"))
     assert ended.code == 2 and not Path("run").exists()
-    said = "state 'reward/my_rewards:KeepsTensor' of a checkpoint cannot be written as JSON"
+    said = "state 'reward/KeepsTensor' of a checkpoint cannot be written as JSON"
     assert said in ended.err and "it is what its state_dict() returns" in ended.err
 
 
@@ -82,7 +82,7 @@ def test_a_state_that_a_plugin_cannot_read_is_told_by_its_name(cli: CommandLine)
     assert cli.train("iterations=1", *by("KeepsOther")).code == 0
     ended = cli("train", "--resume", "run", "iterations=2")
     assert ended.code == 2
-    assert "reward/my_rewards:KeepsOther cannot read the state that the checkpoint holds of it (KeyError" in ended.err
+    assert "reward/KeepsOther cannot read the state that the checkpoint holds of it (KeyError" in ended.err
 
 
 @pytest.mark.parametrize("setting", ["learning_rate=3e38", "epsilon=1e39", "weight_decay=1e39"])

@@ -162,13 +162,13 @@ def test_what_is_scored_is_still_there_after_a_refused_command(mmrl: CommandLine
 
 def test_where_nothing_could_be_judged_the_command_fails_and_says_why(mmrl: CommandLine) -> None:
     ended = mmrl("score", "answers.jsonl", "--reward", "python function=odd_functions:silent", "--json")
-    assert ended.code == 1 and json.loads(ended.out)["scores"]["python"]["failed"] == 1
-    assert "could not be judged, the first: python: ValueError" in ended.err
+    assert ended.code == 1 and json.loads(ended.out)["scores"]["silent"]["failed"] == 1
+    assert "could not be judged, the first: silent: ValueError" in ended.err
 
 
 def test_what_a_reward_prints_is_not_between_the_json(mmrl: CommandLine) -> None:
     ended = mmrl("score", "answers.jsonl", "--reward", "python function=odd_functions:loud", "--json")
-    assert ended.code == 0 and json.loads(ended.out)["scores"]["python"]["mean"] == 1
+    assert ended.code == 0 and json.loads(ended.out)["scores"]["loud"]["mean"] == 1
     assert ended.err == "NOISE\n"
 
 

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from html import unescape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,15 @@ import torch
 from PIL import Image
 
 from mmrl import judging
+from mmrl._score_files.items import Item
 from mmrl._score_files.page import write_page
+from mmrl._score_files.reckoning import Reckoning
+from mmrl.actions import Action
 from mmrl.contracts import ConfigError
-from mmrl.data import Outputs, Prompt
+from mmrl.coordinates import Canvas
+from mmrl.data import Outputs, Prompt, Scores
+from mmrl.evaluation import SavedSample, save_samples
+from mmrl.media import StoredPicture
 from mmrl.score_files import Seeing, reward_section, score_path, write_rows
 from mmrl.scoring import Judgement, Scorer
 from tests.tiny_cli import CommandLine, command_line
@@ -133,9 +141,9 @@ def test_best_of_n_leaves_out_what_could_not_be_judged(tmp_path: Path) -> None:
         picture(tmp_path / f"{number}.png", number)
     found = score_path(tmp_path, [{"name": "python", "function": "tests.test_score_files:shy"}])
     assert found.total == [None, 1.0] and found.best() == [1]
-    assert found.summary()["scores"]["python"]["failed"] == 1
+    assert found.summary()["scores"]["shy"]["failed"] == 1
     assert "too shy" in str(found)
-    assert found.rows()[0]["scores"] == {"python": None}
+    assert found.rows()[0]["scores"] == {"shy": None}
 
 
 def shy(image: torch.Tensor) -> float:
@@ -237,3 +245,92 @@ def test_the_command_prints_a_table_or_json_and_writes_files(
 def test_rows_are_lines_of_json(tmp_path: Path) -> None:
     write_rows([{"a": "ü"}, {"a": None}], tmp_path / "new" / "rows.jsonl")
     assert (tmp_path / "new" / "rows.jsonl").read_text(encoding="utf-8") == '{"a": "ü"}\n{"a": null}\n'
+
+
+def screen(colour: str) -> StoredPicture:
+    content = BytesIO()
+    Image.new("RGB", (200, 100), colour).save(content, "PNG")
+    return StoredPicture(colour, content=content.getvalue())
+
+
+SCREEN, OTHER = screen("red"), screen("blue")
+
+
+def asked(text: str, seed: int, media: StoredPicture = SCREEN, **known: Any) -> SavedSample:
+    """A sample of a run: what was answered about a screen of 200 x 100 pixels that the model saw in 56 x 28."""
+    canvas = Canvas((200, 100), (56, 28), "resized")
+    return SavedSample("where?", seed, {}, text=text, media=(media,), canvas=canvas, target=BOX, **known)
+
+
+def test_answers_of_a_run_are_judged_again_about_their_own_images_in_their_own_unit(tmp_path: Path) -> None:
+    first, second = tmp_path / "samples" / "000000", tmp_path / "samples" / "000010"
+    answers = [asked("[2.8, 2.8, 14, 14]", 3), asked("nothing", 4), asked("[10, 10, 50, 50]", 5, OTHER)]
+    for folder in (first, second):
+        save_samples(answers, folder, folder.parent / "questions")
+    assert len(list((tmp_path / "samples" / "questions").iterdir())) == 2  # each image once
+    found = score_path(second, [IOU])
+    values = found.scores.values[:, 0].tolist()
+    assert values[:2] == pytest.approx([1, 0]) and values[2] < 0.1
+    assert found.scores.group.tolist() == [0, 1, 2]  # the same words, and three prompts
+    assert [item.prompt.media[0].load().getpixel((0, 0)) for item in found.items][::2] == [(255, 0, 0), (0, 0, 255)]
+    page = tmp_path / "page.html"
+    write_page(found, page, "samples", Seeing())
+    assert page.read_text().count("<img") == 3
+    shutil.rmtree(tmp_path / "samples" / "questions")
+    with pytest.raises(ConfigError, match="an image of sample 0, is no file of the folder or of"):
+        score_path(second, [IOU])
+
+
+def test_samples_that_were_drawn_for_one_prompt_are_a_group(tmp_path: Path) -> None:
+    save_samples([asked("a", 0), asked("b", 0), asked("c", 1)], tmp_path)
+    assert score_path(tmp_path, [IOU]).scores.group.tolist() == [0, 0, 2]
+    assert (tmp_path / "questions").is_dir()
+
+
+def test_actions_that_a_run_read_are_judged_and_a_dialect_reads_them_anew(tmp_path: Path) -> None:
+    actions = [Action("click", point=(30.0, 30.0)), None, Action("type", is_kind_only=True)]
+    save_samples([asked("<answer>(50, 25)</answer>", 0, has_actions=True, action=one) for one in actions], tmp_path)
+    found = score_path(tmp_path, [{"name": "point_in_box"}])
+    assert found.total == [1, 0, 0]
+    assert [item.actions for item in found.items] == [(action,) for action in actions]
+    anew = score_path(tmp_path, [{"name": "point_in_box"}], seeing=Seeing(dialect="plain"))
+    assert anew.total == [0, 0, 0]  # (178, 89) of the original
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"images": "x.png"},
+        {"images": [3]},
+        {"images": ["../../secret.png"]},
+        {"canvas": {"original": [1], "resized": [1, 1], "convention": "unit"}},
+        {"canvas": {"original": [1, 1]}},
+        {"canvas": 3},
+        {"action": {"kind": "dance"}},
+        {"action": {"step": 1}},
+        {"action": 3},
+    ],
+    ids=str,
+)
+def test_what_a_run_knew_of_an_answer_is_read_with_care(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    picture(tmp_path / "secret.png")
+    folder = tmp_path / "samples" / "000000"
+    save_samples([asked("x", 0)], folder)
+    listed = json.loads((folder / "samples.json").read_text())
+    listed["samples"][0] |= wrong
+    (folder / "samples.json").write_text(json.dumps(listed))
+    with pytest.raises(ConfigError, match=r"samples\.json is not what mmrl writes"):
+        score_path(folder, [IOU])
+
+
+def test_a_table_says_where_nothing_was_judged_and_its_columns_stay_apart() -> None:
+    names = ("x" * 40, "small", "failed")
+    values = torch.tensor([[-1.23456e-05, 1.0, torch.nan], [-1.23999e-05, 1.0, torch.nan]])
+    rows = torch.arange(2)
+    scores = Scores(values, names, (1.0, 1.0, 0.0), torch.tensor([True, True]), rows, rows, torch.zeros(2))
+    lines = str(Reckoning([Item("a", Prompt("")), Item("b", Prompt(""))], scores, (None, None, "away"))).splitlines()
+    table = [re.split(r" {2,}", line.strip()) for line in lines[2:7]]
+    assert table[0] == ["reward", "mean", "std", "min", "max", "failed"]
+    assert table[1] == ["x" * 40, "-1.237e-05", "2.715e-08", "-1.24e-05", "-1.235e-05", "0"]
+    assert table[3] == ["failed", "none judged", "-", "-", "-", "2"]
+    assert len({len(line) for line in lines[2:7]}) == 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Placement, RewardBatch, RunError
 from mmrl.data import Outputs
 from mmrl.schedules import Schedule
+from mmrl.scorers import label_of
 from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue
 from tests.asked import Asked, number, refuse, rollout, scorer, term
 
@@ -196,3 +197,18 @@ def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pyte
         assert scorer.judge(rollout(2), 0).scores.values[:, 0].tolist() == [0.5, 3.0, 0.0, 1.0]
     said = [record.getMessage() for record in caplog.records]
     assert said == ["reward 'loud' scored 3, outside of the range 0 to 1 that it states"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"name": "shapes"}, "shapes"),
+        ({"name": "my_rewards:Redness"}, "Redness"),
+        ({"name": "my.own.rewards:Redness", "label": "red: very"}, "red: very"),
+        ({"name": "python", "function": "my_rewards:short"}, "short"),
+        ({"name": "python"}, "python"),
+        ({"name": "my_rewards:Held", "function": "other:one"}, "Held"),
+    ],
+)
+def test_a_reward_of_one_s_own_is_called_as_its_class_or_function(settings: dict[str, str], label: str) -> None:
+    assert label_of(settings) == label

@@ -3,7 +3,7 @@
 from html import escape
 
 from mmrl._report.samples import LARGEST, LARGEST_ANSWERED, Pairs, Sample, data_uri, is_tiny
-from mmrl._report.words import number
+from mmrl._report.words import breakable, number
 
 MAX_PAIRS = 24
 WIDE = 400  # pixels: wider ones were photographs or whole screens, which need half of the page
@@ -35,7 +35,7 @@ def _card(before: Sample, after: Sample) -> str:
         for name, sample in (("before", before), ("after", after))
     )
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
+        f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
         f'<td class="right{_direction(before.scores.get(name), score)}">{number(score)}</td></tr>'
         for name, score in after.scores.items()
     )

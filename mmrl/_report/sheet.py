@@ -12,6 +12,7 @@ LINE = 18  # height of a line of the prompt or of an answer
 MAX_LINES = 3
 
 PAGE, INK, SOFT = (255, 255, 255), (27, 29, 33), (95, 101, 112)
+FRAME = (182, 186, 193)  # around pictures, of which some are as white as the page
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def _sheet(columns: list[_Column], layout: Layout) -> Image.Image:
             draw.text((left, top - 4 - number * LINE), line, fill=INK, font=_font(), anchor="ld")
         for name, picture, answer in zip(("before", "after"), column.pictures, column.answers, strict=True):
             free = layout.width - picture.width, layout.height - picture.height
-            sheet.paste(picture, (left + free[0] // 2, top + free[1] // 2))
+            x, y = left + free[0] // 2, top + free[1] // 2
+            draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FRAME)
+            sheet.paste(picture, (x, y))
             for number, line in enumerate(answer):
                 draw.text((left, top + layout.height + 4 + number * LINE), line, fill=SOFT, font=_font(), anchor="la")
             if index % across == 0:

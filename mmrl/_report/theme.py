@@ -75,6 +75,7 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .pair .sides > div { min-width: 0; }
 .pair img + pre.answer { margin-top: 8px; }
 .pair img { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
+.pair img, .output img { outline: 1px solid var(--none); }
 img.crisp { image-rendering: pixelated; }
 .pair .missing { aspect-ratio: 1; display: grid; place-items: center; border: 1px dashed var(--none);
   border-radius: 6px; color: var(--soft); font-size: 13px; }
@@ -89,8 +90,9 @@ th:first-child, td:first-child { padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
 tbody tr:last-child > * { border-bottom: 0; }
 .right { text-align: right; white-space: nowrap; }
-.pair table { font-size: 13px; }
-.pair th, .pair td { padding: 4px 0; width: 33%; }
+.pair table { font-size: 13px; table-layout: fixed; }
+.pair th, .pair td { padding: 4px 0; }
+.pair td { width: 5.4em; }
 .up { color: var(--good); }
 .down { color: var(--bad); }
 .warning { border-left: 3px solid var(--bad); padding: 4px 0 4px 12px; margin-top: 16px; }

@@ -10,6 +10,7 @@ from statistics import fmean
 from mmrl._report.record import Record
 from mmrl._report.words import number
 from mmrl.errors import ConfigError
+from mmrl.scorers import label_of
 from mmrl.yaml_text import parse_yaml
 
 FEWEST = 8  # iterations below which no trend is told
@@ -86,5 +87,5 @@ def _negative(config: str | None) -> set[str]:
     for one in rewards if isinstance(rewards, list) else []:
         weight = one.get("weight") if isinstance(one, dict) else None
         if isinstance(weight, int | float) and weight < 0:
-            found.add(str(one.get("label", one.get("name"))))
+            found.add(str(label_of({"name": "", **one})))
     return found

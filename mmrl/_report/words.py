@@ -1,6 +1,8 @@
 """Numbers, durations and ticks as people read them."""
 
 import math
+import re
+from html import escape
 from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
@@ -17,6 +19,11 @@ def number(value: Any) -> str:
     if size >= 1e6 or 0 < size < 1e-3:
         return scientific(value, 2)
     return _signed(f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}")
+
+
+def breakable(name: str) -> str:
+    """A name as HTML, in which a line may break behind `_`, `:`, `.` and `/` and not elsewhere in a word that fits."""
+    return re.sub("([_:./])", r"\1<wbr>", escape(name, quote=False))
 
 
 def count(value: float) -> str:

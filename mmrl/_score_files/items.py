@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from mmrl._datasets._files import FILES, METADATA, Source
+from mmrl.actions import Action
 from mmrl.config import DatasetSettings
+from mmrl.coordinates import Canvas
 from mmrl.data import Prompt
 from mmrl.datasets import load_dataset_prompts
 from mmrl.demands import Demands
 from mmrl.errors import ConfigError
 from mmrl.json_files import read_json
+from mmrl.media import StoredPicture
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 VIDEOS = (".mp4", ".webm", ".mov", ".mkv", ".avi")
+QUESTIONS = "questions"  # the folder of the images that a run's samples are about
 RESPONSES = ("response", "completion", "output", "prediction")  # what a file of answers may call them
 ABOUT = ("prompt", "text", "caption")  # what the metadata of an image folder may call the prompt
 
@@ -27,6 +31,9 @@ class Item:
     prompt: Prompt
     file: Path | None = None  # the picture or video
     text: str | None = None
+    canvas: Canvas | None = None  # what coordinates in a run's answer are counted in
+    actions: tuple[Action | None] | None = None  # the one a run read in its answer; None: answers are no actions
+    question: int | None = None  # the number of the prompt in its run, which may ask others with the same words
 
     @property
     def is_video(self) -> bool:
@@ -113,7 +120,7 @@ def _of_run(path: Path, reading: Reading) -> Iterator[Item]:
             yield _sample(path, number, sample, is_text=found["kind"] == "text")
     except KeyError as error:
         raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: it lacks {error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: {error}") from error
 
 
@@ -127,13 +134,48 @@ def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
     target = sample.get("target") or {}
     if not isinstance(target, dict):
         raise ValueError(f"the target of sample {number} must be an object, got {target!r:.80}")
-    prompt = Prompt(sample["prompt"], target=target, source=f"samples.json, {number}")
+    prompt = Prompt(sample["prompt"], _questions(path, sample, number), target, source=f"samples.json, {number}")
     if is_text:
-        return Item(f"sample {number}", prompt, text=sample["text"])
+        return Item(
+            f"sample {number}",
+            prompt,
+            text=sample["text"],
+            canvas=_canvas(sample.get("canvas")),
+            actions=(_action(sample["action"]),) if "action" in sample else None,
+            question=sample["seed"] if isinstance(sample.get("seed"), int) else None,
+        )
     file = path / sample["file"]
     if not _is_inside(file, path):
         raise ValueError(f"{sample['file']!r} is no file of the folder")
     return Item(file.name, prompt, file)
+
+
+def _questions(path: Path, sample: dict[str, Any], number: int) -> tuple[StoredPicture, ...]:
+    """The images that a run's sample was asked about, which lie in the folder or beside it."""
+    names = sample.get("images") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"the images of sample {number} must be a list of files, got {names!r:.80}")
+    for name in names:
+        if not any(_is_inside(path / name, folder) for folder in (path, path.resolve().parent / QUESTIONS)):
+            raise ValueError(
+                f"{name!r}, an image of sample {number}, is no file of the folder or of {QUESTIONS!r} beside it"
+            )
+    return tuple(StoredPicture(name, path=path / name) for name in names)
+
+
+def _canvas(found: Any) -> Canvas | None:
+    if found is None:
+        return None
+    (width, height), (own_width, own_height) = found["original"], found["resized"]
+    return Canvas((width, height), (own_width, own_height), found["convention"])
+
+
+def _action(found: Any) -> Action | None:
+    """An action as JSON has it, its lists as tuples."""
+    if found is None:
+        return None
+    parts: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return Action(**parts)
 
 
 def _of_file(path: Path, reading: Reading) -> Iterator[Item]:

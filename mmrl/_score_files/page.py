@@ -1,21 +1,23 @@
 """The page of `mmrl score`: every output with its scores, the best first, in one file that loads nothing."""
 
 from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import sha256
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from mmrl._report.samples import data_uri, is_tiny
 from mmrl._report.theme import STYLE
-from mmrl._report.words import count, number
+from mmrl._report.words import breakable, count, number
+from mmrl._score_files.answers import outputs_of
 from mmrl._score_files.items import Item
-from mmrl._score_files.reckoning import Reckoning, Seeing
+from mmrl._score_files.reckoning import NONE_JUDGED, Reckoning, Seeing
 from mmrl.errors import ConfigError
-from mmrl.evaluation import answered as drawn
+from mmrl.evaluation import answered
 from mmrl.filmstrip import filmstrip
-from mmrl.judging import answered
 from mmrl.media import StoredPicture
 from mmrl.video import StoredClip, key_frames
 
@@ -36,7 +38,7 @@ OWN_STYLE = """
 .output .name { color: var(--soft); font-size: 12px; overflow-wrap: anywhere; }
 .tools { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin: 0 0 14px; color: var(--soft); }
 button { font: inherit; font-size: 14px; color: var(--ink); background: var(--card); border: 1px solid var(--faint);
-  border-radius: 999px; padding: 4px 14px; cursor: pointer; }
+  border-radius: 16px; padding: 4px 14px; cursor: pointer; max-width: 100%; overflow-wrap: anywhere; }
 button:hover { border-color: var(--accent); }
 button[aria-pressed="true"] { background: var(--accent); color: var(--page); border-color: var(--accent); }
 """
@@ -101,8 +103,8 @@ def _policy() -> str:
 def _table(found: Reckoning) -> str:
     heads = ("mean", "std", "min", "max", "failed")
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f'<td class="right">{number(said[head])}</td>' for head in heads)
+        f'<tr><th scope="row">{breakable(name)}</th>'
+        + "".join(f'<td class="right">{_number(said, head)}</td>' for head in heads)
         + "</tr>"
         for name, said in found.summary()["scores"].items()
     )
@@ -110,6 +112,10 @@ def _table(found: Reckoning) -> str:
     failures = "".join(f'<p class="warning">{escape(failure)}</p>' for failure in found.first_failures if failure)
     head = f"<thead><tr><th></th>{columns}</tr></thead>"
     return f'<div class="card"><table>{head}<tbody>{rows}</tbody></table></div>{failures}'
+
+
+def _number(said: Mapping[str, Any], head: str) -> str:
+    return NONE_JUDGED if head == "mean" and said["mean"] is None else number(said[head])
 
 
 def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing) -> str:
@@ -122,7 +128,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seei
             f'src="{data_uri(picture, LARGEST)}">'
         )
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="right">{number(score)}</td></tr>'
+        f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(score)}</td></tr>'
         for name, score in zip(names, scores, strict=True)
     )
     prompt = f'<p class="prompt">{escape(item.prompt.text)}</p>' if item.prompt.text else ""
@@ -137,8 +143,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seei
 def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
     """The output, or what was asked about with what was answered drawn on it."""
     if item.file is None:
-        outputs = answered([item.prompt], [item.text or ""], coordinates=seeing.coordinates, dialect=seeing.dialect)
-        return drawn(item.prompt, outputs, 0)
+        return answered(item.prompt, outputs_of([item], seeing), 0)
     if not item.is_video:
         return StoredPicture(item.file.name, path=item.file).load()
     try:

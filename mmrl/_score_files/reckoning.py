@@ -14,6 +14,8 @@ from mmrl.coordinates import Convention
 from mmrl.data import Scores
 from mmrl.plugins import did_you_mean
 
+NONE_JUDGED = "none judged"  # stands for the mean of a reward that could judge no output
+
 
 @dataclass(frozen=True)
 class Reckoning:
@@ -33,13 +35,17 @@ class Reckoning:
         """A table for a terminal."""
         shown = self.summary()
         heads = ("mean", "std", "min", "max", "failed")
-        width = max(len("reward"), *map(len, shown["scores"]))
-        lines = [f"{_many(shown['outputs'], 'output')} in {_many(shown['groups'], 'group')}", ""]
-        lines.append(f"{'reward':{width}}" + "".join(f"{head:>10}" for head in heads))
+        rows = [["reward", *heads]]
         for name, said in shown["scores"].items():
-            cells = [f"{said[h]:10.4g}" if isinstance(said[h], float) else f"{said[h] or 0:>10}" for h in heads]
-            lines.append(f"{name:{width}}" + "".join(cells))
-        return "\n".join([*lines, *self.failures()])
+            ends = [f"{said[head]:.4g}" for head in heads[:-1]] if said["mean"] is not None else [NONE_JUDGED, *"---"]
+            rows.append([name, *ends, str(said["failed"])])
+        widths = [max(8 if n else 0, *map(len, column)) for n, column in enumerate(zip(*rows, strict=True))]
+        table = [
+            "  ".join([f"{row[0]:{widths[0]}}", *(f"{cell:>{n}}" for cell, n in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]
+        about = f"{_many(shown['outputs'], 'output')} in {_many(shown['groups'], 'group')}"
+        return "\n".join([about, "", *table, *self.failures()])
 
     def failures(self) -> list[str]:
         """Why each reward that could not judge an output could not, in words: the first of its failures."""
