@@ -22,6 +22,8 @@ from mmrl.evaluation import Result, uncounted
 from mmrl.kept_settings import kept_settings
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
+from mmrl.prompts import mixture
+from mmrl.readable import tell_cut
 from mmrl.report import write_report
 from mmrl.run_lock import RunLock
 from mmrl.saved_state import check_state
@@ -74,6 +76,7 @@ def _train(config: RunConfig, folder: Path, resume: bool, check_lock: Callable[[
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
         trainer.tracking = Tracking(metrics, watchers, bar)
+        _tell_cut(trainer)
     settings = config.model_dump(mode="json")
     with trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated), _stop_on_signal(trainer) as received:
         if trainer.engine.is_main:
@@ -137,6 +140,16 @@ def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) ->
         yield f"its checkpoint was written by mmrl {version}, this is {version_of('mmrl')}"
 
 
+def _tell_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
+    """Says which prompts are longer than the policy reads: held-out ones, and where it is trained those of training."""
+    if is_trained:
+        sources = [source for source, _ in mixture(trainer.config.prompts.train)]
+        for source, prompts in zip(sources, trainer.collector.prompts.sets, strict=True):
+            tell_cut(trainer.policy, prompts, source)
+    if trainer.evaluator is not None:
+        tell_cut(trainer.policy, trainer.evaluator.prompts, trainer.config.prompts.held_out)
+
+
 def _beginning(trainer: Trainer, folder: Path) -> str:
     """What starts and where, in one line."""
     import torch
@@ -195,6 +208,8 @@ def evaluate(
     trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
+    if trainer.engine.is_main:
+        _tell_cut(trainer, is_trained=False)
     evaluator = replace(trainer.evaluator, weights=weights)
     return evaluator(counting=Counter.on_stderr if trainer.engine.is_main else uncounted)
 
