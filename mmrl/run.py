@@ -186,11 +186,26 @@ def restored(
     trainer = make_trainer(config, build(config), folder)
     if saved is not None:
         trainer.restore(saved)
+        if at == "last" and trainer.engine.is_main:
+            _tell_better(trainer)
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
         present = ", ".join(["trained", *trainer.policy.weights.kept])
         raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
     return trainer, weights
+
+
+def _tell_better(trainer: Trainer) -> None:
+    """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
+    now = trainer.progress
+    saved = checkpoint_files.saved(trainer.folder / "checkpoints")
+    if now.best is None or now.latest is None or now.best <= now.latest or now.best_iteration not in saved:
+        return
+    log.warning(
+        "these are the last weights, of iteration %d, with %.4g on the held-out prompts; "
+        "those of iteration %d were better, %.4g: --checkpoint best takes them",
+        *(now.iteration, now.latest, now.best_iteration, now.best),
+    )
 
 
 def evaluate(
