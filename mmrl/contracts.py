@@ -130,6 +130,25 @@ class Reader(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What a text encoder reads of a prompt that is longer than it can read."""
+
+    encoder: str  # its family, such as CLIP
+    num_read: int  # tokens, the first ones, without those at the ends
+    num_tokens: int  # of the whole prompt
+    end: str  # the last words that are read
+
+
+@runtime_checkable
+class Cutting(Protocol):
+    """Modalities that read only the beginning of a long prompt have this too, after `prepare`."""
+
+    def cuts(self, texts: Sequence[str]) -> Sequence[tuple[Cut, ...]]:
+        """By which encoders each text is cut, and where; () for one that is read whole."""
+        ...
+
+
 @runtime_checkable
 class Shardable(Protocol):
     """Modalities whose weights can be sharded have this too.

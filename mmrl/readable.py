@@ -1,14 +1,15 @@
-"""Prompts that the prepared policy cannot read: those that are seen to be so are found before the first iteration."""
+"""Prompts that the prepared policy cannot read, or not to their end: found and told before anything is drawn."""
 
 import logging
 from collections.abc import Sequence
 
 from mmrl.config import DatasetSettings
-from mmrl.contracts import ConfigError, Modality, Reader
+from mmrl.contracts import ConfigError, Cutting, Modality, Reader
 from mmrl.data import Prompt
 from mmrl.datasets import LISTED
 
 log = logging.getLogger(__name__)
+SHOWN = 60  # characters of a prompt
 
 
 def reader_of(policy: Modality) -> Reader | None:
@@ -39,3 +40,25 @@ def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSet
     if not kept:
         raise ConfigError(f"prompts: the model can read none of {len(prompts)}, the first: {refused[0]}")
     return tuple(kept)
+
+
+def tell_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetSettings | None) -> None:
+    """Says in one warning how many prompts of a source are longer than the policy reads, and where the first is cut.
+
+    `source`: None for those of the command line.
+    """
+    if not isinstance(policy, Cutting):
+        return
+    texts = [prompt.text for prompt in prompts]
+    cut = [(prompt, found) for prompt, found in zip(prompts, policy.cuts(texts), strict=True) if found]
+    if not cut:
+        return
+    first, found = cut[0]
+    place = source.path if isinstance(source, DatasetSettings) else source
+    whole = len(first.text) <= SHOWN
+    log.warning(
+        "prompts: the model reads only the beginning of %d of %d%s; the first%s: %r: %s",
+        *(len(cut), len(prompts), f" of {place}" if place else ""),
+        *(f", {first.source}" if first.source else "", first.text if whole else f"{first.text[:SHOWN]} ..."),
+        "; ".join(f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to '... {c.end}'" for c in found),
+    )

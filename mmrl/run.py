@@ -24,6 +24,8 @@ from mmrl.last_resort import LastResort
 from mmrl.model_card import write_card
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
+from mmrl.prompts import mixture
+from mmrl.readable import tell_cut
 from mmrl.report import write_report
 from mmrl.run_lock import RunLock
 from mmrl.saved_state import check_state
@@ -90,6 +92,7 @@ def _train(
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
         trainer.tracking = Tracking(metrics, watchers, bar)
+        _tell_cut(trainer)
     settings = config.model_dump(mode="json")
     if last_resort is not None:
         last_resort.watch([scorer.patience for scorer in _scorers(trainer)])
@@ -161,6 +164,16 @@ def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) ->
         yield f"its checkpoint was written by mmrl {version}, this is {version_of('mmrl')}"
 
 
+def _tell_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
+    """Says which prompts are longer than the policy reads: held-out ones, and where it is trained those of training."""
+    if is_trained:
+        sources = [source for source, _ in mixture(trainer.config.prompts.train)]
+        for source, prompts in zip(sources, trainer.collector.prompts.sets, strict=True):
+            tell_cut(trainer.policy, prompts, source)
+    if trainer.evaluator is not None:
+        tell_cut(trainer.policy, trainer.evaluator.prompts, trainer.config.prompts.held_out)
+
+
 def _beginning(trainer: Trainer, folder: Path) -> str:
     """What starts and where, in one line."""
     import torch
@@ -197,11 +210,26 @@ def restored(
     trainer = make_trainer(config, build(config), folder)
     if saved is not None:
         trainer.restore(saved)
+        if at == "last" and trainer.engine.is_main:
+            _tell_better(trainer)
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
         present = ", ".join(["trained", *trainer.policy.weights.kept])
         raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
     return trainer, weights
+
+
+def _tell_better(trainer: Trainer) -> None:
+    """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
+    now = trainer.progress
+    saved = checkpoint_files.saved(trainer.folder / "checkpoints")
+    if now.best is None or now.latest is None or now.best <= now.latest or now.best_iteration not in saved:
+        return
+    log.warning(
+        "these are the last weights, of iteration %d, with %.4g on the held-out prompts; "
+        "those of iteration %d were better, %.4g: --checkpoint best takes them",
+        *(now.iteration, now.latest, now.best_iteration, now.best),
+    )
 
 
 def evaluate(
@@ -219,6 +247,8 @@ def evaluate(
     trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
+    if trainer.engine.is_main:
+        _tell_cut(trainer, is_trained=False)
     evaluator = replace(trainer.evaluator, weights=weights)
     return evaluator(counting=Counter.on_stderr if trainer.engine.is_main else uncounted)
 

@@ -12,6 +12,7 @@ from mmrl.data import Prompt, WeightsName
 from mmrl.evaluation import drawn_share, save_samples, saved_sample, uncounted
 from mmrl.keys import GroupKey
 from mmrl.media import StoredPicture
+from mmrl.readable import tell_cut
 from mmrl.run import config_of, refuse_full, refuse_others, restored
 from mmrl.trainer import Trainer
 from mmrl.video import StoredClip
@@ -47,6 +48,8 @@ def sample(
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
     asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+    if trainer.engine.is_main:
+        tell_cut(trainer.policy, asked, None)
     before = trainer.policy.num_calls
     counting = Counter.on_stderr if trainer.engine.is_main else uncounted
     with trainer.policy.weights(weights), counting("sampling", len(asked)) as counter:

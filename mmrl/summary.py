@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmrl import checkpoint_files
 from mmrl.versions import version_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Outcome:
     def __str__(self) -> str:
         """What improved and where to look, in one line."""
         held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
-        where = f"report: {self.folder / 'report.html'}"
+        where = f"report: {self.folder / 'report.html'}{self._better()}"
         if not self.is_complete and not self.summary["iterations"]:
             return f"stopped before the first iteration; begin again with: mmrl train --resume {self.folder}"
         if not self.is_complete:
@@ -43,6 +44,17 @@ class Outcome:
             if key.startswith("held_out_") and other["after"] is not None:
                 change += f", {key.removeprefix('held_out_')} {other['before']:.3f} -> {other['after']:.3f}"
         return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
+
+    def _better(self) -> str:
+        """Which earlier iteration was better on the held-out prompts than the last, and how to have it."""
+        held_out = self.summary["held_out"]
+        best, iteration, after = held_out["best"], held_out["best_iteration"], held_out["after"]
+        if best is None or after is None or best <= after:
+            return ""
+        said = f"\niteration {iteration} was better than the last, {best:.3f} on the held-out prompts"
+        if iteration not in checkpoint_files.saved(self.folder / "checkpoints"):
+            return f"{said}; it was not saved (checkpoint.every is 0)"
+        return f"{said}: mmrl export {self.folder} --checkpoint best"
 
 
 def summary_of(trainer: "Trainer", is_complete: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """From prompts to tensors by a model's own processor and chat template, each distinct prompt once."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from mmrl.modalities._inputs import EncodedPrompt, called, messages_of, refuse_m
 from mmrl.modalities._positions import rope_positions
 from mmrl.video import Frames
 
+log = logging.getLogger(__name__)
 TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # a column for each token
 _SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; the rest is media
 
@@ -34,6 +36,7 @@ class PromptEncoder:
     read_clip: Callable[[Clip], Frames] | None = None  # None: of policies without video
     resizes_clips: bool = True  # the processor does; else they come in their final size
     _kept: dict[Any, EncodedPrompt] = field(default_factory=dict)  # oldest first
+    _is_warned: bool = False  # of a prompt that is too long
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         """Each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
@@ -103,7 +106,19 @@ class PromptEncoder:
         if hasattr(self.model.model, "get_rope_index"):
             positions = rope_positions(self.model.model, tokens, token_types, media, encoded.get(_SECONDS))
             next_position = int(positions.max()) + 1
+        self._check_context(prompt, next_position)
         return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
+
+    def _check_context(self, prompt: Prompt, length: int) -> None:
+        """Warns once where a prompt is longer than what the network was made for: it is read, but badly."""
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if most is not None and length >= most and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%s has %d positions of tokens, the model is made for %d with the answer: what is beyond it is read "
+                "badly; shorten such prompts, or set max_prompt_tokens to refuse them (said once)",
+                *(called(prompt), length, most),
+            )
 
     def _frames(self, prompt: Prompt, clip: Clip) -> Frames:
         if self.read_clip is None:

@@ -3,7 +3,7 @@
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,12 +14,14 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError, Placement, Usage
+from mmrl.contracts import ConfigError, Cut, Placement, Usage
 from mmrl.data import Prompt
+from mmrl.modalities._cutting import cuts_of, cuts_untold
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._models import source_of, without_adapter
 from mmrl.modalities._pipeline_usage import Call, Grid, code_of, grid_of, num_steps, usage_of
+from mmrl.modalities._tree import Conditioning
 from mmrl.plans import Plan
 from mmrl.weights import Weights
 
@@ -79,6 +81,20 @@ class PipelinePolicy(FlowPolicy):
         trained = {f"{self.network}.{n}": p for n, p in network.named_parameters() if p.requires_grad}
         off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, network)
         self._weights = Weights(trained, adapter_off=off)
+
+    def num_read(self, tokenizer: str) -> int:
+        """How many tokens the encoder behind the part `tokenizer` of the pipeline reads."""
+        return int(getattr(self._pipeline, tokenizer).model_max_length)
+
+    def cuts(self, texts: Sequence[str]) -> list[tuple[Cut, ...]]:
+        """By which text encoders each text is cut, and where."""
+        present = [name for name in self.encoders if getattr(self._pipeline, name) is not None]
+        names = [name.replace("text_encoder", "tokenizer") for name in present]
+        return cuts_of([(getattr(self._pipeline, name), self.num_read(name)) for name in names], texts)
+
+    def conditioning(self, texts: Sequence[str]) -> Conditioning:
+        with cuts_untold(self._pipeline):
+            return super().conditioning(texts)
 
     def freeze_unused(self, network: Any) -> None:
         """Leaves untrained what reaches no output and so never gets a gradient; most families have no such part."""

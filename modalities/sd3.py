@@ -93,6 +93,9 @@ class StableDiffusion3(PipelinePolicy):
             )
         return Conditioning((states, pooled))
 
+    def num_read(self, tokenizer: str) -> int:
+        return self.max_sequence_length if tokenizer == "tokenizer_3" else super().num_read(tokenizer)
+
     def _dynamic_shift(self) -> float:
         """mu, linear in the number of image tokens, as the pipeline computes it."""
         config, patch = self._pipeline.scheduler.config, self._pipeline.patch_size

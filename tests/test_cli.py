@@ -1,6 +1,7 @@
 """The commands on a small run of the shapes lab, and how fast the command line starts."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 import mmrl
 from mmrl import catalogue, checkpoint, start
 from mmrl.config import load_config, to_yaml
+from mmrl.manifest import write_manifest
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import KINDS, SMALL, tensors
 
@@ -120,6 +122,35 @@ def test_a_summary_holds_what_scripts_read(run: Path) -> None:
     # old and trained weights and the reference look at 8 samples in each of 5 updates, after 3 steps each of sampling
     assert summary["network_calls"] == calls == 5 * 8 * (3 + 3)
     assert {"python", "torch", "diffusers", "mmrl"} <= set(summary["versions"])
+
+
+def warned(cli: CommandLine, caplog: pytest.LogCaptureFixture, *given: str) -> list[str]:
+    """Runs a command that ends well; returns its warnings, which it would write to stderr."""
+    caplog.clear()
+    assert cli(*given).code == 0
+    return caplog.messages
+
+
+def test_weights_that_are_not_the_best_are_never_taken_in_silence(
+    cli: CommandLine, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = shutil.copytree(run, tmp_path / "copied")
+    last, earlier = copied / "checkpoints" / "000005", copied / "checkpoints" / "000002"
+    if not earlier.exists():
+        shutil.copytree(last, earlier)
+    state = json.loads((last / "state.json").read_text())
+    state["state"]["progress"] |= {"latest": 0.25, "best": 0.75, "best_iteration": 2}
+    (last / "state.json").write_text(json.dumps(state))
+    write_manifest(last)
+    told = (
+        "these are the last weights, of iteration 5, with 0.25 on the held-out prompts; "
+        "those of iteration 2 were better, 0.75: --checkpoint best takes them"
+    )
+    assert told in warned(cli, caplog, "export", str(copied), "--out", "last")
+    state["state"]["progress"] |= {"latest": 0.75, "best_iteration": 5}
+    (last / "state.json").write_text(json.dumps(state))
+    write_manifest(last)
+    assert told[:20] not in warned(cli, caplog, "export", str(copied), "--out", "also_best")
 
 
 def test_the_best_and_the_last_iteration_are_saved(run: Path) -> None:
@@ -253,10 +284,8 @@ def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: Comman
         assert load_config("run/config.yaml").iterations == 3
     else:
         assert ended.code == 2
-        assert (
-            f"only iterations, max_seconds, checkpoint, trackers, sharding may be overridden, got {override!r}"
-            in ended.err
-        )
+        assert "only iterations, max_seconds, checkpoint, trackers, sharding, modality.engine.url" in ended.err
+        assert f"may be overridden, got {override!r}" in ended.err
         assert Path("run/config.yaml").read_bytes() == config
 
 

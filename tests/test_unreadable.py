@@ -179,3 +179,19 @@ def test_a_run_trains_on_what_can_be_read(cli: CommandLine) -> None:  # noqa: F8
     again = cli("train", "--resume", "run", "iterations=4")
     assert again.code == 2
     assert "prompts.train: not the prompts that the run began with: there are 4 of them, 5 when" in again.err
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+def test_a_prompt_beyond_the_models_context_is_told_once(family: str, caplog: pytest.LogCaptureFixture) -> None:
+    policy = vision_twins.policy(family)
+    config = policy.encoder.model.config.get_text_config()
+    length, whole = len(policy.encode([GOOD])[0].tokens), config.max_position_embeddings
+    assert caplog.messages == []
+    config.max_position_embeddings = length // 2
+    try:
+        policy.encode([replace(GOOD, text="who is <image>?"), replace(GOOD, text="who was <image>?")])
+    finally:
+        config.max_position_embeddings = whole
+    (said,) = caplog.messages
+    assert said.startswith("good.jsonl, line 1: prompt 'who is <image>?' has ")
+    assert f"the model is made for {length // 2} with the answer" in said
