@@ -342,6 +342,13 @@ def test_a_prefix_cache_that_stays_is_an_error(tmp_path: Path) -> None:
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
 
 
+def test_each_command_of_the_docs_has_the_flags_without_which_no_answer_is_drawn() -> None:
+    text = (Path(__file__).parents[2] / "docs/engines.md").read_text().replace("\\\n", "")
+    commands = [line for line in text.splitlines() if line.startswith("VLLM_")]
+    assert len(commands) == 2
+    assert all("--enable-scale-out " in one and "--logprobs-mode processed_logprobs " in one for one in commands)
+
+
 def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
         with pytest.raises(ValueError, match="must be"):

@@ -91,6 +91,7 @@ def test_a_server_is_right_where_two_tokens_are_always_equally_likely(tmp_path: 
     assert rollout(there).outputs.texts
 
 
+@pytest.mark.slow  # networks are loaded three times
 def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_reload_emptied(served: Vllm) -> None:
     there = policy(engine=served)
     rollout(there)
