@@ -94,13 +94,14 @@ def train(
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
         checked, folder = start.new_run(config, changes, out, is_main=_is_main)
+    path = folder.absolute()  # a reward may change the working folder
 
     def leave() -> str:
         if _is_main:
-            RunLock(folder.absolute()).give_back()
+            RunLock(path).give_back()
             if resume is None:
-                start.forget(folder)
-        return start.left_behind(folder)
+                start.forget(path)
+        return start.left_behind(path, folder)
 
     with LastResort(leave, is_told=_is_first_here) as last_resort:
         try:

@@ -19,7 +19,7 @@ from mmrl._datasets._row import Row, check_marks, without_none
 from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.demands import Demands
-from mmrl.errors import ConfigError
+from mmrl.errors import ConfigError, shortened
 from mmrl.given import GIVEN
 from mmrl.keys import generator
 from mmrl.media import StoredPicture
@@ -137,7 +137,7 @@ class _Reader:
         except BadRow as error:
             if self.settings.bad_rows == "fail":
                 raise ConfigError(f"prompts: {raw.place}: {error}") from error
-            self.skipped.append(f"{raw.place}: {error}")
+            self.skipped.append(shortened(f"{raw.place}: {error}"))
             if len(self.skipped) <= LISTED:
                 log.warning("prompts: skipped %s", self.skipped[-1])
             return None

@@ -7,13 +7,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+LONGEST_LINE = 2000  # letters of a message, in one line
+
+
+def shortened(message: str) -> str:
+    """A message that may hold texts of any length, such as a prompt, without the middle of lines that are too long."""
+    return "\n".join(map(_short_line, message.split("\n")))
+
+
+def _short_line(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    kept = LONGEST_LINE // 2
+    return f"{line[:kept]} [... {len(line) - 2 * kept:,} letters ...] {line[-kept:]}"
+
 
 class ConfigError(ValueError):
     """The user's input is wrong: says what was wrong, what was got and what is allowed. Exit code 2."""
 
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message)))
+
 
 class RunError(RuntimeError):
     """The run failed for a reason that is not the user's input (disk full, too many failed rewards). Exit code 1."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message)))
 
 
 class HangError(RunError):
@@ -34,7 +54,7 @@ class Failure(str):
     error: BaseException
 
     def __new__(cls, words: str, error: BaseException) -> Self:
-        made = super().__new__(cls, words)
+        made = super().__new__(cls, shortened(words))
         made.error = error
         return made
 

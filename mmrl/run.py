@@ -56,13 +56,14 @@ def train(
     Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
     there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
     """
-    lock = RunLock(folder.absolute())
+    path = folder.absolute()  # a reward may change the working folder
+    lock = RunLock(path)
     with lock.held() if is_main else nullcontext():
         try:
             return _train(config, folder, resume, lock.check if is_main else None, last_resort)
         except (ConfigError, RunError, KeyboardInterrupt):
-            if not resume and folder.is_dir():
-                start.forget(folder)
+            if not resume and path.is_dir():
+                start.forget(path)
             raise
 
 

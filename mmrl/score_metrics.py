@@ -70,12 +70,15 @@ def _asked(advantage: Advantage, scores: Scores, paths: Paths | None) -> Tensor:
     """Raises RunError where a class that the user wrote gives something else than advantages."""
     found: Any = advantage(scores, paths)
     number = len(scores.group)
+    name = type(advantage).__name__
     if isinstance(found, Tensor) and found.is_floating_point() and found.dim() in (1, 2) and len(found) == number:
-        return found
+        if found.isfinite().all():
+            return found
+        row = int((~found.isfinite()).view(number, -1).any(1).nonzero()[0])
+        wrong, total = found[row][~found[row].isfinite()].flatten()[0], scores.total[row]
+        raise RunError(f"advantage {name} must give finite numbers, got {wrong:g} for a sample with total {total:g}")
     got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    raise RunError(
-        f"advantage {type(advantage).__name__} must give a float tensor [{number}], or [{number}, decisions], got {got}"
-    )
+    raise RunError(f"advantage {name} must give a float tensor [{number}], or [{number}, decisions], got {got}")
 
 
 def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:

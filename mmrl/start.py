@@ -168,10 +168,10 @@ def _unused(folder: Path) -> Path:
             return made
 
 
-def left_behind(folder: Path) -> str:
-    """What a run that was stopped at once leaves, as the end of a message."""
+def left_behind(folder: Path, name: Path) -> str:
+    """What a run that was stopped at once leaves, as the end of a message that calls its directory `name`."""
     if not (folder / "config.yaml").is_file():
-        return f" before the first iteration; nothing is left in {folder}"
+        return f" before the first iteration; nothing is left in {name}"
     if not any(folder.glob("checkpoints/*")):
-        return f" before the first checkpoint; begin again with: mmrl train --resume {folder}"
-    return f"; go on from the last checkpoint with: mmrl train --resume {folder}"
+        return f" before the first checkpoint; begin again with: mmrl train --resume {name}"
+    return f"; go on from the last checkpoint with: mmrl train --resume {name}"

@@ -210,6 +210,11 @@ def test_a_plug_in_that_is_called_otherwise_is_refused_before_anything_is_loaded
         ("advantage", "(self, scores, paths=None): return 0", "Own must give a float tensor .*, got int"),
         ("advantage", "(self, scores, paths=None): return scores.total[1:]", r"got torch.float32 \[7\]"),
         ("advantage", "(self, scores, paths=None): return scores.total > 0", r"got torch.bool \[8\]"),
+        (
+            "advantage",
+            "(self, scores, paths=None): return scores.total / 0",
+            "Own must give finite numbers, got (nan|inf)",
+        ),
         ("loss", "(self, measures, batch): return measures[0].sum()", r"must give LossTerms .*, got terms \[\]"),
         ("loss", "(self, measures, batch): return None", "must give LossTerms .*, got NoneType"),
     ],

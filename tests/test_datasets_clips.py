@@ -11,6 +11,7 @@ import pytest
 
 from mmrl import video
 from mmrl._video.headers import read_header
+from mmrl._video.matroska import announced_length
 from mmrl.config import DatasetSettings
 from mmrl.contracts import ConfigError
 from mmrl.data import Prompt
@@ -100,6 +101,28 @@ def test_a_broken_video_is_a_bad_row(
     with caplog.at_level(logging.WARNING):
         (prompt,) = loaded(path, bad_rows="skip")
     assert prompt.text == "a?" and "skipped 1 of 2 rows" in caplog.text
+
+
+@pytest.mark.parametrize(("form", "codec"), [("matroska", "libx264"), ("webm", "libvpx-vp9")])
+def test_a_matroska_video_that_is_cut_off_is_a_bad_row(form: str, codec: str, tmp_path: Path) -> None:
+    whole = encoded(20, form=form, codec=codec)
+    for name, content in (("whole.mkv", whole), ("longer.mkv", whole + b"0"), ("cut.mkv", whole[:-1])):
+        in_file(tmp_path, content, name)
+    path = rows_file(tmp_path, *({"prompt": "a?", "video": f"{name}.mkv"} for name in ("whole", "longer", "cut")))
+    with pytest.raises(ConfigError, match=r"line 3: the video cut.mkv is cut off: it has [\d,]+ of [\d,]+ bytes"):
+        loaded(path)
+    assert len(loaded(path, bad_rows="skip")) == 2
+    with pytest.raises(ConfigError, match="the video cut is cut off"):
+        StoredClip("cut", content=whole[: len(whole) * 2 // 3]).load(video.FrameSampling(num_frames=2))
+
+
+def test_a_matroska_video_may_leave_its_length_open() -> None:
+    header = b"\x1aE\xdf\xa3\x82ab"  # two bytes
+    assert announced_length(header + b"\x18S\x80g\x01" + bytes(6) + b"\x05") == len(header) + 12 + 5
+    assert announced_length(header + b"\x18S\x80g\x85") == len(header) + 5 + 5
+    for unknown in (b"\x18S\x80g\xff", b"\x18S\x80g\x01" + 7 * b"\xff", b"\x18S\x80g\x00", b"\x18S\x80g", b"else"):
+        assert announced_length(header + unknown) is None
+    assert announced_length(b"\x1aE\xdf\xa3") is None and announced_length(b"RIFF") is None
 
 
 def test_a_video_that_is_cut_off_behind_its_index_is_found_with_decode(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Rewards that raise, return nonsense, or like everything the same."""
 
 import json
+import os
 import re
 import sys
 import traceback
@@ -86,6 +87,48 @@ def test_answers_that_were_all_cut_and_masked_teach_nothing(cli: CommandLine, ol
     assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
     first, last = (tensors(Path(f"run/checkpoints/{n:06d}"))["trained"] for n in (1, 2))
     torch.testing.assert_close(last, first, rtol=0, atol=0)
+
+
+def test_a_reward_may_change_the_working_folder(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "my_moves.py").write_text(MOVES)
+    cli.patch.delitem(sys.modules, "my_moves", raising=False)
+    few = ["evaluation=null", "iterations=2"]
+    ended = cli.train("rewards=[{name: my_moves:Moves}]", *few)
+    assert ended.code == 0 and Path.cwd() == tmp_path / "elsewhere"
+    assert not list((tmp_path / "elsewhere").iterdir()) and (tmp_path / "run/report.html").is_file()
+    assert len(lines_of(tmp_path / "run")) == 2 and (tmp_path / "run/checkpoints/000002").is_dir()
+    os.chdir(tmp_path)
+    ended = cli.train("rewards=[{name: my_moves:MovesAndRaises}]", *few, out="other")
+    assert ended.code == 1 and not (tmp_path / "other").exists(), "it can be used again"
+    os.chdir(tmp_path)
+    ended = cli.train("rewards=[{name: my_moves:MovesAndStops}]", *few, out="third")
+    assert ended.code == 130 and "; go on from the last checkpoint with: mmrl train --resume third" in ended.err
+
+
+MOVES = """
+import os
+from my_rewards import Constant
+
+class Moves(Constant):
+    def score(self, batch):
+        os.chdir("/")
+        os.chdir(FOLDER)
+        return super().score(batch)
+
+class MovesAndRaises(Moves):
+    def score(self, batch):
+        super().score(batch)
+        raise ValueError("moved")
+
+class MovesAndStops(Moves):
+    def score(self, batch):
+        if batch.iteration == 1:
+            raise KeyboardInterrupt
+        return super().score(batch)
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "elsewhere")
+"""
 
 
 def debugged(cli: CommandLine, *given: str) -> BaseException:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from asyncio import CancelledError
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, RewardBatch, RunError
 from mmrl.data import Outputs
+from mmrl.errors import Interruption
 from mmrl.scoring import Judgement
 from tests.asked import Asked, Judge, number, refuse, rollout, scorer
 
@@ -111,7 +113,32 @@ def test_a_reward_that_changes_what_it_judges_is_an_error() -> None:
         scorer(spoil, number).score(rollout(), 0)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ConfigError, RunError])
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, CancelledError, BaseException])
+def test_whatever_else_a_reward_raises_is_a_failure_to_judge(error: type[BaseException]) -> None:
+    def judge(batch: RewardBatch) -> Tensor:
+        if 1 in number(batch):
+            raise error("stop")
+        return number(batch)
+
+    judgement = scorer(judge).judge(rollout(), 0)
+    assert judgement.scores.valid.tolist() == [True, False, True, True]
+    assert str(judgement.first_failures[0]).startswith(f"r0: {error.__name__}: stop (at test_scoring_failures.py:")
+
+
+def test_a_long_text_of_a_user_is_not_printed_whole() -> None:
+    def judge(batch: RewardBatch) -> Tensor:
+        raise ValueError(f"cannot read {'x' * 10**6} for\n{'y' * 10**6}, sorry")
+
+    with pytest.raises(
+        RunError, match=r"(?s)cannot read x+ \[\.\.\. [\d,]+ letters \.\.\.\] x+ for\ny+ .* y+, sorry"
+    ) as said:
+        scorer(judge, max_failed_share=0.0).score(rollout(), 0)
+    assert len(str(said.value)) < 5000
+    assert str(ConfigError("a" * 2000)) == "a" * 2000, "what is read in a glance stays as it is"
+    assert "[... 1 letters ...]" in str(ConfigError("a" * 2001))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interruption, ConfigError, RunError])
 def test_what_is_not_a_failure_to_judge_passes_unchanged(error: type[BaseException]) -> None:
     def judge(batch: RewardBatch) -> Tensor:
         raise error("stop")

@@ -1,5 +1,6 @@
 """Frames of a video file by their numbers, through torchcodec, PyAV or decord: one face, one kind of error."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from mmrl._video.matroska import START, announced_length
 from mmrl._video.pyav import PyavFile
 from mmrl.errors import ConfigError
 from mmrl.media import MAX_PIXELS
@@ -107,19 +109,23 @@ def _problem(reader: Reader) -> str | None:
 
 
 def check_signature(name: str, source: Path | bytes | memoryview) -> None:
-    """Raises ConfigError for what does not begin as a video of a known format, and for a file that is missing."""
+    """Raises ConfigError for what does not begin as a video of a known format, for a file that is missing, and for one
+    that is shorter than it says."""
     if not isinstance(source, Path):
-        start = bytes(source[:16])
+        start, length = bytes(source[:START]), len(source)
     else:
         try:
             with source.open("rb") as file:
-                start = file.read(16)
+                start, length = file.read(START), os.fstat(file.fileno()).st_size
         except OSError as error:
             raise ConfigError(f"cannot read the video {name}: {error.strerror or error}") from error
     if not start:
         raise ConfigError(f"cannot read the video {name}: it is empty")
     if not any(start[at : at + len(sign)] == sign for at, sign in _SIGNATURES):
         raise ConfigError(f"cannot read the video {name}: it is no video of the formats {_FORMATS}")
+    announced = announced_length(start)
+    if announced is not None and length < announced:
+        raise ConfigError(f"the video {name} is cut off: it has {length:,} of {announced:,} bytes")
 
 
 def _check(name: str, file: VideoFile) -> None:
