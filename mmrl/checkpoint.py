@@ -157,7 +157,11 @@ def check_plain(key: str, value: Any) -> None:
 
 
 def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Puts the states of a run's rewards and other plug-ins back; raises ConfigError where the run has others."""
+    """Puts the states of a run's rewards and other plug-ins back; raises ConfigError where the run has others.
+
+    A checkpoint of before may call an own reward by its module, too: `reward/my_rewards:Redness` for `reward/Redness`.
+    """
+    states = {name if name in stateful else _without_module(name): state for name, state in states.items()}
     if set(stateful) != set(states):
         saved, now = (", ".join(sorted(names)) or "none" for names in (states, stateful))
         raise ConfigError(
@@ -170,6 +174,11 @@ def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> N
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             what = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{name} cannot read the state that the checkpoint holds of it ({what})") from error
+
+
+def _without_module(name: str) -> str:
+    kind, separator, rest = name.partition("/")
+    return f"{kind}{separator}{rest.rpartition(':')[2]}"
 
 
 def restore_optimizer(

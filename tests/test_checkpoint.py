@@ -139,6 +139,19 @@ def test_a_missing_folder_and_a_newer_format_are_errors(tmp_path: Path) -> None:
         load(path)
 
 
+class Kept:
+    state: Any = None
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def test_the_state_of_an_own_reward_is_found_under_its_name_of_before() -> None:
+    reward, labelled = Kept(), Kept()
+    restore_plugins({"reward/Redness": reward, "reward/a:b": labelled}, {"reward/mine:Redness": 1, "reward/a:b": 2})
+    assert (reward.state, labelled.state) == (1, 2)
+
+
 @pytest.mark.parametrize("names", [("reward/b",), ("reward/a", "reward/b"), ()], ids=["another", "more", "fewer"])
 def test_states_of_other_rewards_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"holds the states of reward/a, the settings are of"):
