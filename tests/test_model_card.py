@@ -1,15 +1,20 @@
 """The model card of an export: its head, where the weights come from, and code that can be run."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 import mmrl
 from mmrl import run as commands
 from mmrl.config import load_config
+from mmrl.data import Prompt
+from mmrl.keys import GroupKey
+from mmrl.media import StoredPicture
 from mmrl.model_card import _head, _text
 from mmrl.start import config_name, update_config
 from mmrl.versions import version_of
@@ -54,6 +59,37 @@ def test_a_card_says_where_its_weights_come_from_and_its_code_runs(
     monkeypatch.chdir("exported")
     exec(compile(code, "README.md", "exec"), {})
     assert Path("drawn.png").is_file()
+
+
+@pytest.mark.slow  # the same
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers so
+@pytest.mark.parametrize("kind", ["vision_language", "vision_language_lora"])
+def test_the_code_of_a_card_answers_what_the_run_answers(
+    cli: CommandLine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = "evaluation.sampler={name: autoregressive, max_tokens: 8, temperature: 0}"
+    assert cli.train("iterations=2", "optimizer.learning_rate=0.01", greedy, kind=kind).code == 0
+    exported = cli("export", "run", "--out", "exported")
+    assert (exported.code, exported.err) == (0, "")
+    _, table, code = card_of(Path("exported"))
+    assert table["trained"].endswith("a LoRA" if kind.endswith("lora") else "all weights")
+    pictures = [f"exported/{name}" for name in re.findall(r'Image.open\("(.*?)"\)', code)]
+    for number, picture in enumerate(pictures):
+        Image.linear_gradient("L").resize((90, 60 + 9 * number)).convert("RGB").save(picture)
+    found: dict[str, Any] = {}
+    with monkeypatch.context() as patch:
+        patch.chdir("exported")
+        exec(compile(code.replace("print(", "said = ("), "README.md", "exec"), found)  # a terminal shows no controls
+    system, asked = found["messages"]
+    text = "".join(part["text"] if part["type"] == "text" else "<image>" for part in asked["content"])
+    media = tuple(StoredPicture(picture, path=Path(picture)) for picture in pictures)
+    trainer, weights = commands.restored("run")
+    assert trainer.evaluator is not None
+    key = GroupKey(0, 0, 0)
+    plan = trainer.evaluator.sampler.plan(trainer.policy, key, 1)
+    with trainer.policy.weights(weights):
+        rollout = trainer.policy.rollout([Prompt(text, media, system=system["content"][0]["text"])], [plan], [key])
+    assert rollout.outputs.texts == (found["said"],) != ("",)
 
 
 @pytest.mark.slow  # the same
