@@ -98,11 +98,22 @@ def test_a_card_names_no_scores_of_other_weights(trained: Path, tmp_path: Path) 
     assert not [name for name in card_of(tmp_path / "exported")[1] if name.startswith("held-out")]
 
 
-def test_a_base_model_is_named_to_the_hub_where_it_is_one_of_its_own() -> None:
+def test_a_base_model_is_named_to_the_hub_where_it_is_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "sd3").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
     class Trainer:
         config: Any
 
-    for model, found in (("org/name", "org/name"), ("./a/b", None), ("/models/sd3", None), ("lab:shapes", None)):
+    for model, found in (
+        ("org/name", "org/name"),
+        ("./a/b", None),
+        ("models/sd3", None),
+        ("/models/sd3", None),
+        ("lab:shapes", None),
+    ):
         Trainer.config = load_config("quickstart", [f"modality.model={model}"])
         assert _head(Trainer(), None).get("base_model") == found  # type: ignore[arg-type]
 
