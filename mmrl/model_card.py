@@ -29,7 +29,7 @@ def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) 
         is_of_lab = usage.is_adapter and _model(trainer).startswith(LAB)
         first = "from mmrl import labs  # the base model comes with mmrl\n\n" if is_of_lab else ""
         parts += ["## Use", f"```python\n{first}{usage.code}```", *usage.notes]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _usage(trainer: Trainer) -> Usage | None:
@@ -43,6 +43,8 @@ def _usage(trainer: Trainer) -> Usage | None:
     plan = sampler.plan(trainer.policy, GroupKey(0, 0, 0), count)
     model = _model(trainer)
     base = f"labs.checkpoint({model.removeprefix(LAB)!r})" if model.startswith(LAB) else repr(model)
+    if _is_local(model):  # the code runs in another folder
+        base = repr(str(Path(model).expanduser().absolute()))
     return trainer.policy.usage(prompt, plan, base)
 
 
@@ -50,11 +52,16 @@ def _model(trainer: Trainer) -> str:
     return str(trainer.config.modality.get("model", ""))
 
 
+def _is_local(model: str) -> bool:
+    """Whether it is a folder of this machine, as `from_pretrained` takes it."""
+    return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~"))
+
+
 def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
     """What the hub knows a model by; a base model only where it is one of the hub's."""
     head: dict[str, Any] = {} if usage is None else {"library_name": usage.library, "pipeline_tag": usage.task}
     model = _model(trainer)
-    if model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists():
+    if model.count("/") == 1 and not _is_local(model):
         head["base_model"] = model
     lora = ["lora"] if usage is not None and usage.is_adapter else []
     return {**head, "tags": ["mmrl", "reinforcement-learning", *lora]}
@@ -64,7 +71,7 @@ def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | Non
     """A table of where the weights come from."""
     config, progress, model = trainer.config, trainer.progress, _model(trainer)
     shown = f"the lab {model.removeprefix(LAB)} of mmrl" if model.startswith(LAB) else model
-    if model.startswith((".", "/", "~")):
+    if _is_local(model):
         shown = Path(model).name  # the rest is about a machine
     name = config_name(run)
     rows = {

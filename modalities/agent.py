@@ -72,8 +72,8 @@ class Agent(Gui):
         """How transformers answers in the first turn of a task."""
         usage = super().usage(prompt, plan, base)
         note = (
-            "The code answers the first turn of an episode: one action on a screenshot. In later turns the text holds "
-            f"the last {self.history} actions too, and {self.screenshots} screenshots are shown, the latest first."
+            "The code answers the first turn of an episode: one action on a screenshot. The prompts of later turns are "
+            f"written by mmrl, with `history: {self.history}` (actions so far) and `screenshots: {self.screenshots}`."
         )
         return replace(usage, notes=(*usage.notes, note))
 

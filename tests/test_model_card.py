@@ -1,15 +1,20 @@
 """The model card of an export: its head, where the weights come from, and code that can be run."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 import mmrl
 from mmrl import run as commands
 from mmrl.config import load_config
+from mmrl.data import Prompt
+from mmrl.keys import GroupKey
+from mmrl.media import StoredPicture
 from mmrl.model_card import _head, _text
 from mmrl.start import config_name, update_config
 from mmrl.versions import version_of
@@ -57,16 +62,58 @@ def test_a_card_says_where_its_weights_come_from_and_its_code_runs(
 
 
 @pytest.mark.slow  # the same
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers so
+@pytest.mark.parametrize("kind", ["vision_language", "vision_language_lora"])
+def test_the_code_of_a_card_answers_what_the_run_answers(
+    cli: CommandLine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = "evaluation.sampler={name: autoregressive, max_tokens: 8, temperature: 0}"
+    assert cli.train("iterations=2", "optimizer.learning_rate=0.01", greedy, kind=kind).code == 0
+    exported = cli("export", "run", "--out", "exported")
+    assert (exported.code, exported.err) == (0, "")
+    _, table, code = card_of(Path("exported"))
+    assert table["trained"].endswith("a LoRA" if kind.endswith("lora") else "all weights")
+    pictures = [f"exported/{name}" for name in re.findall(r'Image.open\("(.*?)"\)', code)]
+    for number, picture in enumerate(pictures):
+        Image.linear_gradient("L").resize((90, 60 + 9 * number)).convert("RGB").save(picture)
+    found: dict[str, Any] = {}
+    with monkeypatch.context() as patch:
+        patch.chdir("exported")
+        exec(compile(code.replace("print(", "said = ("), "README.md", "exec"), found)  # a terminal shows no controls
+    system, asked = found["messages"]
+    text = "".join(part["text"] if part["type"] == "text" else "<image>" for part in asked["content"])
+    media = tuple(StoredPicture(picture, path=Path(picture)) for picture in pictures)
+    trainer, weights = commands.restored("run")
+    assert trainer.evaluator is not None
+    key = GroupKey(0, 0, 0)
+    plan = trainer.evaluator.sampler.plan(trainer.policy, key, 1)
+    with trainer.policy.weights(weights):
+        rollout = trainer.policy.rollout([Prompt(text, media, system=system["content"][0]["text"])], [plan], [key])
+    assert rollout.outputs.texts == (found["said"],) != ("",)
+
+
+@pytest.mark.slow  # the same
 def test_a_card_names_no_scores_of_other_weights(trained: Path, tmp_path: Path) -> None:
     commands.export(str(trained), tmp_path / "exported", "reference")
     assert not [name for name in card_of(tmp_path / "exported")[1] if name.startswith("held-out")]
 
 
-def test_a_base_model_is_named_to_the_hub_where_it_is_one_of_its_own() -> None:
+def test_a_base_model_is_named_to_the_hub_where_it_is_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "sd3").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
     class Trainer:
         config: Any
 
-    for model, found in (("org/name", "org/name"), ("./a/b", None), ("/models/sd3", None), ("lab:shapes", None)):
+    for model, found in (
+        ("org/name", "org/name"),
+        ("./a/b", None),
+        ("models/sd3", None),
+        ("/models/sd3", None),
+        ("lab:shapes", None),
+    ):
         Trainer.config = load_config("quickstart", [f"modality.model={model}"])
         assert _head(Trainer(), None).get("base_model") == found  # type: ignore[arg-type]
 
