@@ -56,6 +56,7 @@ CORE = [
     "kept_settings",
     "run_lock",
     "start",
+    "reading",
     "datasets",
     "catalogue",
     "curriculum",
