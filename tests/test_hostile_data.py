@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from mmrl import plugins
 from mmrl.config import DatasetSettings, check_config, read_yaml
 from mmrl.datasets import load_dataset_prompts, read_json
 from mmrl.errors import ConfigError
-from mmrl.plugins import nearest
+from mmrl.labs.shapes.world import attributes
 from mmrl.prompts import load_prompts
 from tests.test_config import SMALLEST
 from tests.vision_twins import picture
@@ -129,7 +130,23 @@ def test_names_without_number_or_end_are_read_in_time(tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text(",".join(["prompt", *map(str, range(50_000)), "7"]) + "\n")
     with pytest.raises(ConfigError, match="has '7' more than once"):
         load_dataset_prompts(DatasetSettings(path=str(tmp_path / "wide.csv")))
-    assert nearest("a" * 10**6, ["b" * 10**6]) is None and nearest("promt", ["prompt", "x" * 10**6]) == "prompt"
+    assert (
+        plugins.nearest("a" * 10**6, ["b" * 10**6]) is None
+        and plugins.nearest("promt", ["prompt", "x" * 10**6]) == "prompt"
+    )
+
+
+def test_a_prompt_without_end_is_compared_with_those_of_a_lab_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def nearest(text: str, known: object, **settings: object) -> list[str]:
+        compared.append(text)
+        return ["red"]
+
+    monkeypatch.setattr("difflib.get_close_matches", nearest)
+    with pytest.raises(ValueError, match=r"\(did you mean 'red'\?\)"):
+        attributes(["a" * 10**6])
+    assert compared == ["a" * 100]
 
 
 @pytest.mark.parametrize("name", ["some.jsonl", "section"])
