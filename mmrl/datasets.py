@@ -24,6 +24,7 @@ from mmrl.given import GIVEN
 from mmrl.keys import generator
 from mmrl.media import StoredPicture
 from mmrl.plugins import did_you_mean, nearest
+from mmrl.reading import told_rows
 from mmrl.video import FrameSampling
 
 LISTED = 10  # skipped rows that are named one by one
@@ -51,7 +52,8 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
     layout = _layout.find(settings.layout)
     _check_columns(settings, layout)
     reader = _Reader(settings, layout, needed or Demands())
-    prompts = [prompt for raw in _chosen(settings) if (prompt := reader.read(raw)) is not None]
+    rows = told_rows(_chosen(settings), ", ".join(_paths(settings)))
+    prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
     reader.report(len(prompts))
     if not prompts:
         bad = f"; all of {len(reader.skipped)} rows are bad, the first: {reader.skipped[0]}" if reader.skipped else ""

@@ -23,6 +23,7 @@ HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Sampler": "samplers",
 }
 
+LONGEST_NAME = 200  # letters; to compare texts takes the square of their length
 _LARGEST = 3.4028234663852886e38  # finite in float32
 # What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
 _ATTRIBUTES: dict[Kind, tuple[str, ...]]
@@ -204,8 +205,9 @@ def _in_yaml(message: str) -> str:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like it; None where none is near."""
-    matches = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    """The known name that is most like it; None where none is near. Texts that are too long for names are none."""
+    names = [name for name in known if len(name) <= LONGEST_NAME]
+    matches = get_close_matches(wrong, names, n=1, cutoff=0.6) if len(wrong) <= LONGEST_NAME else []
     return matches[0] if matches else None
 
 

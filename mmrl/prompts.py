@@ -20,6 +20,7 @@ from mmrl.data import Prompt
 from mmrl.demands import Demands
 from mmrl.keys import generator
 from mmrl.plugins import near
+from mmrl.reading import told_rows
 
 
 def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
@@ -50,7 +51,7 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
-        return tuple(_row(source, number, line, needed or Demands()) for number, line in lines)
+        return tuple(_row(source, number, line, needed or Demands()) for number, line in told_rows(lines, source))
     return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in lines)
 
 

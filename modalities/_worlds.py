@@ -1,8 +1,10 @@
 """Environments at work: each copy on a thread of its own, with a time limit for every call."""
 
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
@@ -11,7 +13,7 @@ from typing import Any
 
 from mmrl.contracts import ConfigError, Environment
 from mmrl.data import Observation
-from mmrl.errors import place
+from mmrl.errors import place, place_in
 
 
 class BrokenWorld(Exception):
@@ -31,7 +33,8 @@ class World:
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self._deadline = math.inf
-        threading.Thread(target=self._work, daemon=True, name="environment").start()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="environment")
+        self._thread.start()
 
     def begin(self, call: Callable[[Environment], Any]) -> None:
         """Starts `call` on the environment; its time runs from now."""
@@ -43,7 +46,10 @@ class World:
         try:
             answer, error = self._answers.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except Empty:
-            raise BrokenWorld(f"took more than step_seconds {self.seconds:g}") from None
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            where = "" if frame is None else place_in(traceback.extract_stack(frame), self.environment)
+            name = type(self.environment).__name__
+            raise BrokenWorld(f"{name} took more than step_seconds {self.seconds:g}{where}") from None
         if isinstance(error, ConfigError):
             raise error
         if error is not None:

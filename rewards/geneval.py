@@ -124,7 +124,7 @@ class Geneval:
         known = self._detector.classes
         for clause in (*scene.include, *scene.exclude):
             if same_name(clause.name) not in known:
-                near = get_close_matches(same_name(clause.name), known, n=1)
+                near = get_close_matches(same_name(clause.name[:100]), known, n=1)
                 hint = f" (did you mean {known[near[0]]!r}?)" if near else f"; it knows {', '.join(known.values())}"
                 raise ValueError(f"the detector {self.detector!r} knows no {clause.name!r}{hint}; for {prompt.text!r}")
         return scene

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from mmrl import plugins
 from mmrl.config import DatasetSettings, check_config, read_yaml
-from mmrl.datasets import load_dataset_prompts
+from mmrl.datasets import load_dataset_prompts, read_json
 from mmrl.errors import ConfigError
+from mmrl.labs.shapes.world import attributes
 from mmrl.prompts import load_prompts
 from tests.test_config import SMALLEST
 from tests.vision_twins import picture
@@ -118,3 +120,41 @@ def test_settings_that_yaml_cannot_read_are_refused(text: str, tmp_path: Path) -
 def test_betas_have_a_range(betas: str) -> None:
     with pytest.raises(ConfigError, match=r"config.optimizer.betas"):
         check_config(SMALLEST, [f"optimizer.betas={betas}"])
+
+
+@pytest.mark.timeout(10)  # in the square of their number it would be minutes
+def test_names_without_number_or_end_are_read_in_time(tmp_path: Path) -> None:
+    keys = ",".join(f'"{number}": 0' for number in range(50_000))
+    with pytest.raises(ConfigError, match="the key 'twice' stands twice in an object"):
+        read_json(f'{{{keys}, "twice": 0, "twice": 0}}')
+    (tmp_path / "wide.csv").write_text(",".join(["prompt", *map(str, range(50_000)), "7"]) + "\n")
+    with pytest.raises(ConfigError, match="has '7' more than once"):
+        load_dataset_prompts(DatasetSettings(path=str(tmp_path / "wide.csv")))
+    assert (
+        plugins.nearest("a" * 10**6, ["b" * 10**6]) is None
+        and plugins.nearest("promt", ["prompt", "x" * 10**6]) == "prompt"
+    )
+
+
+def test_a_prompt_without_end_is_compared_with_those_of_a_lab_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def nearest(text: str, known: object, **settings: object) -> list[str]:
+        compared.append(text)
+        return ["red"]
+
+    monkeypatch.setattr("difflib.get_close_matches", nearest)
+    with pytest.raises(ValueError, match=r"\(did you mean 'red'\?\)"):
+        attributes(["a" * 10**6])
+    assert compared == ["a" * 100]
+
+
+@pytest.mark.parametrize("name", ["some.jsonl", "section"])
+def test_a_file_that_takes_long_to_read_is_told_of(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mmrl.reading.SILENCE", 0.0)
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert len(load_prompts(DatasetSettings(path=str(path)) if name == "section" else str(path))) == 2
+    assert f"prompts: {path}: 1 rows read so far" in caplog.text

@@ -57,6 +57,7 @@ CORE = [
     "kept_settings",
     "run_lock",
     "start",
+    "reading",
     "datasets",
     "catalogue",
     "curriculum",

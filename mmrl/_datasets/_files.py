@@ -8,6 +8,7 @@ import csv
 import glob
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,7 @@ def _csv(path: Path, name: str) -> Iterator[RawRow]:
 
 
 def _header(name: str, cells: list[str]) -> list[str]:
-    if twice := sorted({cell for cell in cells if cells.count(cell) > 1}):
+    if twice := sorted(cell for cell, count in Counter(cells).items() if count > 1):
         raise ConfigError(f"prompts: the header of {name!r} has {', '.join(map(repr, twice))} more than once")
     return cells
 
@@ -202,8 +203,8 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; raises ValueError for a key that it has twice: nobody could say which is meant."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in an object")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} stands twice in an object")
     return found
 
 

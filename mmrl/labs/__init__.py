@@ -35,5 +35,5 @@ def check_split(split: str, known: Iterable[str]) -> None:
 
 
 def _or_nearest(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.0)[0]
     return f"{name!r} (did you mean {nearest!r}?)"

@@ -133,7 +133,10 @@ def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str, caplog:
     assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
     assert len(policy._idle) == 3, "a broken world is not used again"
     line = next(n for n, line in enumerate(Path(toy_worlds.__file__).read_text().splitlines(), 1) if "gave way" in line)
-    said = {"crash": f"OSError: the floor gave way (at toy_worlds.py:{line})", "hang": "more than step_seconds 0.4"}
+    said = {
+        "crash": f"OSError: the floor gave way (at toy_worlds.py:{line})",
+        "hang": "Corridor took more than step_seconds 0.4 (at toy_worlds.py:",
+    }
     assert said[trouble] in caplog.text
 
 

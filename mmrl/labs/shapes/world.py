@@ -86,7 +86,7 @@ def attributes(prompts: Sequence[str]) -> Attributes:
     known = _prompt_indices()
     unknown = [prompt for prompt in prompts if prompt not in known]
     if unknown:
-        nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(unknown[0][:100], known, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"no such prompt {unknown[0]!r} (did you mean {nearest!r}?); a prompt is 'colour shape row column' with"
             f" colour one of {', '.join(COLOURS)}; shape one of {', '.join(SHAPES)}; row one of {', '.join(ROWS)};"
