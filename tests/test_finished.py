@@ -67,10 +67,11 @@ def test_a_run_whose_time_was_up_is_done(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["iterations=2", "max_seconds=1e9 ", "trackers=[tensorboard]", "sharding=full"], ids=lambda text: text
+    "overrides",
+    [["iterations=2"], ["iterations=2", "max_seconds=1e9"], ["trackers=[tensorboard]"], ["sharding=full"]],
+    ids=lambda overrides: overrides[-1],
 )
-def test_what_only_the_run_itself_can_do_is_left_to_it(folder: Path, override: str) -> None:
-    overrides = ["iterations=2", override] if override.startswith("max_seconds") else [override]
+def test_what_only_the_run_itself_can_do_is_left_to_it(folder: Path, overrides: list[str]) -> None:
     before = (folder / "config.yaml").read_bytes()
     assert finished.finish(resumed(folder, *overrides), folder) is None
     assert (folder / "config.yaml").read_bytes() == before
