@@ -148,9 +148,10 @@ def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.de
 def _masks(backbone: Backbone, rows: PackedRows) -> Any:
     """The mask as the attention takes it, one for each kind of layer where the model has several."""
     config, ahead = backbone.model.config.get_text_config(), backbone.reads_token_types
-    attention = attention_of(backbone.model)
-    full = _as_taken(attention, rows, None, ahead)
-    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
+    attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
+    # where no layer is named, all have the window, if there is one (Mistral)
+    full = _as_taken(attention, rows, None if kinds else getattr(config, "sliding_window", None), ahead)
+    if "sliding_attention" not in kinds:
         return full
     sliding = _as_taken(attention, rows, config.sliding_window, ahead)
     return {"full_attention": full, "sliding_attention": sliding}

@@ -1,8 +1,11 @@
 """A type of model that no test runs is used where it agrees with its own forward pass, and refused elsewhere."""
 
+import json
 import logging
 import re
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,10 +78,12 @@ def untested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_own_forward, "is_tested", lambda config: False)
 
 
-def plain_log_probs(policy: VisionLanguage, rollout: Rollout, sample: int) -> Tensor:
+def plain_log_probs(
+    policy: VisionLanguage, rollout: Rollout, sample: int, prompts: Sequence[Prompt] = PROMPTS
+) -> Tensor:
     """[T] by transformers alone: processor and forward pass of one row [prompt, answer]."""
     model, processor = policy.encoder.model, policy.encoder.processor
-    messages = messages_of(PROMPTS[int(rollout.prompt[sample])], "{prompt}", None)
+    messages = messages_of(prompts[int(rollout.prompt[sample])], "{prompt}", None)
     given = processor.apply_chat_template(
         messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
     )
@@ -105,6 +110,27 @@ def test_an_unlisted_family_that_agrees_is_used_and_does(family: str) -> None:
         evaluated = policy.evaluate(rollout, DecisionView(torch.arange(4))).values
     for sample in range(4):
         expected = plain_log_probs(policy, rollout, sample)
+        for found in (rollout.trace.drawn.log_prob, evaluated):
+            torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("sharing", ["packed", "cache"])
+def test_a_window_of_all_layers_is_kept_behind_longer_prompts(tmp_path: Path, sharing: str) -> None:
+    """Mistral's, whose layers have no names; longer than the prompts that are compared at load."""
+    shutil.copytree(unlisted("mistral3"), tmp_path / "twin")
+    config = json.loads((tmp_path / "twin" / "config.json").read_text("utf-8"))
+    config["text_config"]["sliding_window"] = 60
+    (tmp_path / "twin" / "config.json").write_text(json.dumps(config), "utf-8")
+    policy = prepared(tmp_path / "twin", sharing=sharing)
+    prompts = (PROMPTS[0], replace(PROMPTS[1], text=PROMPTS[1].text + " And what is it?" * 12))
+    shortest, longest = sorted(len(prompt.tokens) for prompt in policy.encode(prompts))
+    compared = max(len(prompt.tokens) for prompt in policy.encode(_own_forward.IMAGES))
+    assert policy.way == sharing and shortest + 6 < 60 > compared + _own_forward.MAX_TOKENS and longest > 60
+    rollout = policy.rollout(prompts, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
+    with torch.no_grad():
+        evaluated = policy.evaluate(rollout, DecisionView(torch.arange(4))).values
+    for sample in range(4):
+        expected = plain_log_probs(policy, rollout, sample, prompts)
         for found in (rollout.trace.drawn.log_prob, evaluated):
             torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
 
