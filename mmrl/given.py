@@ -87,9 +87,19 @@ class GivenPlan:
 
 
 def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> None:
-    """Raises ConfigError for a prompt that brings too few outputs for a plan of them, or of another kind."""
+    """Raises ConfigError for a prompt that brings too few outputs for a plan of them, or of another kind.
+
+    And where some of the prompts bring log-probs: what is learned would depend on which are taken together.
+    """
     if not isinstance(plan, GivenPlan):
         return
+    prompts = list(prompts)
+    lacking = [prompt for prompt in prompts if LOG_PROBS not in prompt.target]
+    if 0 < len(lacking) < len(prompts):
+        raise ConfigError(
+            f"prompts: {len(prompts) - len(lacking)} of {len(prompts)} bring log_probs with token_ids, and "
+            f"{_called(lacking[0])} has none; all must, or none"
+        )
     if draws == "turns":
         raise ConfigError("outputs that the data brings are images or single answers, and the policy plays episodes")
     kind, named = (Picture, "images") if draws == "latents" else (str, "texts")
@@ -119,11 +129,9 @@ def check_behaviour(loss: Loss, name: str, old: str, sampler: Sampler, prompts: 
         return
     what = f"loss {name!r} weighs outputs by how likely they are now over how likely they were to whoever made them"
     if not brings_log_probs(sampler, prompts):
-        lacking = [prompt for prompt in prompts if LOG_PROBS not in prompt.target]
-        some = f"; {_called(lacking[0])} has none" if 0 < len(lacking) < len(prompts) else ""
         raise ConfigError(
             f"{what}, which nothing says of outputs that the data brings: the ratio would be 1; for answers each row "
-            f"may bring log_probs with token_ids (layout given_answers{some}), or take a loss without such a ratio, "
+            f"may bring log_probs with token_ids (layout given_answers), or take a loss without such a ratio, "
             "such as 'sft', or 'dpo' for answers and 'flow_dpo' for images"
         )
     if old == "recomputed":
@@ -185,7 +193,7 @@ def _supplied(
     if policy.draws == "latents":
         size = (policy.height, policy.width)  # type: ignore[attr-defined]  # all that make images have them
         rollout = policy.given(asked, Outputs(images=torch.stack([fitted(one, size) for one in chosen])), of_group)
-    elif all(LOG_PROBS in prompt.target for prompt in asked):
+    elif LOG_PROBS in asked[0].target:  # all have them, or none
         assert isinstance(policy, Recording), "policies of answers are"
         tokens, log_probs = (
             [prompt.target[name][number] for prompt, number in zip(asked, numbers, strict=True)]

@@ -34,7 +34,8 @@ class TemporalSegments:
                the anchors' overlaps, later ones counting more (1, 2, ... m); the share of the steps, from anchor to
                anchor to answer, that come no less close. As in the paper the overlap of time that does not meet is
                minus the gap over the hull of both. A chain pays for a wrong answer too. Anchors that cannot be read
-               are none, and their two terms 0. The paper has no code; the weights of its terms could not be checked
+               are none, and their two terms 0; an answer that cannot be read scores 0, more than one far off. The
+               paper has no code; the weights of its terms could not be checked
       guarded  the answer's overlap times the share of these steps, in [0, 1]: the answer bounds the score. 0 without
                an anchor
     """

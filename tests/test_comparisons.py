@@ -53,8 +53,12 @@ BOXES = "[{name: point_in_box, weight: 3}, {name: repetition, weight: 0.5}, {nam
         (["mix={name: advantage_weighted}", "advantage.best=2"], "the largest reward 'point_in_box' that can be is 1,"),
         ([f"rewards={BOXES}", "advantage.best=3"], None),  # repetition runs from -1 to 0
         (
-            ["advantage={name: dra, diversity: format_tags, inner: {name: ngrpo, best: 7}}"],
+            ["advantage={name: entropy_shaped, inner: {name: ngrpo, best: 7}}"],
             "best is 7, and the largest",
+        ),
+        (
+            ["advantage={name: dra, diversity: format_tags, inner: {name: ngrpo}}"],
+            "inner compares with the best total",
         ),
         (["advantage={name: ngrpo, best: 7, virtual: 0}"], None),
     ],

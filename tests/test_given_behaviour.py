@@ -175,17 +175,14 @@ def test_what_goes_with_no_given_answers_is_refused(tmp_path: Path, changes: dic
         build(config(data(tmp_path, **drawn()), {"name": "topr"}, **changes))
 
 
-def test_all_rows_bring_log_probs_where_they_are_needed(tmp_path: Path) -> None:
-    """Rows with and without them side by side: what needs no ratio learns from both."""
+@pytest.mark.parametrize("loss", ["topr", "rebel"])
+def test_all_rows_bring_log_probs_or_none_does(loss: str, tmp_path: Path) -> None:
     data(tmp_path, **drawn())
     full = (tmp_path / "rows.jsonl").read_text("utf-8")
     source = data(tmp_path)
     (tmp_path / "rows.jsonl").write_text((tmp_path / "rows.jsonl").read_text("utf-8") + full, "utf-8")
-    with pytest.raises(ConfigError, match=rf"loss 'topr' {NOTHING_SAYS}.*rows\.jsonl, line 1 has none"):
-        build(config(source, {"name": "topr"}))
-    settings = config(source, {"name": "rebel"}, prompts_per_iteration=2, rollout_groups=1)
-    metrics = make_trainer(settings, build(settings), tmp_path)._iterate(0)
-    assert metrics["loss/log_ratio_size"] == 0 and metrics["groups/kept"] == 2
+    with pytest.raises(ConfigError, match=r"1 of 2 bring log_probs with token_ids, and .*rows\.jsonl, line 1 has none"):
+        build(config(source, {"name": loss}))
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,24 @@ class Dra(Wrapper):
     Models", arXiv 2505.09655: the sum is the submodular mutual information of the graph cut. The reward `diversity`
     says it, 1 - the mean similarity to the others: `response_diversity` for texts (the paper: cosines of sentence
     embeddings), `diversity` for images, with weight 0. The sum runs over the valid others. A graph cut is submodular
-    for similarities of at least 0: one below counts as 0 here, where a reward stays as it is; the authors' code divides
-    by 1 + any sum of cosines, which may come near 0 and turn the sign. So rewards are divided by 1 (alone, or unlike
-    all others) to the number of samples (all alike). Rewards should not be below 0: one that is would be made better
-    where others say the same. A sample whose `diversity` could not be judged is as an invalid one here: it enters no
-    statistic and gets 0.
+    for similarities of at least 0: a sum below 0 counts as 0 here, so that a reward stays as it is; the authors' code
+    divides by 1 + any sum of cosines, which may come near 0 and turn the sign. So rewards are divided by 1 (alone, or
+    unlike all others) to the number of samples (all alike). Rewards should not be below 0: one that is would be made
+    better where others say the same. A sample whose `diversity` could not be judged is as an invalid one here: it
+    enters no statistic and gets 0.
 
-    Raises ValueError for an inner advantage that is not of totals, RunError where there is no such reward.
+    Raises ValueError for an inner advantage that is not of totals, or that compares them with the best total that the
+    rewards can give (`ngrpo`): divided ones are far from it. Raises RunError where there is no such reward.
     """
 
     diversity: str = "response_diversity"  # label of the reward that says how different each sample is
 
     def __post_init__(self) -> None:
         self.refuse_more_than_totals()
+        if self.compares_with == "best":
+            raise ValueError(
+                "inner compares with the best total, which rewards that are divided are far from; use 'grpo'"
+            )
 
     @property
     def watches(self) -> frozenset[str]:
