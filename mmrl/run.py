@@ -334,8 +334,12 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
     chunk, and made again on resume. Gives the signals received so far.
     """
     received: list[int] = []
+    process = os.getpid()
 
     def ask(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # one that a reward forked, as multiprocessing does for a pool
+            _end_child(number)
+            return
         received.append(number)
         if trainer.stop_requested:
             if last_resort is not None:
@@ -355,3 +359,10 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_child(number: int) -> None:
+    """What a forked process does with a signal: SIGTERM ends it; Ctrl-C is for the run, which ends its children."""
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

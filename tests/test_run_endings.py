@@ -30,6 +30,21 @@ class ClosesOutput(Constant):
         sys.stdout.close()
         return super().score(batch)
 
+@dataclass(frozen=True)
+class EndsProcess(Constant):
+    def score(self, batch):
+        import multiprocessing
+        import time
+
+        asked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        asked.start()
+        asked.terminate()
+        asked.join(10)
+        is_ended = asked.exitcode is not None
+        asked.kill()
+        assert is_ended
+        return super().score(batch)
+
 @dataclass
 class KeepsTensor:
     source, range, granularity = "here", (0.0, 1.0), "sample"
@@ -69,6 +84,10 @@ def by(reward: str) -> tuple[str, str]:
 def test_a_reward_that_changes_the_working_folder_changes_nothing_else(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.train("iterations=1", *by("Leaves")).code == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"checkpoints", "summary.json", "report.html"}
+
+
+def test_processes_that_a_reward_forks_end_where_they_are_told_to(cli: CommandLine) -> None:
+    assert cli.train("iterations=1", *by("EndsProcess")).code == 0
 
 
 def test_a_state_that_cannot_be_saved_is_told_before_the_first_iteration(cli: CommandLine) -> None:
