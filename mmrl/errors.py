@@ -1,7 +1,7 @@
 """The ways in which a command ends badly."""
 
+import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +91,6 @@ def _is_installed(file: str) -> bool:
     folders = (
         ours,
         *(folder.resolve() for folder in ours.iterdir() if folder.is_symlink()),
-        Path(sysconfig.__file__).parent,
+        Path(os.__file__).parent,  # of Python's own modules
     )
     return not path.is_file() or "site-packages" in path.parts or any(path.is_relative_to(one) for one in folders)
