@@ -239,6 +239,15 @@ def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
     return config
 
 
+def label_of(settings: Mapping[str, Any]) -> Any:
+    """What the section of a reward says that it is called in metrics and tables, not checked.
+
+    Its `label`, else its name: of the user's own the class or the function alone, without the module.
+    """
+    name = settings["function"] if settings["name"] == "python" and "function" in settings else settings["name"]
+    return settings.get("label", str(name).rpartition(":")[2])
+
+
 def to_yaml(config: RunConfig) -> str:
     """The resolved settings as text that `load_config` reads back to an equal config."""
     # null is written too: where a default is a number, null is a setting of its own

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.config import Plugin, dump_yaml
+from mmrl.config import Plugin, dump_yaml, label_of
 from mmrl.contracts import Loadable, Usage
 from mmrl.data import Prompt, WeightsName
 from mmrl.keys import GroupKey
 from mmrl.pairs import final_weights
-from mmrl.scorers import label_of
 from mmrl.start import config_name
 from mmrl.trainer import Trainer
 from mmrl.versions import version_of

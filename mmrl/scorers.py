@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import plugins
-from mmrl.config import Plugin, ScoringSettings
+from mmrl.config import Plugin, ScoringSettings, label_of
 from mmrl.contracts import ConfigError, Reward, Segmented
 from mmrl.patience import Patience
 from mmrl.schedules import Schedule
@@ -38,15 +38,6 @@ def _weight(given: Any) -> float | Schedule:
         return float(given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
-
-
-def label_of(settings: Mapping[str, Any]) -> Any:
-    """What the section of a reward says that it is called in metrics and tables, not checked.
-
-    Its `label`, else its name: of the user's own the class or the function alone, without the module.
-    """
-    name = settings["function"] if settings["name"] == "python" and "function" in settings else settings["name"]
-    return settings.get("label", str(name).rpartition(":")[2])
 
 
 def _checked(given: Any) -> str:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmrl.config import label_of
 from mmrl.contracts import ConfigError, Placement, RewardBatch, RunError
 from mmrl.data import Outputs
 from mmrl.schedules import Schedule
-from mmrl.scorers import label_of
 from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue
 from tests.asked import Asked, number, refuse, rollout, scorer, term
 

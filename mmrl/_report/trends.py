@@ -9,8 +9,8 @@ from statistics import fmean
 
 from mmrl._report.record import Record
 from mmrl._report.words import number
+from mmrl.config import label_of
 from mmrl.errors import ConfigError
-from mmrl.scorers import label_of
 from mmrl.yaml_text import parse_yaml
 
 FEWEST = 8  # iterations below which no trend is told
