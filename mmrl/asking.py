@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
 from mmrl.data import Outputs
 from mmrl.dense import DENSE, stray, widened
-from mmrl.errors import Failure, Interruption, place
+from mmrl.errors import Failure, Interruption, place, told
 from mmrl.patience import Patience, Workers
 from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_of
 
@@ -105,14 +105,14 @@ def ask_once(name: str, reward: Reward, batch: RewardBatch, patience: Patience) 
     The only place that catches what a reward raises: anything means that it cannot judge this batch, whatever library
     it came from, an attempt to end the process too. Our own two errors stay what they are; Ctrl-C ends.
     """
-    try:
-        with patience.call(f"reward {name!r}, asked about {len(batch)} samples,", reward):
+    with patience.call(f"reward {name!r}, asked about {len(batch)} samples,", reward):
+        try:
             answer = reward.score(batch)
             ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
-    except (ConfigError, RunError, KeyboardInterrupt, Interruption):
-        raise
-    except BaseException as error:
-        return None, Failure(f"{name}: {type(error).__name__}: {error}{place(error, reward)}", error)
+        except (ConfigError, RunError, KeyboardInterrupt, Interruption):
+            raise
+        except BaseException as error:
+            return None, Failure(f"{name}: {told(error)}{place(error, reward)}", error)
     width = _width(reward, batch)
     _check(name, answer, torch.float32, (len(batch),) if width is None else (len(batch), width))
     if width is not None:

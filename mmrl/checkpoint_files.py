@@ -60,7 +60,7 @@ def recover(folder: Path) -> None:
         else:
             os.rename(replaced, successor)
     for left in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(left)
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def discard(path: Path) -> None:

@@ -25,7 +25,7 @@ from mmrl.cli_options import (
     show,
     weights_named,
 )
-from mmrl.errors import ConfigError, Interruption, RunError
+from mmrl.errors import ConfigError, Interruption, RunError, shortened
 from mmrl.last_resort import INTERRUPTED, LastResort
 from mmrl.terminal import check_arguments, guard_streams
 from mmrl.versions import version_of
@@ -259,14 +259,18 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run dir
 @app.command()
 def export(
     source: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write; RUN/export by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; by default RUN/export, of the best RUN/export-best.")
+    ] = None,
     weights: Which = None,
     at: At = "last",
 ) -> None:
     """Write a run's weights as a plain model folder or a LoRA that other tools load."""
     from mmrl import run
 
-    print(run.export(source, out or Path(source) / "export", weights_named(weights), checkpoint_named(at)))
+    taken = checkpoint_named(at)
+    folder = out or Path(source) / ("export-best" if taken == "best" else "export")
+    print(run.export(source, folder, weights_named(weights), taken))
 
 
 def main() -> NoReturn:
@@ -289,7 +293,7 @@ def main() -> NoReturn:
     except OSError as error:  # a disk that is full, a folder that cannot be written
         if debug:
             raise
-        print(f"mmrl: {error} (--debug shows where)", file=sys.stderr)
+        print(f"mmrl: {shortened(str(error))} (--debug shows where)", file=sys.stderr)
         sys.exit(1)
     except ValueError:
         if debug or sys.stdout is None or not sys.stdout.closed:

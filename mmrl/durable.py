@@ -1,5 +1,6 @@
-"""What outlives a power cut, and appears whole or not at all."""
+"""Files that outlive a power cut, and appear whole or not at all; and how such are read."""
 
+import errno
 import fcntl
 import glob
 import os
@@ -7,6 +8,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def read_plain(path: Path) -> bytes:
+    """Returns the content of a file. Raises OSError for one that is no plain file: a pipe would be waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return path.read_bytes()
 
 
 def flush(path: Path) -> None:

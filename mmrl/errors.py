@@ -67,6 +67,16 @@ def raised(words: str | None) -> BaseException | None:
     return words.error if isinstance(words, Failure) else None
 
 
+def told(error: BaseException) -> str:
+    """The class and the words of an exception of the user's; the class alone where asking for its words fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except (KeyboardInterrupt, Interruption):
+        raise
+    except BaseException:
+        return type(error).__name__
+
+
 def place(error: BaseException, owner: object) -> str:
     """Where it was raised, in words: the last line that the user wrote, if any; else the last of `owner`'s class.
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mmrl.durable import read_plain
 from mmrl.errors import ConfigError
 
 MAX_DIGITS = 300  # of a whole number: more are larger than any float
@@ -14,7 +15,7 @@ NOT_JSON = (ValueError, RecursionError)
 def read_json(path: Path) -> Any:
     """Returns the value in a JSON file. Raises ConfigError, with the path, for a file that cannot be read as JSON."""
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     return parse_json(content, str(path))

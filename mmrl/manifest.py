@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmrl.durable import read_plain
 from mmrl.errors import ConfigError
 
 MANIFEST = "manifest.json"
@@ -80,7 +81,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads a folder's manifest. Raises DamagedError where it is missing, or not to the byte what was written."""
     path = folder / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except FileNotFoundError as error:
         raise DamagedError(f"{path} is damaged: it is missing") from error
     except OSError as error:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from mmrl.config import DatasetSettings
-from mmrl.contracts import ConfigError, Cutting, Modality, Reader
+from mmrl.contracts import ConfigError, Cut, Cutting, Modality, Reader
 from mmrl.data import Prompt
 from mmrl.datasets import LISTED
 
@@ -60,5 +60,12 @@ def tell_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetS
         "prompts: the model reads only the beginning of %d of %d%s; the first%s: %r: %s",
         *(len(cut), len(prompts), f" of {place}" if place else ""),
         *(f", {first.source}" if first.source else "", first.text if whole else f"{first.text[:SHOWN]} ..."),
-        "; ".join(f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to '... {c.end}'" for c in found),
+        "; ".join(
+            f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to {_end(first, c)}" for c in found
+        ),
     )
+
+
+def _end(prompt: Prompt, cut: Cut) -> str:
+    is_all = prompt.text.startswith(cut.end)
+    return repr(cut.end if is_all else f"... {cut.end}")

@@ -14,12 +14,11 @@ from typing import Literal
 from mmrl import checkpoint, checkpoint_files, start, trackers
 from mmrl.bars import Counter, TrainingBar
 from mmrl.checkpoint import Checkpoint
-from mmrl.config import RunConfig, load_config, near_config, read_yaml, shipped_names
+from mmrl.config import RunConfig, load_config, near_config, shipped_names
 from mmrl.contracts import ConfigError, RunError
 from mmrl.data import WeightsName
 from mmrl.durable import replace_file, whole_folder
 from mmrl.evaluation import Result, uncounted
-from mmrl.kept_settings import kept_settings
 from mmrl.last_resort import LastResort
 from mmrl.model_card import write_card
 from mmrl.pairs import final_weights
@@ -75,6 +74,7 @@ def _train(
     last_resort: LastResort | None,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
+    settings_kept = start.settings_of(path, config) if check_lock is not None else {}
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     trainer.check_lock = check_lock or trainer.check_lock
@@ -102,7 +102,7 @@ def _train(
         if trainer.engine.is_main:
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
-            trainer.settings = kept_settings(read_yaml(path / "config.yaml"))
+            trainer.settings = settings_kept
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
@@ -128,6 +128,8 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
     folder, engine, chosen = trainer.folder / "checkpoints", trainer.engine, list[Path | None]()
     with engine.together():
         if engine.is_main:
+            if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+                raise ConfigError(f"{folder} is no folder that is there: the run's checkpoints cannot be read")
             checkpoint.recover(folder)
             whole, damaged = checkpoint.newest_whole(folder)
             for path, error in damaged.items():
@@ -140,11 +142,32 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
             chosen = [whole]
     (newest,) = engine.gather(chosen)
     if newest is None:
+        with engine.together():
+            if engine.is_main:
+                _refuse_lost(trainer)
         return None
     loaded = checkpoint.load(newest, is_checked=True)
     trainer.collector.prompts.check_same(loaded.state["prompts"])
     trainer.restore(loaded)
     return loaded
+
+
+def _refuse_lost(trainer: Trainer) -> None:
+    """Raises ConfigError where a run without a checkpoint must have had one: training anew would wipe its numbers.
+
+    Says what is wiped of a run that was stopped before its first.
+    """
+    numbers = MetricsLog(trainer.folder / "metrics.jsonl").read()
+    newest = max((line["iteration"] for line in numbers), default=0)
+    before = load_config(trainer.folder / "config.yaml")  # this start may have changed it
+    is_saved = newest > (before.checkpoint.every or before.iterations) or (trainer.folder / "summary.json").exists()
+    if newest > 0 and is_saved:
+        raise ConfigError(
+            f"{trainer.folder} has numbers up to iteration {newest} and no checkpoint to go on from: "
+            f"its folder checkpoints is missing or was emptied; put it back, or train anew with another --out"
+        )
+    if newest > 0:
+        log.warning("the run was stopped at iteration %d, before its first checkpoint: it begins again", newest)
 
 
 def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) -> Iterator[str]:
@@ -350,7 +373,7 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
             # not print: the signal may have come in the middle of one
             os.write(
                 2,
-                b"\nstopping: an iteration is finished, an evaluation left; then all is saved; once more: at once\n",
+                b"\nstopping: all is saved after this iteration, without an evaluation; again: it stops at once\n",
             )
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

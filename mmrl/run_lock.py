@@ -147,8 +147,13 @@ class RunLock:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Opens the lock's file, made where there is none, alone among all processes that take it at this moment."""
+    """Opens the lock's file, made where there is none, alone among all processes that take it at this moment.
+
+    Raises ConfigError where something else stands in its place.
+    """
     while True:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no plain file, so nobody can be written into it; remove it")
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             with suppress(

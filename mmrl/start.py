@@ -86,6 +86,18 @@ def _comment(name: str) -> str:
     return f"{CONFIG_LINE}{name}\n" if name.isprintable() and name.strip() else ""
 
 
+def settings_of(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """Returns the settings of a run's config.yaml that may not change, as its checkpoints keep them.
+
+    Raises ConfigError where they are not those of `config`, which was read from it a moment ago.
+    """
+    tree = read_yaml(folder / "config.yaml")
+    read, now = (kept_settings(one.model_dump(mode="json")) for one in (config, check_config(tree)))
+    if found := differences(read, now):
+        raise ConfigError("\n  ".join([f"{folder / 'config.yaml'} was changed while the run started:", *found]))
+    return kept_settings(tree)
+
+
 def forget(folder: Path) -> None:
     """Removes a run directory with a config.yaml and no number yet, so that a mended command can use it again."""
     lock = RunLock(folder.absolute())

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mmrl.bars import Counter, TrainingBar
-from mmrl.durable import flush, replace_file
+from mmrl.durable import flush, read_plain, replace_file
 from mmrl.errors import ConfigError, RunError
 from mmrl.json_files import parse_json
 from mmrl.trackers import Tracker
@@ -83,7 +83,10 @@ class MetricsLog:
         ]
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
-        content = self.path.read_bytes() if self.path.exists() else b""
+        try:
+            content = read_plain(self.path) if self.path.exists() else b""
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.path}: {error.strerror or error}") from error
         *whole, last = content.split(b"\n")
         if last.rstrip().endswith(b"}"):  # else a kill cut it short; an object is whole where its end is there
             whole.append(last)

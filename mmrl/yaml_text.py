@@ -7,6 +7,7 @@ import yaml
 from mmrl.errors import ConfigError
 
 MAX_VALUES = 100_000  # of a config with every alias written out; nine aliases on nine levels are 387 million
+MAX_LETTERS = 1_000_000  # the reader of YAML takes some seconds for them
 # the reader of YAML runs out of stack at some hundred levels, and of patience at numbers of thousands of digits
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
@@ -16,9 +17,12 @@ def parse_yaml(text: str, what: str) -> Any:
 
     Args:
         what: names the text in messages, such as the path of its file.
-    Raises ConfigError for text that is not YAML, a key that stands twice in one mapping (YAML alone would take the last
-    one in silence), an anchor that holds itself, and aliases that make the text larger than `MAX_VALUES`.
+    Raises ConfigError for text that is not YAML or has more than `MAX_LETTERS`, a key that stands twice in one mapping
+    (YAML alone would take the last one in silence), an anchor that holds itself, and aliases that make the text larger
+    than `MAX_VALUES`.
     """
+    if len(text) > MAX_LETTERS:
+        raise ConfigError(f"{what} has {len(text):,} letters; no config needs more than {MAX_LETTERS:,}")
     try:
         loader = yaml.SafeLoader(text)
         try:

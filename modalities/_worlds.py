@@ -13,7 +13,7 @@ from typing import Any
 
 from mmrl.contracts import ConfigError, Environment
 from mmrl.data import Observation
-from mmrl.errors import place, place_in
+from mmrl.errors import place, place_in, told
 
 
 class BrokenWorld(Exception):
@@ -53,7 +53,7 @@ class World:
         if isinstance(error, ConfigError):
             raise error
         if error is not None:
-            raise BrokenWorld(f"{type(error).__name__}: {error}{place(error, self.environment)}") from error
+            raise BrokenWorld(f"{told(error)}{place(error, self.environment)}") from error
         return answer
 
     def leave(self) -> None:

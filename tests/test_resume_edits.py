@@ -1,6 +1,7 @@
 """A config.yaml that is edited or damaged between stop and resume is named key by key, never resumed in silence."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmrl import start
+from mmrl import parts, start
 from mmrl.config import read_yaml
 from mmrl.errors import ConfigError
 from mmrl.kept_settings import differences, kept_settings
@@ -44,6 +45,13 @@ def sets(path: str, value: Any) -> Edit:
         tree[last] = value
 
     return edit
+
+
+def edit_file(run: Path, edit: Edit) -> None:
+    path = run / "config.yaml"
+    tree = yaml.safe_load(path.read_text())
+    edit(tree)
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
 
 
 def drops(key: str) -> Edit:
@@ -85,10 +93,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     edit, said = EDITS[name]
-    path = run / "config.yaml"
-    tree = yaml.safe_load(path.read_text())
-    edit(tree)
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    edit_file(run, edit)
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     with pytest.raises(ConfigError) as refused:
         start.resumed_run(run, ["iterations=3"])
@@ -264,3 +269,71 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
         content = json.loads((path / "state.json").read_text())
         (path / "state.json").write_text(json.dumps(content | {"state": change(content["state"])}))
         write_manifest(path)
+
+
+def test_a_config_that_is_edited_while_the_model_is_built_is_not_what_was_trained_with(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, build = start.resumed_run(run, ["iterations=3"]), parts.build
+
+    def slow(checked: Any) -> Any:
+        edit_file(run, sets("optimizer.learning_rate", 0.3))
+        return build(checked)
+
+    monkeypatch.setattr("mmrl.run.build", slow)
+    train(config, run, resume=True)
+    with pytest.raises(ConfigError, match=r"optimizer\.learning_rate: 0\.0003 before, 0\.3 now"):
+        start.resumed_run(run, ["iterations=4"])
+
+
+def test_a_config_that_is_edited_before_the_model_is_built_ends_the_start(run: Path) -> None:
+    config = start.resumed_run(run, ["iterations=3"])
+    edit_file(run, sets("seed", 5))
+    with pytest.raises(ConfigError, match=r"was changed while the run started:\s+seed: 0 before, 5 now"):
+        train(config, run, resume=True)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "a link to nowhere", "a file"])
+def test_a_run_without_the_checkpoints_that_it_must_have_had_is_not_begun_again(run: Path, left: str) -> None:
+    folder, metrics = run / "checkpoints", (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(folder)
+    if left == "an empty folder":
+        folder.mkdir()
+    elif left == "a link to nowhere":
+        folder.symlink_to(run / "unmounted")
+    elif left == "a file":
+        folder.write_text("")
+    words = "no checkpoint to go on from" if left in ("nothing", "an empty folder") else "cannot be read"
+    with pytest.raises(ConfigError, match=words):
+        train(start.resumed_run(run, ["iterations=3", "checkpoint.every=5"]), run, resume=True)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    (run / "summary.json").unlink()
+    edit_file(run, sets("checkpoint.every", 10))
+    train(start.resumed_run(run, ["checkpoint.every=1"]), run, resume=True)
+    assert len((run / "metrics.jsonl").read_text("utf-8").splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lock.json", "checkpoints/000002/manifest.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_plain_file_is_named_and_not_waited_for(
+    run: Path, name: str, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / name).unlink(missing_ok=True)
+    make(run / name)
+    if name.startswith("checkpoints"):
+        train(start.resumed_run(run, []), run, resume=True)
+        assert "manifest.json is damaged: it cannot be read (it is no plain file); it was set aside" in caplog.text
+        return
+    with pytest.raises(ConfigError, match=rf"{name}.*is no plain file"):
+        train(start.resumed_run(run, []), run, resume=True)
+
+
+def test_a_file_that_looks_unfinished_is_cleared_away(run: Path) -> None:
+    left = run / "checkpoints/.tmp-x"
+    left.touch()
+    train(start.resumed_run(run, []), run, resume=True)
+    assert not left.exists()

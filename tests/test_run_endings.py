@@ -30,14 +30,21 @@ class ClosesOutput(Constant):
         sys.stdout.close()
         return super().score(batch)
 
+def sleep(there):
+    import time
+
+    there.send("awake")
+    time.sleep(600)
+
 @dataclass(frozen=True)
 class EndsProcess(Constant):
     def score(self, batch):
         import multiprocessing
-        import time
 
-        asked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        here, there = multiprocessing.Pipe()
+        asked = multiprocessing.get_context("fork").Process(target=sleep, args=(there,), daemon=True)
         asked.start()
+        here.recv()  # Python forgets a signal of the first moment
         asked.terminate()
         asked.join(10)
         is_ended = asked.exitcode is not None

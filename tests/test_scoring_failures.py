@@ -125,6 +125,20 @@ def test_whatever_else_a_reward_raises_is_a_failure_to_judge(error: type[BaseExc
     assert str(judgement.first_failures[0]).startswith(f"r0: {error.__name__}: stop (at test_scoring_failures.py:")
 
 
+@pytest.mark.parametrize("raised", [ValueError("no words"), SystemExit(3)])
+def test_an_exception_whose_words_cannot_be_had_is_a_failure_to_judge(raised: BaseException) -> None:
+    class Wordless(Exception):
+        def __str__(self) -> str:
+            raise raised
+
+    def judge(batch: RewardBatch) -> Tensor:
+        raise Wordless
+
+    judgement = scorer(judge, max_failed_share=1.0).judge(rollout(), 0)
+    assert not judgement.scores.valid.any()
+    assert str(judgement.first_failures[0]).startswith("r0: Wordless (at test_scoring_failures.py:")
+
+
 def test_a_long_text_of_a_user_is_not_printed_whole() -> None:
     def judge(batch: RewardBatch) -> Tensor:
         raise ValueError(f"cannot read {'x' * 10**6} for\n{'y' * 10**6}, sorry")

@@ -26,6 +26,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &a {b: 1}\nc: {<<: *a, <<: *a}", "line 2: the key '<<' stands twice"),
         ("seed: &a [*a]", "line 1: an anchor holds itself"),
         ("seed: &a\n  b: {c: *a}", "an anchor holds itself"),
+        ("# " + "long " * 200_001, "has 1,000,007 letters; no config needs more than 1,000,000"),
         (BOMB, f"more than {MAX_VALUES:,} values with its aliases written out"),
         ("m: &m {k: 1}\n" + "".join(f"n{i}: &n{i} {{a: *m, b: *m}}\n" for i in range(3)) + "x: {" * 500, "not YAML"),
         ("[" * 5000, "is not YAML"),

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mmrl.durable import read_plain
 from mmrl.errors import ConfigError
 from mmrl.json_files import parse_json
 
@@ -104,7 +105,7 @@ def read_object(path: Path, content: bytes, place: str = "") -> dict[str, Any]:
 def read_bytes(path: Path) -> bytes:
     """The content of a file of a run; raises ConfigError where it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
 
