@@ -52,7 +52,7 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
         return tuple(_row(source, number, line, needed or Demands()) for number, line in told_rows(lines, source))
-    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in lines)
+    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in told_rows(lines, source))
 
 
 def counted(prompts: Sequence[Prompt]) -> str:
