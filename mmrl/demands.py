@@ -1,6 +1,7 @@
 """What rewards ask of the target of every prompt, checked once when the data is loaded."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from mmrl.contracts import Checking, Reward
 from mmrl.data import Prompt
@@ -22,10 +23,14 @@ class Demands:
 
     def fault(self, prompt: Prompt) -> str | None:
         """Why a reward could judge no answer to this prompt, in words; None where every one could."""
-        for name, reward in self.rewards:
-            if isinstance(reward, Checking):
-                try:
-                    reward.check(prompt)
-                except ValueError as error:
-                    return f"reward {name!r}: {error}"
+        for name, reward in self._checking:
+            try:
+                reward.check(prompt)
+            except ValueError as error:
+                return f"reward {name!r}: {error}"
         return None
+
+    @cached_property
+    def _checking(self) -> list[tuple[str, Checking]]:
+        """Asked of a protocol once, and not for each row: that takes longer than to read the row."""
+        return [(name, reward) for name, reward in self.rewards if isinstance(reward, Checking)]
