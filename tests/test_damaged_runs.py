@@ -13,6 +13,11 @@ import pytest
 from tests.tiny_cli import command_line
 from tests.tiny_runs import assert_same, numbers
 
+
+def with_other_bit(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda content: content[: len(content) // 2],
     "empty": lambda content: b"",
@@ -22,7 +27,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "digits": lambda content: b"9" * 6000 + b"\n",
     "huge": lambda content: b'{"iteration": 1' + b"0" * 400 + b', "a": 1e999}',
     "fields": lambda content: b'{"samples": [{"prompt": 1}], "held_out": 3, "format": 1, "files": [], "iteration": -1}',
-    "one bit": lambda content: content[:1] + bytes([content[1] ^ 4]) + content[2:],
+    "one bit": lambda content: with_other_bit(content, content.index(b"\n") + 2 if content[:1] == b"#" else 1),
 }
 COMMANDS = {
     "resume": ("train", "--resume", "run", "iterations=3"),
