@@ -108,6 +108,11 @@ def test_a_missing_name_is_refused(name: Any) -> None:
         plugins.build("advantages", {} if name is None else {"name": name})
 
 
+def test_a_text_that_is_too_long_for_a_name_is_near_none() -> None:
+    assert plugins.nearest("a" * 200, ["a" * 199]) == "a" * 199
+    assert plugins.nearest("a" * 201, ["a" * 199]) is None and plugins.nearest("a" * 199, ["a" * 201]) is None
+
+
 def test_an_unknown_field_brings_the_nearest_and_all_fields() -> None:
     fields_of_sharpness = "noise_level, num_steps, json, window, sigmas, scales, share"
     assert refusal(noise_level=1, nose_level=0.7) == (

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl.contracts import RewardBatch
+from mmrl.rewards._schemas import has_patterns
 from mmrl.rewards.json_schema import MAX_LETTERS, JsonSchema
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
@@ -195,6 +196,12 @@ def test_a_pattern_is_searched_in_a_process_of_its_own_with_the_same_result() ->
     reward = JsonSchema({"properties": {"a": PATTERN}, "required": ["a"]}, tag=None, is_graded=True)
     answered = ['{"a": "aa"}', '{"a": "ab"}', "{}", '{"a": 1}', '"\\ud800"', "no JSON"]
     assert reward.score(answers(answered)).tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1, 0])
+
+
+@pytest.mark.parametrize("key", ["pattern", "patternProperties"])
+def test_patterns_are_found_wherever_they_stand(key: str) -> None:
+    assert has_patterns({key: "a"}) and has_patterns({"properties": {"a": {"anyOf": [{}, {key: "a"}]}}})
+    assert not has_patterns({"properties": {"a": {"const": key}}})
 
 
 @pytest.mark.slow  # processor time runs out, and processes start again
