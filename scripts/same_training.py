@@ -21,12 +21,12 @@ ITERATIONS = 2
 def record(config: str, folder: Path) -> dict[str, Any]:
     """Metrics and hashes of weights of a short run of the config."""
     from mmrl import run, start
+    from mmrl.config import load_config
 
     changes = [f"iterations={ITERATIONS}", "threads=1", "checkpoint.every=1", "checkpoint.keep=2"]
+    if (evaluation := load_config(config).evaluation) is not None:
+        changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={min(2, evaluation.samples_per_prompt)}"]
     settings, folder = start.new_run(config, changes, folder)
-    if settings.evaluation is not None:
-        small = {"num_prompts": 4, "samples_per_prompt": min(2, settings.evaluation.samples_per_prompt)}
-        settings = settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=small)})
     run.train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     metrics = [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
