@@ -25,7 +25,8 @@ def record(config: str, folder: Path) -> dict[str, Any]:
 
     changes = [f"iterations={ITERATIONS}", "threads=1", "checkpoint.every=1", "checkpoint.keep=2"]
     if (evaluation := load_config(config).evaluation) is not None:
-        changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={min(2, evaluation.samples_per_prompt)}"]
+        samples = min(2, evaluation.samples_per_prompt)
+        changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={samples}"]
     settings, folder = start.new_run(config, changes, folder)
     run.train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
