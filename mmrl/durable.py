@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mmrl.errors import ConfigError
+
 
 def read_plain(path: Path) -> bytes:
     """Returns the content of a file. Raises OSError for one that is no plain file: a pipe would be waited for."""
@@ -29,9 +31,14 @@ def flush(path: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all: a reader, and a run after a power cut, find the old one or the new one."""
     temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_bytes(content)
-    flush(temporary)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        flush(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     flush(path.parent)
 
 
@@ -54,7 +61,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
             yield unfinished
             for path in sorted(unfinished.rglob("*")):
                 flush(path)
-            os.rename(unfinished, target)
+            try:
+                os.rename(unfinished, target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise ConfigError(f"{target} was filled by another process meanwhile; give another --out") from error
             flush(target.parent)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)

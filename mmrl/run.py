@@ -285,10 +285,15 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
     refuse_full(out)
+    from safetensors import SafetensorError
+
     trainer, weights = restored(source, which, at, is_whole=True)
     if trainer.engine.is_main:
         with trainer.policy.weights(weights), whole_folder(out) as unfinished:
-            trainer.policy.export(unfinished)
+            try:
+                trainer.policy.export(unfinished)
+            except SafetensorError as error:
+                raise RunError(f"cannot write {out}: {error}; make room on the disk") from error
             write_card(trainer, Path(source), weights, unfinished)
     trainer.engine.wait()
     return out
@@ -318,6 +323,10 @@ def refuse_others(source: str, overrides: Sequence[str]) -> None:
 
 def refuse_full(out: Path) -> None:
     """Raises ConfigError for a folder that holds something already."""
+    try:
+        out.resolve()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise ConfigError(f"nothing can be written to {out}: {error}") from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
 

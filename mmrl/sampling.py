@@ -9,6 +9,7 @@ from mmrl import plugins
 from mmrl.bars import Counter
 from mmrl.contracts import ConfigError, Sampler
 from mmrl.data import Prompt, WeightsName
+from mmrl.durable import whole_folder
 from mmrl.evaluation import drawn_share, save_samples, saved_sample, uncounted
 from mmrl.keys import GroupKey
 from mmrl.media import StoredPicture
@@ -56,7 +57,8 @@ def sample(
         counter.begin(partial(drawn_share, trainer.policy, plans, before))
         rollout = trainer.policy.rollout(asked, plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
-    save_samples(samples, out)
+    with whole_folder(out) as unfinished:
+        save_samples(samples, unfinished)
     return out
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,10 +36,11 @@ PIXELS = CHUNK * 1024**2  # of them at most, 800 MB: a folder of screenshots of 
 def reward_section(text: str) -> dict[str, Any]:
     """`box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError.
 
-    Values in braces or brackets may hold spaces: `win_rate reward={name: number} margin=0.1`.
+    Values in braces or brackets may hold spaces: `win_rate reward={name: number} margin=0.1`. Quotes around a whole
+    one are no part of it; those inside are YAML's, as of `json_schema schema={"type": "object"}`.
     """
     try:
-        words = _with_spaces(shlex.split(text))
+        words = _with_spaces(_words(text))
         pairs = [one.partition("=") for one in words[1:]]
         values = [parse_yaml(value, f"the value of {key!r}") for key, _, value in pairs]
     except ValueError as error:  # also a quote that is not closed
@@ -51,6 +53,19 @@ def reward_section(text: str) -> dict[str, Any]:
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise ConfigError(f"--reward {text!r}: {twice[0]!r} is given twice (the first word is the name)")
     return dict(zip(keys, [words[0], *values], strict=True))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, quoted parts whole. Raises ValueError for a quote that is not closed."""
+    shlex.split(text)  # raises it
+    return list(map(_unquoted, re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", text)))
+
+
+def _unquoted(word: str) -> str:
+    """A word, or its value behind `=`, without the quotes around the whole of it."""
+    key, assigned, value = word.partition("=") if word[0] not in "\"'" else ("", "", word)
+    is_quoted = len(value) > 1 and value[0] in "\"'" and value[0] == value[-1] and value[0] not in value[1:-1]
+    return f"{key}{assigned}{value[1:-1]}" if is_quoted else word
 
 
 def _with_spaces(words: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+UNBOUNDED = {"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef"}
+
 
 def validator_of(schema: dict[str, Any]) -> Any:
     """jsonschema's, which knows the schema alone. Raises ValueError where it is no schema."""
@@ -51,11 +53,11 @@ def _holds(validator: Any, name: str, value: object) -> bool:
     return is_allowed(validator.evolve(schema=validator.schema.get("properties", {}).get(name, True)), value)
 
 
-def has_patterns(schema: object) -> bool:
-    """Whether a regular expression may stand in it, whose search of a text may have no end."""
+def may_take_long(schema: object) -> bool:
+    """Whether a short text may take long: for a regular expression, or a reference to what is tried more than once."""
     if isinstance(schema, Mapping):
-        return bool({"pattern", "patternProperties"} & set(schema)) or any(map(has_patterns, schema.values()))
-    return isinstance(schema, list | tuple) and any(map(has_patterns, schema))
+        return bool(UNBOUNDED & set(schema)) or any(map(may_take_long, schema.values()))
+    return isinstance(schema, list | tuple) and any(map(may_take_long, schema))
 
 
 def answerer(settings: dict[str, Any]) -> Callable[[dict[str, Any]], str]:

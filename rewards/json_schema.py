@@ -15,7 +15,7 @@ from torch import Tensor
 from mmrl.answers import ParseError, check_tag, extract, read_json
 from mmrl.contracts import ConfigError, Granularity, RewardBatch
 from mmrl.rewards._limited import FAILED, LimitedProcess
-from mmrl.rewards._schemas import grade, has_patterns, is_allowed, validator_of
+from mmrl.rewards._schemas import grade, is_allowed, may_take_long, validator_of
 
 MAX_LETTERS = 10_000  # of an answer: `uniqueItems` compares all pairs
 
@@ -31,7 +31,7 @@ class JsonSchema:
     reward is made; nothing is fetched for a `$ref`. The JSON may stand in one ```json fence; a key twice in an object,
     more than 20 levels, numbers with an exponent or over 12 digits, and more than 10,000 letters are refused
     (`mmrl.answers.read_json`). So is what takes over `seconds` of processor time, as a pattern such as "^(a+)+$" may; a
-    schema with patterns is applied in a process of its own, as mathematics is by `math_answer`.
+    schema with patterns or references is applied in a process of its own, as mathematics is by `math_answer`.
 
     With `is_graded` the score is the share of what holds: that it is JSON of the schema's own `type`, each property
     that the schema requires, there and allowed, and the whole. Further answers never raise it.
@@ -40,7 +40,7 @@ class JsonSchema:
     schema: dict[str, Any]
     is_graded: bool = False
     tag: str | None = "answer"
-    seconds: float = 1.0  # of processor time for one answer by a schema with patterns, 0.1 to 600
+    seconds: float = 1.0  # of processor time for one answer by a schema with patterns or references, 0.1 to 600
 
     source: ClassVar[str] = "JSON Schema, draft 2020-12, json-schema.org"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -76,7 +76,7 @@ class JsonSchema:
             value = read_json(_inside(extract(text, self.tag)))
         except ParseError:
             return 0.0
-        return self._asked(value) if has_patterns(self.schema) else grade(self._validator, value, self.is_graded)
+        return self._asked(value) if may_take_long(self.schema) else grade(self._validator, value, self.is_graded)
 
     def _asked(self, value: object) -> float:
         """The grade by a process that may be stopped: a pattern of the schema may take any time."""

@@ -250,6 +250,9 @@ def test_export_does_not_write_over_other_files(cli: CommandLine) -> None:
         ended = cli("export", "run", "--out", out)
         assert ended.code == 2
         assert f"{out} exists and is not an empty folder; give another with --out" in ended.err
+    Path("loop").symlink_to("loop")
+    ended = cli("export", "run", "--out", "loop")
+    assert ended.code == 2 and "nothing can be written to loop" in ended.err
     assert [path.name for path in Path("mine").iterdir()] == ["mine.txt"]
     assert Path("file").read_text() == "mine"
 

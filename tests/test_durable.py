@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmrl.durable import replace_file, whole_folder
+from mmrl.errors import ConfigError
 
 
 def killed_in_the_middle(target: Path) -> None:
@@ -28,6 +29,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
         patch.setattr("mmrl.durable.flush", full)
         with pytest.raises(OSError, match="no space left"):
             replace_file(path, b"second")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"first"
     replace_file(path, b"third")
     assert path.read_bytes() == b"third" and [one.name for one in tmp_path.iterdir()] == ["file"]
@@ -84,3 +86,12 @@ def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_folder_that_another_process_filled_is_left_to_it(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with pytest.raises(ConfigError, match="was filled by another process meanwhile"), whole_folder(target) as folder:
+        (folder / "mine").touch()
+        target.mkdir()
+        (target / "theirs").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "theirs"]

@@ -196,6 +196,9 @@ def test_groups_of_pictures_that_are_compared_have_one_size(tmp_path: Path) -> N
         ("aesthetic", {"name": "aesthetic"}),
         ("box_iou kind=giou tag=null weight=0.5", {"name": "box_iou", "kind": "giou", "tag": None, "weight": 0.5}),
         ("gated 'reward={name: anls}'", {"name": "gated", "reward": {"name": "anls"}}),
+        ('json_schema schema={"type":"object"}', {"name": "json_schema", "schema": {"type": "object"}}),
+        ("json_schema schema='{\"a b\": 1}' seconds=2", {"name": "json_schema", "schema": {"a b": 1}, "seconds": 2}),
+        ('wer tag="the answer"', {"name": "wer", "tag": "the answer"}),
     ],
 )
 def test_a_reward_and_its_settings_on_the_command_line(text: str, section: dict[str, Any]) -> None:

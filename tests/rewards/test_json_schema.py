@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl.contracts import RewardBatch
-from mmrl.rewards._schemas import has_patterns
+from mmrl.rewards._schemas import may_take_long
 from mmrl.rewards.json_schema import MAX_LETTERS, JsonSchema
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
@@ -198,10 +198,10 @@ def test_a_pattern_is_searched_in_a_process_of_its_own_with_the_same_result() ->
     assert reward.score(answers(answered)).tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1, 0])
 
 
-@pytest.mark.parametrize("key", ["pattern", "patternProperties"])
-def test_patterns_are_found_wherever_they_stand(key: str) -> None:
-    assert has_patterns({key: "a"}) and has_patterns({"properties": {"a": {"anyOf": [{}, {key: "a"}]}}})
-    assert not has_patterns({"properties": {"a": {"const": key}}})
+@pytest.mark.parametrize("key", ["pattern", "patternProperties", "$ref"])
+def test_what_may_take_long_is_found_wherever_it_stands(key: str) -> None:
+    assert may_take_long({key: "a"}) and may_take_long({"properties": {"a": {"anyOf": [{}, {key: "a"}]}}})
+    assert not may_take_long({"properties": {"a": {"const": key}}})
 
 
 @pytest.mark.slow  # processor time runs out, and processes start again
@@ -213,6 +213,9 @@ def test_an_answer_on_which_a_pattern_takes_too_long_is_wrong_and_the_next_is_ju
     for reward in (graded, JsonSchema({"anyOf": [PATTERN]}, tag=None, seconds=0.1)):
         assert reward.score(answers(['"aaa"', long, '"a"'])).tolist() == [1, 0, 1]
     assert "an answer took over 0.1 s of processor time, and counts as wrong" in caplog.text
+    one = {"type": "array", "items": {"$ref": "#/$defs/a"}}
+    deep = JsonSchema({"$defs": {"a": {"anyOf": [one, one, {"type": "string"}]}}, **one}, tag=None, seconds=0.5)
+    assert deep.score(answers(["[" * 19 + "1" + "]" * 19, '["a"]'])).tolist() == [0, 1]
     missing = JsonSchema({"patternProperties": {"a": {"$ref": "#/none"}}}, tag=None)
     with pytest.raises(ValueError, match="schema refers to what it does not hold"):
         missing.score(answers(['{"a": 1}']))
