@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
 from mmrl.data import Outputs
 from mmrl.dense import DENSE, stray, widened
-from mmrl.errors import Failure, Interruption, place, told
+from mmrl.errors import Failure, Interruption, describe, place
 from mmrl.patience import Patience, Workers
 from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_of
 
@@ -112,7 +112,7 @@ def ask_once(name: str, reward: Reward, batch: RewardBatch, patience: Patience) 
         except (ConfigError, RunError, KeyboardInterrupt, Interruption):
             raise
         except BaseException as error:
-            return None, Failure(f"{name}: {told(error)}{place(error, reward)}", error)
+            return None, Failure(f"{name}: {describe(error)}{place(error, reward)}", error)
     width = _width(reward, batch)
     _check(name, answer, torch.float32, (len(batch),) if width is None else (len(batch), width))
     if width is not None:

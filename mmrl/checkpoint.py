@@ -21,6 +21,7 @@ from torch import Tensor
 from mmrl.checkpoint_files import FORMAT, REPLACED, TEMPORARY, discard, latest, read_state_file, recover, saved
 from mmrl.contracts import ConfigError, RunError
 from mmrl.durable import flush
+from mmrl.errors import describe
 from mmrl.manifest import MANIFEST, DamagedError, check_files, write_manifest
 from mmrl.weights import shard_of
 
@@ -91,8 +92,8 @@ def load(path: Path, device: str | torch.device = "cpu", *, is_checked: bool = F
     return Checkpoint(content.iteration, tensors, content.state, path)
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, DamagedError]]:
-    """The newest checkpoint that is as it was written, None where there is none; and newer ones with what is damaged.
+def newest_whole(folder: Path) -> tuple[Checkpoint | None, dict[Path, DamagedError]]:
+    """Returns the newest checkpoint that is as it was written, None without one; and newer ones with their damage.
 
     Raises ConfigError for a newer one of a format that this version does not read.
     """
@@ -100,11 +101,9 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, DamagedError]]:
     found = saved(folder)
     for iteration in sorted(found, reverse=True):
         try:
-            load(found[iteration])
+            return load(found[iteration]), damaged
         except DamagedError as error:
             damaged[found[iteration]] = error
-        else:
-            return found[iteration], damaged
     return None, damaged
 
 
@@ -172,8 +171,9 @@ def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> N
         try:
             plugin.load_state_dict(states[name])
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{name} cannot read the state that the checkpoint holds of it ({what})") from error
+            raise ConfigError(
+                f"{name} cannot read the state that the checkpoint holds of it ({describe(error)})"
+            ) from error
 
 
 def _without_module(name: str) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.contracts import ConfigError, Modality, Placement, RunError, Shardable
+from mmrl.errors import describe
 from mmrl.sharding import shard
 from mmrl.weights import is_sharded
 
@@ -212,4 +213,4 @@ def _told(error: Exception | None) -> ConfigError | RunError | None:
     """An error as the other processes hear of it: ours as they are, others, which need not pickle, in words."""
     if error is None or isinstance(error, ConfigError | RunError):
         return error
-    return RunError(f"another process failed with {type(error).__name__}: {error}")
+    return RunError(f"another process failed with {describe(error)}")

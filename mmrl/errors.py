@@ -67,8 +67,8 @@ def raised(words: str | None) -> BaseException | None:
     return words.error if isinstance(words, Failure) else None
 
 
-def told(error: BaseException) -> str:
-    """The class and the words of an exception of the user's; the class alone where asking for its words fails."""
+def describe(error: BaseException) -> str:
+    """Returns the class and the words of an exception of a user's code; the class alone where its words fail."""
     try:
         return f"{type(error).__name__}: {error}"
     except (KeyboardInterrupt, Interruption):

@@ -39,17 +39,19 @@ def _summary(config: RunConfig, folder: Path) -> dict[str, Any] | None:
         newest = checkpoint_files.latest(folder / "checkpoints")
         if newest is None or not (newest / MANIFEST).exists():
             return None
-        check_files(newest)
-        progress = check_state(checkpoint_files.read_state_file(newest).state, newest).progress
+        progress = check_state(checkpoint_files.read_state(newest), newest).progress
+        if not _is_done(config, progress):
+            return None
         before, summary = load_config(folder / "config.yaml"), read_json(folder / "summary.json")
         metrics = MetricsLog(folder / "metrics.jsonl")
         lines, _ = metrics.count_up_to(progress.iteration)
         is_whole = lines == progress.logged == len(metrics.read())
+        check_files(newest)  # last: it reads all of the weights
     except ConfigError:
         return None
     is_same = all(getattr(before, key) == getattr(config, key) for key in FOR_MODELS)
     is_told = isinstance(summary, dict) and summary.get("is_complete") is True
-    if not (is_whole and is_same and is_told and _is_done(config, progress)):
+    if not (is_whole and is_same and is_told):
         return None
     return summary if summary.get("iterations") == progress.iteration else None
 

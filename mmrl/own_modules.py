@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-from mmrl.errors import ConfigError
+from mmrl.errors import ConfigError, describe
 
 
 def own_module(name: str, what: str) -> ModuleType:
@@ -16,4 +16,4 @@ def own_module(name: str, what: str) -> ModuleType:
             "installed packages"
         ) from error
     except Exception as error:  # user code, which may fail in any way while it is imported
-        raise ConfigError(f"{what}: importing {name} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{what}: importing {name} failed: {describe(error)}") from error

@@ -126,12 +126,14 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
     Newer ones that are damaged are named and set aside. Raises ConfigError where all are damaged.
     """
     folder, engine, chosen = trainer.folder / "checkpoints", trainer.engine, list[Path | None]()
+    loaded: Checkpoint | None = None
     with engine.together():
         if engine.is_main:
             if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
                 raise ConfigError(f"{folder} is no folder that is there: the run's checkpoints cannot be read")
             checkpoint.recover(folder)
-            whole, damaged = checkpoint.newest_whole(folder)
+            loaded, damaged = checkpoint.newest_whole(folder)
+            whole = None if loaded is None else loaded.path
             for path, error in damaged.items():
                 if whole is None:
                     raise ConfigError(
@@ -139,14 +141,13 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
                     ) from error
                 aside = checkpoint_files.set_aside(path)
                 log.warning("%s; it was set aside as %s, and the run goes on from %s", error, aside.name, whole.name)
+            if whole is None:
+                _refuse_lost(trainer)
             chosen = [whole]
     (newest,) = engine.gather(chosen)
     if newest is None:
-        with engine.together():
-            if engine.is_main:
-                _refuse_lost(trainer)
         return None
-    loaded = checkpoint.load(newest, is_checked=True)
+    loaded = loaded or checkpoint.load(newest, is_checked=True)
     trainer.collector.prompts.check_same(loaded.state["prompts"])
     trainer.restore(loaded)
     return loaded

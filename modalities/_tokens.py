@@ -65,8 +65,7 @@ class TokenPolicy(TokenDrawer):
         for prompt, text in zip(prompts, outputs.texts, strict=True):
             if (kind := self._spelt(text)) is not None:
                 raise ConfigError(_refused(prompt, text, kind))
-        tokenized = [self.tokenize(text) for text in outputs.texts]
-        rows = [torch.tensor([*tokens, self.end_tokens[0]]) for tokens in tokenized]
+        rows = [torch.tensor(self.tokens_of(text)) for text in outputs.texts]
         length = torch.tensor([len(row) for row in rows])
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
         drawn = Drawn(table, length, torch.zeros(table.shape), is_finished, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mmrl.contracts import ConfigError, Environment
 from mmrl.data import Observation
-from mmrl.errors import place, place_in, told
+from mmrl.errors import describe, place, place_in
 
 
 class BrokenWorld(Exception):
@@ -53,7 +53,7 @@ class World:
         if isinstance(error, ConfigError):
             raise error
         if error is not None:
-            raise BrokenWorld(f"{told(error)}{place(error, self.environment)}") from error
+            raise BrokenWorld(f"{describe(error)}{place(error, self.environment)}") from error
         return answer
 
     def leave(self) -> None:

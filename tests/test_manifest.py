@@ -120,11 +120,12 @@ def test_weights_of_before_there_were_manifests_that_cannot_be_read_are_named(tm
 
 def test_the_newest_whole_checkpoint_is_found_and_damaged_ones_are_no_checkpoints_any_more(tmp_path: Path) -> None:
     paths = [save(tmp_path, small(iteration)) for iteration in (1, 2, 3)]
-    assert newest_whole(tmp_path) == (paths[2], {})
+    whole, damaged = newest_whole(tmp_path)
+    assert whole is not None and (whole.path, damaged) == (paths[2], {})
     for path in paths[1:]:
         (path / "trained.safetensors").write_bytes(b"")
     whole, damaged = newest_whole(tmp_path)
-    assert whole == paths[0] and list(damaged) == [paths[2], paths[1]]
+    assert whole is not None and whole.path == paths[0] and list(damaged) == [paths[2], paths[1]]
     assert set_aside(paths[2]).name == "damaged-000003"
     assert set_aside(save(tmp_path, small(3))).name == "damaged-000003-2"
     assert sorted(saved(tmp_path)) == [1, 2]
