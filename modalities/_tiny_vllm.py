@@ -4,16 +4,18 @@ import atexit
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mmrl.media import StoredPicture
 from mmrl.modalities._answers import Drawn, Ending, uniforms
+from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._data_urls import content_of
 from mmrl.modalities._distribution import Shaping
@@ -39,17 +41,31 @@ class _Wrong(Exception):
         self.status = status
 
 
+class Twin(Protocol):
+    """What the server uses of a vision-language policy on a tiny twin."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def encoder(self) -> Any: ...
+    def modules(self) -> Mapping[str, Any]: ...
+    def decode(self, tokens: list[int]) -> str: ...
+    def running(self) -> AbstractContextManager[None]: ...
+
+
 @dataclass
 class TinyVllm:
     """What the server does with each request; one at a time has the network."""
 
     model: Path
-    pixels: tuple[int | None, int | None]  # bounds of an image's area, which a real server is started with
+    load: Callable[[str], Twin]  # the policy of a folder, in float32 on the CPU
     has_scale_out: bool = True  # --enable-scale-out
     adapts_tower: bool = True  # --enable-tower-connector-lora
     adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
     _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
-    _policy: Any = field(default=None, init=False)
+    _policy: Twin = field(init=False, repr=False)
     _active: str = field(default="", init=False)  # what the network in memory is: the model, or one of the adapters
     _encoded: set[tuple[str, str]] = field(default_factory=set, init=False)  # images that the worker keeps
     _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler thinks it keeps
@@ -74,16 +90,11 @@ class TinyVllm:
 
     def _activate(self, name: str) -> None:
         """Loads the model, with the adapter of this name if it is one's; refuses a name that is neither."""
-        from mmrl.contracts import Placement
-        from mmrl.modalities.vision_language import VisionLanguage
-
         if name not in (*self.adapters, str(self.model)):
             raise _Wrong(404, f"The model `{name}` does not exist.")
         if name == self._active:
             return
-        least, most = self.pixels
-        self._policy = VisionLanguage(model=str(self._weights or self.model), min_pixels=least, max_pixels=most)
-        self._policy.prepare(Placement(torch.device("cpu"), torch.float32))
+        self._policy = self.load(str(self._weights or self.model))
         if name in self.adapters:
             self._network.load_adapter(self.adapters[name])
             if not self.adapts_tower:

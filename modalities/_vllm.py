@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from uuid import uuid4
 from weakref import finalize
 
@@ -22,6 +22,9 @@ from mmrl.modalities._http import JsonServer, Refused
 from mmrl.modalities._inputs import pad_rows
 from mmrl.modalities._vllm_folder import temporary_folder
 from mmrl.modalities._vllm_protocol import LARGEST_BIAS, Answer, Question, Sampling, answer_of, body_of
+
+if TYPE_CHECKING:
+    from mmrl.modalities._tiny_vllm import Twin
 
 log = logging.getLogger(__name__)
 GENERATE = "/inference/v1/generate"
@@ -55,14 +58,14 @@ class Vllm:
     def server(self) -> JsonServer:
         return JsonServer(self.url, self.timeout_seconds, self.retries)
 
-    def tiny(self, model: Path, pixels: tuple[int | None, int | None]) -> Self:
+    def tiny(self, model: Path, load: Callable[[str], "Twin"]) -> Self:
         """The same with a server on this machine that answers with a tiny twin, as long as the folder `model` is there.
 
-        `pixels`: bounds of an image's area.
+        `load` makes the policy of a folder.
         """
         from mmrl.modalities._tiny_vllm import TinyVllm, serve
 
-        return replace(self, url=serve(TinyVllm(model, pixels).answer, model.is_dir), folder=None)
+        return replace(self, url=serve(TinyVllm(model, load).answer, model.is_dir), folder=None)
 
 
 @dataclass

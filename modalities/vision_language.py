@@ -149,7 +149,13 @@ class VisionLanguage(TokenPolicy):
         """The same, with a small server of this machine in the place of its engine, if it has one."""
         if self.engine is None:
             return self
-        return replace(self, engine=self.engine.tiny(Path(self.model), (self.min_pixels, self.max_pixels)))
+
+        def load(model: str) -> VisionLanguage:
+            served = VisionLanguage(model=model, min_pixels=self.min_pixels, max_pixels=self.max_pixels)
+            served.prepare(Placement(torch.device("cpu"), torch.float32))
+            return served
+
+        return replace(self, engine=self.engine.tiny(Path(self.model), load))
 
     @property
     def backbone(self) -> Backbone:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 from mmrl.keys import GroupKey
 from mmrl.numerics import check_count
 from mmrl.plans import EpisodePlan
-from mmrl.samplers.autoregressive import Autoregressive
+from mmrl.samplers._answer_trees import TokenSampler
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episodes(Autoregressive):
+class Episodes(TokenSampler):
     """Every turn's answer as `autoregressive` draws it; an episode ends after `max_turns` turns at the latest.
 
     `max_tokens` is the budget of one turn. A group is `group_size` episodes of one task that begin in the same state.

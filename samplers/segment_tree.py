@@ -7,8 +7,7 @@ from typing import Any
 from mmrl.answer_trees import SegmentTree as SegmentTreePlan
 from mmrl.keys import GroupKey
 from mmrl.numerics import check_count
-from mmrl.samplers._answer_trees import TreeOfAnswers, settings_of
-from mmrl.samplers.autoregressive import LONGEST
+from mmrl.samplers._answer_trees import LONGEST, TreeOfAnswers, settings_of
 
 DEEPEST = 100  # a tree of two children each has 2^depth leaves
 

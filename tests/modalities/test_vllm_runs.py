@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from mmrl.checks import check_tiny
 from mmrl.config import load_config
-from mmrl.contracts import ConfigError, RunError
+from mmrl.contracts import ConfigError, Placement, RunError
 from mmrl.data import Prompt
 from mmrl.keys import GroupKey
 from mmrl.modalities._lora import Lora
@@ -27,10 +28,17 @@ from tests.tiny_texts import vision_language
 from tests.vision_twins import picture, policy, rollout, twin
 
 
+def load(model: str, max_pixels: int | None = None) -> VisionLanguage:
+    """The policy on a tiny twin that a server answers with."""
+    loaded = VisionLanguage(model=model, min_pixels=max_pixels, max_pixels=max_pixels)
+    loaded.prepare(Placement(torch.device("cpu"), torch.float32))
+    return loaded
+
+
 @pytest.fixture
 def served() -> Vllm:
     """The settings of a server of its own that runs the tiny model."""
-    return Vllm(name="vllm", concurrency=4).tiny(twin("qwen2_5_vl"), (None, None))
+    return Vllm(name="vllm", concurrency=4).tiny(twin("qwen2_5_vl"), load)
 
 
 def started(server: TinyVllm) -> Vllm:
@@ -78,7 +86,7 @@ def test_the_engine_follows_the_weights_in_place(served: Vllm, settings: dict[st
 
 def test_a_server_without_scale_out_endpoints_is_told_to_enable_them() -> None:
     with pytest.raises(ConfigError, match=r"HTTP 403: Scale-out .*; start it with --enable-scale-out"):
-        rollout(policy(engine=started(TinyVllm(twin("qwen2_5_vl"), (None, None), has_scale_out=False))))
+        rollout(policy(engine=started(TinyVllm(twin("qwen2_5_vl"), load, has_scale_out=False))))
 
 
 def test_a_server_is_right_where_two_tokens_are_always_equally_likely(tmp_path: Path) -> None:
@@ -87,7 +95,7 @@ def test_a_server_is_right_where_two_tokens_are_always_equally_likely(tmp_path: 
         head, end = here.head.weight, here.end_tokens[0]
         head[:] = head[end]  # every token, the end token included, is as likely as every other
     here.export(tmp_path)
-    there = policy(model=str(tmp_path), engine=started(TinyVllm(tmp_path, (None, None))))
+    there = policy(model=str(tmp_path), engine=started(TinyVllm(tmp_path, load)))
     assert rollout(there).outputs.texts
 
 
@@ -107,7 +115,7 @@ def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_rel
 
 @pytest.mark.slow  # networks are loaded five times
 def test_a_server_that_leaves_the_towers_adapter_out_is_refused_at_the_start(tmp_path: Path) -> None:
-    engine = started(TinyVllm(twin("qwen2_5_vl"), (None, None), adapts_tower=False))
+    engine = started(TinyVllm(twin("qwen2_5_vl"), load, adapts_tower=False))
     lora = Lora(rank=2, alpha=4)
     there = policy(engine=engine, lora=lora)
     before = {name: tensor.clone() for name, tensor in there.weights.parameters.items()}
@@ -140,7 +148,9 @@ def test_the_tower_is_moved_for_one_trial_and_what_was_trained_stays() -> None:
 
 def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
     folder = twin("qwen2_5_vl")
-    smaller = Vllm(name="vllm").tiny(folder, (28 * 28, 28 * 28))  # a server without the run's pixel limits
+    smaller = Vllm(name="vllm").tiny(
+        folder, partial(load, max_pixels=28 * 28)
+    )  # without the run's pixel limits
     with pytest.raises(ConfigError, match=r"read a prompt of \d+ tokens where this run has \d+.*--mm-processor-kwargs"):
         rollout(policy(engine=smaller))
 
@@ -229,7 +239,7 @@ def test_a_config_with_an_engine_runs_small_without_vllm(model: str) -> None:
 
 
 def test_the_small_server_refuses_what_vllm_has_no_field_for() -> None:
-    server = TinyVllm(twin("qwen2_5_vl"), (None, None))
+    server = TinyVllm(twin("qwen2_5_vl"), load)
     with pytest.raises(Exception, match="unknown field or wrong type: top_kk"):
         body = {"model": "", "token_ids": [], "return_token_ids": True, "stream": False}
         server.answer("POST", "/inference/v1/generate", body | {"sampling_params": {"top_kk": 3}})
