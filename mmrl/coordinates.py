@@ -1,4 +1,7 @@
-"""The one place where coordinates change their unit: pixels of the original image, and the numbers a model writes."""
+"""The one place where coordinates change their unit: pixels of the original image, and the numbers a model writes.
+
+Maths: docs/maths/agents.md#actions-and-coordinates
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Answers drawn by another engine: how far its log-probs are from the trainer's own, and what is done about that."""
+"""Answers drawn by another engine: how far its log-probs are from the trainer's own, and what is done about that.
+
+Maths: docs/maths/group-relative-losses.md#samples-of-another-engine-or-of-older-weights
+"""
 
 from dataclasses import replace
 from typing import Literal

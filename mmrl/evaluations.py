@@ -1,4 +1,7 @@
-"""Evaluations: what some weights say of a rollout now."""
+"""Evaluations: what some weights say of a rollout now.
+
+Maths: docs/maths/sde-sampling.md#log-probs-and-their-reduction
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Pure maths that every part shares: masked and grouped statistics, Gaussian densities, KL estimators."""
+"""Pure maths that every part shares: masked and grouped statistics, Gaussian densities, KL estimators.
+
+Maths: docs/maths/group-relative-losses.md#what-a-sum-is-divided-by
+"""
 
 import math
 from typing import Literal

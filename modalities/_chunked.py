@@ -1,4 +1,7 @@
-"""Log-probs and entropies of chosen tokens from hidden states, in blocks: logits [n, V] are never held."""
+"""Log-probs and entropies of chosen tokens from hidden states, in blocks: logits [n, V] are never held.
+
+Maths: docs/maths/token-policies.md#log-probs-without-holding-the-logits
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The distribution that a token is drawn from: temperature, banned tokens, top-k, top-p, min-p; draws and supports."""
+"""The distribution that a token is drawn from: temperature, banned tokens, top-k, top-p, min-p; draws and supports.
+
+Maths: docs/maths/token-policies.md#the-distribution-of-a-token
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""What all flow families share: sampling by plan, evaluation of decisions and of denoising, decoding in chunks."""
+"""What all flow families share: sampling by plan, evaluation of decisions and of denoising, decoding in chunks.
+
+Maths: docs/maths/flow-matching.md#noise-levels-and-velocities
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

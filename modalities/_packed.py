@@ -1,4 +1,7 @@
-"""A prompt and all its answers as one row under a tree mask: one forward pass, no cache, so checkpointing works."""
+"""A prompt and all its answers as one row under a tree mask: one forward pass, no cache, so checkpointing works.
+
+Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Where tokens stand on the three axes of M-RoPE: time, height, width (Qwen2-VL 2024, arXiv 2409.12191)."""
+"""Where tokens stand on the three axes of M-RoPE: time, height, width (Qwen2-VL 2024, arXiv 2409.12191).
+
+Maths: docs/maths/token-policies.md#positions-on-three-axes
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby

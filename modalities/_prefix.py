@@ -1,4 +1,7 @@
-"""Hidden states behind the tokens of answers: the prompt once per group on a cache, or once per answer."""
+"""Hidden states behind the tokens of answers: the prompt once per group on a cache, or once per answer.
+
+Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Gradients through the sampler: samples drawn again with a graph, and scores carried back to drawn latents."""
+"""Gradients through the sampler: samples drawn again with a graph, and scores carried back to drawn latents.
+
+Maths: docs/maths/reward-gradients.md#draft-and-alignprop
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,6 +3,8 @@
 A latent y = alpha clean + s noise with alpha^2 + s^2 = 1, divided by alpha + s, is x = (1 - sigma) clean + sigma noise
 with sigma = s / (alpha + s); backwards, alpha + s = 1 / sqrt((1 - sigma)^2 + sigma^2). A step that predicts both ends
 and mixes them anew is the same in both scales, so samplers and losses of flows serve here as they are.
+
+Maths: docs/maths/flow-matching.md#diffusion-models-as-flows
 """
 
 from dataclasses import dataclass

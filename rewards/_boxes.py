@@ -1,4 +1,7 @@
-"""Boxes as numbers: whether they have an area, and how much two of them overlap."""
+"""Boxes as numbers: whether they have an area, and how much two of them overlap.
+
+Maths: docs/maths/rewards.md#boxes
+"""
 
 import math
 from typing import Literal

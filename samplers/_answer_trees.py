@@ -1,4 +1,7 @@
-"""Samplers of tokens: base classes of one answer after the other, and of trees of answers."""
+"""Samplers of tokens: base classes of one answer after the other, and of trees of answers.
+
+Maths: docs/maths/trees-and-paths.md#trees-of-answers
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,4 +1,7 @@
-"""What samplers with fans share: an ODE trunk, and random steps at chosen places of it, each followed by the ODE."""
+"""What samplers with fans share: an ODE trunk, and random steps at chosen places of it, each followed by the ODE.
+
+Maths: docs/maths/trees-and-paths.md#trees-of-denoising-paths
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -2,6 +2,8 @@
 
 Notation: x = (1 - sigma) * clean + sigma * noise, sigma in [0, 1]; v = E[noise - clean | x]; h = sigma - sigma_next.
 All numbers are Python floats, double precision.
+
+Maths: docs/maths/sde-sampling.md#euler-maruyama-kernel
 """
 
 import math

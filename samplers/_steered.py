@@ -1,4 +1,7 @@
-"""What samplers share that choose among the states of another sampler by a reward."""
+"""What samplers share that choose among the states of another sampler by a reward.
+
+Maths: docs/maths/sde-sampling.md#steering-without-training
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Fewer and better steps behind the last random one."""
+"""Fewer and better steps behind the last random one.
+
+Maths: docs/maths/sde-sampling.md#deterministic-solvers
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Which steps of a sampler are random: one window for each group, from its key alone."""
+"""Which steps of a sampler are random: one window for each group, from its key alone.
+
+Maths: docs/maths/sde-sampling.md#which-steps-are-random
+"""
 
 import math
 from dataclasses import dataclass, fields

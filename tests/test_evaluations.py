@@ -103,7 +103,10 @@ def test_gaussian_kl_has_its_gradient_in_the_trained_weights_and_none_in_the_ref
 
 @pytest.mark.parametrize("noise_level", [0.3, 0.7])
 def test_kl_in_velocity_form_and_h_scaled_form(noise_level: float) -> None:
-    """KL = <(v - v_ref)^2> c^2 / (2 std^2), and <(mean - mean_ref)^2> / (2 g^2) = KL h (flow.md 1.6)."""
+    """KL = <(v - v_ref)^2> c^2 / (2 std^2), and <(mean - mean_ref)^2> / (2 g^2) = KL h.
+
+    docs/maths/sde-sampling.md#kl-between-steps
+    """
     sigma, sigma_next = 0.6, 0.5
     h, g = sigma - sigma_next, noise_level * math.sqrt(sigma / (1 - sigma))
     c = h + g**2 * (1 - sigma) * h / (2 * sigma)
@@ -121,7 +124,10 @@ def test_kl_in_velocity_form_and_h_scaled_form(noise_level: float) -> None:
 
 
 def test_guard_exponent_is_the_projection_on_the_noise() -> None:
-    """log ratio + <(mean - old)^2> / (2 std^2) = <z (mean - old)> / std, z = (sample - old) / std (flow.md 1.8)."""
+    """log ratio + <(mean - old)^2> / (2 std^2) = <z (mean - old)> / std, z = (sample - old) / std.
+
+    docs/maths/group-relative-losses.md#grpo-guard
+    """
     trained, old = _decisions("mean", 1), _decisions("mean", 2)
     per_edge = []
     for edge in range(3):
@@ -140,7 +146,10 @@ def test_gaussian_gradients_equal_finite_differences(reduction: Reduction) -> No
 
 
 def test_a_batch_of_mixed_stds_equals_a_loop_over_its_calls() -> None:
-    """A std [N] against latents [N, ...] must not broadcast over the wrong axis (trap H5; here N = d = 3)."""
+    """A std [N] against latents [N, ...] must not broadcast over the wrong axis (here N = d = 3).
+
+    docs/maths/traps.md#std-broadcast-over-the-wrong-axis
+    """
     std = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
     mean, old, sample = _normal(0, 3, 3, 3), _normal(1, 3, 3, 3), _normal(2, 3, 3, 3).float()
     whole = [

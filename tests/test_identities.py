@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOW, VISION = [str(item) for item in range(1, 27)], [f"V{item}" for item in range(1, 25)]  # of the two references
+FLOW, VISION = [str(item) for item in range(1, 27)], [f"V{item}" for item in range(1, 25)]  # flows, tokens
 ITEMS = {*FLOW} | {*VISION}  # built so far
 LATER = {"24", "25", "V6", "V22"}  # wholly, or in part
 

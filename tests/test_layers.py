@@ -1,4 +1,4 @@
-"""Who may import whom: the core from top to bottom, plug-ins the contracts, labs the reader of videos (DESIGN, 8)."""
+"""Who may import whom: the core from top to bottom, plug-ins the contracts, labs the reader of videos."""
 
 import ast
 from collections.abc import Iterator

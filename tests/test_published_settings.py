@@ -12,7 +12,7 @@ from mmrl.config import DatasetSettings, load_config
 from mmrl.coordinates import Canvas
 from mmrl.plugins import build
 
-# reference/flow.md, section 3: the grid of the stock SD3 pipeline for 10 steps
+# the grid of the stock SD3 pipeline for 10 steps: docs/maths/flow-matching.md#golden-grids
 PIPELINE = [1, 0.96013, 0.91335, 0.85769, 0.79037, 0.70728, 0.60215, 0.46488, 0.27805, 0.00893, 0]
 
 
@@ -49,7 +49,8 @@ def test_the_fast_runs_clip_range_is_near_theirs() -> None:
 
 @pytest.mark.parametrize(
     ("name", "answers", "group_size", "kl_coef", "learning_rate", "max_tokens"),
-    # answers of an optimizer step: devices * batch * accumulation (* group); reference/vlm.md, section 4.2
+    # answers of an optimizer step: devices * batch * accumulation (* group), as the published scripts have them:
+    # docs/maths/published-settings.md#vision-language-models-and-gui
     [
         ("grpo_qwen25vl_3b_refcoco", 8 * 8 * 2, 8, 0.04, 1e-5, 2048),
         ("visual_rft_qwen2vl_2b_detection", 8 * 1 * 2 * 8, 8, 0.04, 1e-6, 256),
@@ -109,7 +110,7 @@ def test_a_vision_language_run_has_the_formulas_of_its_papers_code(
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),  # reference/vlm.md, section 3.2; flow.md, section 1.8
+    ("name", "settings"),  # docs/maths/published-settings.md#defaults-of-losses
     [
         ("gspo", {"clip_low": 3e-4, "clip_high": 4e-4, "normalise": "sample"}),
         ("gmpo", {"clip_low": 0.4, "clip_high": 0.4, "normalise": "sample"}),

@@ -1,4 +1,7 @@
-"""What advantages of episodes share: the reward of each turn, what follows it, and normalising within a group."""
+"""What advantages of episodes share: the reward of each turn, what follows it, and normalising within a group.
+
+Maths: docs/maths/agents.md#returns
+"""
 
 from itertools import pairwise
 

@@ -1,4 +1,7 @@
-"""The tree behind samples that share decisions, from fork to fork, and what its places are worth."""
+"""The tree behind samples that share decisions, from fork to fork, and what its places are worth.
+
+Maths: docs/maths/trees-and-paths.md#credit-in-trees-of-answers
+"""
 
 from dataclasses import dataclass
 from typing import Literal

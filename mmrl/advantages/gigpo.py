@@ -1,4 +1,7 @@
-"""Group-in-group advantages: whole episodes against each other, and actions taken in the same state."""
+"""Group-in-group advantages: whole episodes against each other, and actions taken in the same state.
+
+Maths: docs/maths/agents.md#group-in-group
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,4 +1,7 @@
-"""Advantages of the decisions of a tree: what follows a branch against what follows the others of its depth."""
+"""Advantages of the decisions of a tree: what follows a branch against what follows the others of its depth.
+
+Maths: docs/maths/trees-and-paths.md#credit-in-trees-of-denoising-paths
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

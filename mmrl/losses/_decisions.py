@@ -1,4 +1,7 @@
-"""What losses on decisions share: the view, the penalty for leaving the reference, and what the sum is divided by."""
+"""What losses on decisions share: the view, the penalty for leaving the reference, and what the sum is divided by.
+
+Maths: docs/maths/group-relative-losses.md
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

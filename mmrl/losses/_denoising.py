@@ -1,4 +1,7 @@
-"""What losses on the forward process share: noised copies of the samples, squared errors, penalties in velocities."""
+"""What losses on the forward process share: noised copies of the samples, squared errors, penalties in velocities.
+
+Maths: docs/maths/denoising-losses.md
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""How far the trained weights are from others, as a part of any loss: exact, in velocities, or estimated."""
+"""How far the trained weights are from others, as a part of any loss: exact, in velocities, or estimated.
+
+Maths: docs/maths/group-relative-losses.md#kl-estimators
+"""
 
 from typing import Any, Literal
 

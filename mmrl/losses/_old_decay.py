@@ -1,4 +1,7 @@
-"""How slowly the old weights follow the trained ones, and losses on the forward process that compare with them."""
+"""How slowly the old weights follow the trained ones, and losses on the forward process that compare with them.
+
+Maths: docs/maths/denoising-losses.md#one-optimizer-step-and-several
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

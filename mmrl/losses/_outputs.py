@@ -1,4 +1,7 @@
-"""What losses through the sampler share: the reward of samples drawn again with a gradient to the weights."""
+"""What losses through the sampler share: the reward of samples drawn again with a gradient to the weights.
+
+Maths: docs/maths/reward-gradients.md
+"""
 
 from collections.abc import Iterable
 from typing import ClassVar, Literal

@@ -1,4 +1,7 @@
-"""What losses on whole samples share: log-ratios of paths, and pairs of samples within a group."""
+"""What losses on whole samples share: log-ratios of paths, and pairs of samples within a group.
+
+Maths: docs/maths/preference-losses.md#log-ratio-of-a-path
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args

@@ -1,4 +1,7 @@
-"""Pairs of samples that are compared draw by draw: differences, and terms of pairs as terms of samples."""
+"""Pairs of samples that are compared draw by draw: differences, and terms of pairs as terms of samples.
+
+Maths: docs/maths/preference-losses.md#diffusion-dpo-and-flow-dpo
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""What losses on likelihood ratios share: the log-ratio to the weights that drew, and means and sums over a path."""
+"""What losses on likelihood ratios share: the log-ratio to the weights that drew, and means and sums over a path.
+
+Maths: docs/maths/group-relative-losses.md#ratio-and-clip
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

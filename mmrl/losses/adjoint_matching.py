@@ -1,4 +1,7 @@
-"""Adjoint matching: the drift is regressed onto the gradient of the reward, carried back along the reference."""
+"""Adjoint matching: the drift is regressed onto the gradient of the reward, carried back along the reference.
+
+Maths: docs/maths/reward-gradients.md#adjoint-matching
+"""
 
 from dataclasses import dataclass
 

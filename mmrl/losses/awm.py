@@ -1,4 +1,7 @@
-"""Advantage weighted matching: the clipped policy gradient with the flow-matching loss in place of log-probs."""
+"""Advantage weighted matching: the clipped policy gradient with the flow-matching loss in place of log-probs.
+
+Maths: docs/maths/denoising-losses.md#advantage-weighted-matching
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

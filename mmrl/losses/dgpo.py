@@ -1,4 +1,7 @@
-"""Direct group preference optimization: the good and the bad half of a group as one pair."""
+"""Direct group preference optimization: the good and the bad half of a group as one pair.
+
+Maths: docs/maths/denoising-losses.md#dgpo
+"""
 
 from dataclasses import dataclass
 

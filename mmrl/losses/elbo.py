@@ -1,4 +1,7 @@
-"""Policy gradients with the evidence lower bound in place of log-probs: EPG, PEPG and PAR."""
+"""Policy gradients with the evidence lower bound in place of log-probs: EPG, PEPG and PAR.
+
+Maths: docs/maths/denoising-losses.md#elbo-policy-gradients
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,4 +1,7 @@
-"""Flow-DPPO: a bound on the exact KL of a denoising step in place of a clip on its ratio."""
+"""Flow-DPPO: a bound on the exact KL of a denoising step in place of a clip on its ratio.
+
+Maths: docs/maths/group-relative-losses.md#flow-dppo
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""GRPO-Guard: ratios of denoising steps freed of their bias and of the step's scale, and steps weighed alike."""
+"""GRPO-Guard: ratios of denoising steps freed of their bias and of the step's scale, and steps weighed alike.
+
+Maths: docs/maths/group-relative-losses.md#grpo-guard
+"""
 
 from dataclasses import dataclass
 

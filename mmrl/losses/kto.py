@@ -1,4 +1,7 @@
-"""Diffusion-KTO: single images that are liked or not, weighed by a human utility."""
+"""Diffusion-KTO: single images that are liked or not, weighed by a human utility.
+
+Maths: docs/maths/preference-losses.md#diffusion-kto
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

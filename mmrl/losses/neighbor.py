@@ -1,4 +1,7 @@
-"""Neighbor GRPO: a choice among neighbours in place of random steps."""
+"""Neighbor GRPO: a choice among neighbours in place of random steps.
+
+Maths: docs/maths/group-relative-losses.md#neighbor-grpo
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

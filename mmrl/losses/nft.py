@@ -1,4 +1,7 @@
-"""DiffusionNFT: good and bad samples contrasted on the forward process; any sampler, no log-probs."""
+"""DiffusionNFT: good and bad samples contrasted on the forward process; any sampler, no log-probs.
+
+Maths: docs/maths/denoising-losses.md#diffusionnft
+"""
 
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,4 +1,7 @@
-"""SPIN-Diffusion: images of the data against those that the last iterate of the policy drew."""
+"""SPIN-Diffusion: images of the data against those that the last iterate of the policy drew.
+
+Maths: docs/maths/preference-losses.md#spin-diffusion
+"""
 
 from dataclasses import dataclass
 

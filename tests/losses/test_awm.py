@@ -1,4 +1,4 @@
-"""Advantage weighted matching: its gradient at ratio 1 (flow.md section 6, item 17), its weightings, its clip."""
+"""Its gradient at ratio 1, its weightings, its clip (docs/maths/denoising-losses.md#advantage-weighted-matching)."""
 
 import math
 from typing import Any

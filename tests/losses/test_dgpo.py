@@ -1,4 +1,4 @@
-"""DGPO: the group as one pair, and DPO's gradient at a group of two (flow.md section 6, item 17)."""
+"""DGPO: the group as one pair, and DPO's gradient at a group of two (docs/maths/denoising-losses.md#dgpo)."""
 
 import math
 from typing import Any

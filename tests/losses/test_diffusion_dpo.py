@@ -1,4 +1,7 @@
-"""Diffusion-DPO, Flow-DPO and SPIN: their identities (flow.md section 6, item 17), pairs, and who is compared with."""
+"""Diffusion-DPO, Flow-DPO and SPIN: their identities, pairs, and who is compared with.
+
+The formulas: docs/maths/preference-losses.md#diffusion-dpo-and-flow-dpo
+"""
 
 import math
 from typing import Any

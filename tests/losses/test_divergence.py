@@ -39,7 +39,7 @@ def test_the_velocity_form_is_the_mean_squared_distance_of_velocities_in_every_u
 
 
 def test_the_velocity_form_is_the_exact_kl_but_for_the_steps_own_factor() -> None:
-    """KL = <(v - v_ref)^2> c^2 / (2 std^2) (flow.md 1.6)."""
+    """KL = <(v - v_ref)^2> c^2 / (2 std^2) (docs/maths/sde-sampling.md#kl-between-steps)."""
     latents = normal(0, 2, 2, 3)
     trained, other = _decisions(normal(1, 2, 2, 3), latents), _decisions(normal(2, 2, 2, 3), latents)
     factor = torch.tensor([step.velocity**2 / (2 * step.std**2) for step in STEPS], dtype=torch.float64)

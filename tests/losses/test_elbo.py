@@ -1,4 +1,4 @@
-"""ELBO policy gradients: what EPG, PEPG and PAR are at q = 0 (flow.md section 6, item 17), and away from it."""
+"""EPG, PEPG and PAR at q = 0, and away from it (docs/maths/denoising-losses.md#elbo-policy-gradients)."""
 
 import math
 from typing import Any

@@ -63,7 +63,7 @@ def test_at_the_first_update_the_gradient_is_that_of_minus_advantage_times_log_p
 
 
 def test_on_policy_gradient_of_a_shared_state_is_the_closed_form() -> None:
-    """-mean_i(A_i z_i) / (std d) . d mean / d weight (flow.md 4.1)."""
+    """-mean_i(A_i z_i) / (std d) . d mean / d weight (docs/maths/group-relative-losses.md#shared-states)."""
     weight = WEIGHT.clone().requires_grad_()
     trained = shared_call(weight)
     z = (SAMPLE - STATE @ WEIGHT) / STD

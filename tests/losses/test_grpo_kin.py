@@ -44,7 +44,7 @@ def test_a_dual_clip_of_infinity_is_none(ratio: float) -> None:
 
 
 def test_dapo_dr_grpo_and_bnpo_are_settings() -> None:
-    """Each by its own formula, in a slow loop over ragged answers: vlm.md 3.2."""
+    """Each by its own formula, in a slow loop over ragged answers."""
 
     def answer_sums(high: float) -> list[float]:
         sums = []

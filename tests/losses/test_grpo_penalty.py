@@ -29,7 +29,7 @@ from tests.losses.shared_states import (
 
 @pytest.mark.parametrize("kl", ["exact", "k1", "k2", "k3"])
 def test_the_penalty_reaches_the_trained_weights_and_not_the_reference(kl: KL) -> None:
-    """Trap H23: a KL computed without a graph only moves a number in the log."""
+    """A KL computed without a graph only moves a number in the log (docs/maths/traps.md#kl-without-a-gradient)."""
     loss = Grpo(kl_coef=0.5, kl=kl)
     weight, reference = WEIGHT.clone().requires_grad_(), OLD_WEIGHT.clone().requires_grad_()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""GRPO-Guard against the authors' formula and its identities (flow.md 1.8)."""
+"""GRPO-Guard against the authors' formula and its identities (docs/maths/group-relative-losses.md#grpo-guard)."""
 
 import math
 from itertools import pairwise
@@ -70,7 +70,10 @@ def test_terms_and_gradient_are_those_of_the_authors_formula(advantage: float) -
 
 
 def test_a_steps_gradient_by_the_velocity_is_one_constant_behind_the_first() -> None:
-    """|d loss / d v| = A |z| c / (h d), and c / h = 1 + noise_level^2 / 2 where sigma < 1 (flow.md 6, item 13)."""
+    """|d loss / d v| = A |z| c / (h d), and c / h = 1 + noise_level^2 / 2 where sigma < 1.
+
+    docs/maths/group-relative-losses.md#what-a-step-weighs
+    """
     velocity = VELOCITY.clone().requires_grad_()
     trained = _decisions(velocity)
     loss = Guard()

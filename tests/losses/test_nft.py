@@ -1,4 +1,4 @@
-"""DiffusionNFT: its identities (flow.md section 6, item 16), the prototype's formula, and what its draws depend on."""
+"""Its identities, the authors' formula, what its draws depend on (docs/maths/denoising-losses.md#diffusionnft)."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -37,7 +37,7 @@ def _policy_gradient(normalise: Normalisation) -> Tensor:
 @pytest.mark.parametrize("normalise", ["sample", "decision", "constant"])
 @pytest.mark.parametrize("kind", FAMILY)
 def test_at_ratio_one_all_have_the_policy_gradient(kind: type[RatioLoss], normalise: Normalisation) -> None:
-    """vlm.md 8, item 14, with the weights each normaliser declares."""
+    """With the weights each normaliser declares (docs/maths/group-relative-losses.md#ratio-and-clip)."""
     got = gradient(kind(normalise=normalise), torch.zeros(INSIDE.shape, dtype=torch.float64), ragged())
     assert_close(got, _policy_gradient(normalise))
 
@@ -97,7 +97,7 @@ def test_on_answers_of_one_token_those_of_whole_answers_are_grpo(kind: type[Rati
 
 
 def test_copying_every_answer_leaves_the_gradient_of_each_normaliser_as_it_is() -> None:
-    """vlm.md 8, item 16: each copy carries half."""
+    """Each copy carries half (docs/maths/group-relative-losses.md#what-a-sum-is-divided-by)."""
     for normalise in ("decision", "sample", "group", "constant"):
         loss = Grpo(clip_low=0.2, clip_high=0.2, normalise=normalise, constant=3.0)
         one = gradient(loss, log_ratios(), ragged())
@@ -107,7 +107,7 @@ def test_copying_every_answer_leaves_the_gradient_of_each_normaliser_as_it_is() 
 
 
 def test_answers_of_one_length_are_counted_alike_by_every_normaliser() -> None:
-    """vlm.md 8, item 16; the constant is the length."""
+    """The constant is the length (docs/maths/group-relative-losses.md#what-a-sum-is-divided-by)."""
     inside = torch.ones(4, 3, dtype=torch.bool)
     batch, log_ratio = ragged(ADVANTAGES, inside), log_ratios(inside=inside)
     losses = [Grpo(normalise=n, constant=3.0) for n in ("decision", "sample", "group", "constant")]

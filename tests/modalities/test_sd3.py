@@ -53,7 +53,7 @@ def test_an_ode_plan_draws_what_the_stock_pipeline_draws(
 
 def test_the_pipeline_grid_and_the_uniform_grid_are_the_published_ones(twin_policy: Any) -> None:
     policy = twin_policy()
-    # reference/flow.md section 3: SD3, shift 3, T = 10, as diffusers runs it (sigma_min shifted twice) and shifted once
+    # docs/maths/flow-matching.md#golden-grids: as diffusers runs it (sigma_min shifted twice) and shifted once
     stock = [1, 0.96013, 0.91335, 0.85769, 0.79037, 0.70728, 0.60215, 0.46488, 0.27805, 0.00893, 0]
     once = [1, 0.96429, 0.92308, 0.875, 0.81818, 0.75, 0.66667, 0.5625, 0.42857, 0.25, 0]
     torch.testing.assert_close(torch.tensor(policy.sigmas("pipeline", 10)), torch.tensor(stock), atol=1e-5, rtol=0)

@@ -72,7 +72,7 @@ def test_ddim_with_noise_draws_what_the_stock_pipeline_draws_its_last_step_inclu
 
 
 def test_a_checkpoint_that_ends_clean_does_so_without_noise(base: Path) -> None:
-    """Trap H7 of DDPO's code: the level behind the last step is final_alpha_cumprod, not that of timestep 0."""
+    """Its final_alpha_cumprod, not the level of timestep 0 (docs/maths/traps.md#the-level-behind-the-last-step)."""
     folder = with_scheduler(twin(KINDS[0], base), set_alpha_to_one=True)
     policy = reader(folder)
     assert policy.sigmas("pipeline", STEPS)[-1] == 0

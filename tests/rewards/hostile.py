@@ -30,7 +30,7 @@ TEXTS: SearchStrategy[str] = (
     | st.lists(st.sampled_from(PIECES), max_size=20).map(lambda pieces: f"<answer>{''.join(pieces)}</answer>")
 )
 
-# Whole texts: those that got through, crashed, or hung the rewards of others (reference/vlm.md, section 6).
+# Whole texts: those that got through, crashed, or hung the rewards of others (docs/maths/traps.md#groups-and-rewards).
 HOSTILE: tuple[str, ...] = (
     *("", " ", "\n", "\x00", "\ud800", "\ufeff", "None", "nan", "-0", "0", "<", ">", "</", "{}", "[]", '""'),
     # answered several times: repeated, nested, unclosed, in the wrong order, in the thought

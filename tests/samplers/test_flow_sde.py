@@ -32,7 +32,7 @@ def test_later_stds_follow_the_paper(grid_policy: Any) -> None:
 
 @pytest.mark.parametrize(("shift", "first"), [(3, 0.999666), (5, 0.9998), (8, 0.999875)])
 def test_a_unipc_grid_that_starts_just_below_one_gets_no_more_noise(shift: float, first: float) -> None:
-    """Trap H18: testing sigma == 1 exactly gave a first std of 5 on these grids."""
+    """Else a first std of 5: docs/maths/traps.md#first-step-of-a-grid-that-starts-below-one."""
     even = [0.999 * (1 - n / 20) for n in range(20)]
     grid = [shift * sigma / (1 + (shift - 1) * sigma) for sigma in even]
     assert grid[0] == pytest.approx(first, abs=1e-6)

@@ -78,7 +78,7 @@ def test_the_bridge_mixes_predicted_clean_and_noise(sigma: float, sigma_next: fl
 
 
 @pytest.mark.parametrize(("sigma", "sigma_next"), LEVELS)
-def test_the_mean_answers_to_the_velocity_as_the_reference_says(sigma: float, sigma_next: float) -> None:
+def test_the_mean_answers_to_the_velocity_as_the_formula_says(sigma: float, sigma_next: float) -> None:
     x, v = latents_and_velocity()
     h, g, r = sigma - sigma_next, 0.4, 0.7
     for step, expected in (
@@ -138,7 +138,10 @@ def test_a_correlation_of_zero_renoises_the_predicted_clean_latents() -> None:
 
 
 def test_a_step_that_would_enlarge_the_latents_is_refused() -> None:
-    """Trap H18: an unclamped g at the first level of a UniPC grid, shift 5 and 20 steps."""
+    """An unclamped g at the first level of a UniPC grid, shift 5 and 20 steps.
+
+    docs/maths/traps.md#first-step-of-a-grid-that-starts-below-one
+    """
     first, second = 0.9998, 0.98955
     unclamped = 0.7 * math.sqrt(first / (1 - first))
     with pytest.raises(ValueError, match=r"would multiply the latents by -11\.\d.*allowed: -1 to 1"):

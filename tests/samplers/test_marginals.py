@@ -1,4 +1,4 @@
-"""How well samplers keep the marginal distribution when the velocity is the optimal one (flow.md 1.5)."""
+"""Marginals under the optimal velocity (docs/maths/sde-sampling.md#how-well-samplers-keep-the-marginals)."""
 
 import math
 from typing import Any

@@ -34,7 +34,7 @@ def test_a_range_is_fixed() -> None:
 
 
 def test_the_sliding_window_of_mixgrpo_reaches_every_step_and_is_never_empty() -> None:
-    """Trap H6: 25 steps, window 4, 25 iterations at a place; the reference trained nothing for one place in 24."""
+    """25 steps, window 4, 25 iterations at a place: docs/maths/traps.md#windows-without-steps."""
     window = Window("sliding", last=23, size=4)
     places = [window.steps(25, at(25 * place)) for place in range(22)]
     assert places[:2] == [(0, 1, 2, 3), (1, 2, 3, 4)]
