@@ -30,6 +30,7 @@ from mmrl.modalities._lora import Lora
 from mmrl.modalities._pipeline import PipelinePolicy
 from mmrl.modalities._token_drawing import TokenDrawer
 from mmrl.modalities._vllm import Vllm
+from mmrl.samplers._answer_trees import TokenSampler
 from mmrl.samplers._base import FlowSampler, StochasticSampler, WindowedSampler
 from mmrl.samplers._fans import FanSampler, WindowedFans
 from mmrl.samplers._steered import SteeredSampler
@@ -68,6 +69,7 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "sampler / every sampler with fans": FanSampler,
     "sampler / every sampler with fans in a window": WindowedFans,
     "sampler / window": Window,
+    "sampler / every sampler of tokens": TokenSampler,
     "advantage / every advantage made of another": Wrapper,
     "loss / every loss on decisions": DecisionLoss,
     "loss / every loss on the forward process": DenoisingLoss,

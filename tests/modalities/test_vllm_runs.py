@@ -148,9 +148,7 @@ def test_the_tower_is_moved_for_one_trial_and_what_was_trained_stays() -> None:
 
 def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
     folder = twin("qwen2_5_vl")
-    smaller = Vllm(name="vllm").tiny(
-        folder, partial(load, max_pixels=28 * 28)
-    )  # without the run's pixel limits
+    smaller = Vllm(name="vllm").tiny(folder, partial(load, max_pixels=28 * 28))  # without the run's pixel limits
     with pytest.raises(ConfigError, match=r"read a prompt of \d+ tokens where this run has \d+.*--mm-processor-kwargs"):
         rollout(policy(engine=smaller))
 
