@@ -86,6 +86,15 @@ class Checking(Protocol):
         ...
 
 
+@runtime_checkable
+class Holding(Protocol):
+    """Rewards that hold other rewards have this too."""
+
+    def held(self) -> Mapping[str, Reward]:
+        """The rewards that it holds, by the names of their fields and of their places in these."""
+        ...
+
+
 class Mix(Protocol):
     """Makes one number of the rewards of each sample."""
 
