@@ -26,8 +26,9 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Raises ValueError, such as "clip must be at least 0, got -1", for the first setting that is not allowed."""
-        for name, hint in _limited(type(self)).items():
-            if (wrong := refusal(name, hint, vars(self)[name])) is not None:
+        cls: type = type(self)
+        for name, hint in _limited(cls).items():
+            if (wrong := refusal(name, hint, object.__getattribute__(self, name))) is not None:
                 raise ValueError(wrong)
 
 
@@ -74,7 +75,7 @@ class _Wrong:
 def _limited(cls: type) -> dict[str, Any]:
     """The annotations of the settings of a dataclass that limit them."""
     hints = get_type_hints(cls, include_extras=True)
-    names = [item.name for item in fields(cls) if item.init]  # type: ignore[arg-type]  # the caller's is a dataclass
+    names = [item.name for item in fields(cls) if item.init]
     return {name: hints[name] for name in names if _is_limited(hints[name])}
 
 

@@ -46,7 +46,7 @@ class Declaration(Checked):
     def __post_init__(self) -> None:
         """Raises ConfigError for a value of another type than its field's, or outside of its range."""
         for item in fields(self):
-            value, default = vars(self)[item.name], item.default
+            value, default = object.__getattribute__(self, item.name), item.default
             for kind in (bool, int, frozenset):
                 if isinstance(default, kind) and not isinstance(value, kind):
                     allowed = {bool: "True or False", int: "an integer", frozenset: "a frozenset of texts"}[kind]

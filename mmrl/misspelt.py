@@ -40,7 +40,7 @@ def refuse_misspelt(kind: str, cls: type) -> None:
     Looked at are the public names that the class, or a class of the same package that it inherits from, gives its
     attributes. A setting is only compared with what is declared: plug-ins name their settings as they like.
     """
-    settings = {item.name for item in fields(cls)}  # type: ignore[arg-type]  # plug-ins are dataclasses
+    settings = {item.name for item in fields(cls)}
     for name in sorted(set(_own_names(cls))):
         if (why := _wrong(kind, cls, name, is_setting=name in settings)) is not None:
             raise ConfigError(f"{cls.__name__}.{name}: {why}")

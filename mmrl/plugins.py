@@ -64,7 +64,7 @@ def find(kind: Kind, name: str) -> type:
     known = _modules(kind)
     if name not in known:
         hint = near(name, known) or f"; known are {', '.join(known)}, and module:Class of your own"
-        raise ConfigError(f"unknown {_singular(kind)} {name!r}{hint}")
+        raise ConfigError(f"unknown {singular(kind)} {name!r}{hint}")
     module = importlib.import_module(known[name])
     found = [
         value
@@ -113,7 +113,7 @@ def _of_another(kind: Kind, name: str, unknown: Sequence[str]) -> str:
     """What to do where all that a plug-in does not know are settings of another one: only the name was changed."""
     if not unknown or not any(set(unknown) <= _settings(find(kind, other)).keys() for other in names(kind)):
         return ""
-    section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, _singular(kind))
+    section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, singular(kind))
     return (
         f"settings differ between {kind}, and those of the one before stay where only its name is changed: give the "
         f"whole section, {section}={{name: {name}, ...}}"
@@ -183,7 +183,7 @@ def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
     lacking = [part for part in _ATTRIBUTES.get(kind, ()) if not hasattr(plugin, part)]
     lacking += [part for part in _METHODS.get(kind, ()) if not callable(getattr(plugin, part, None))]
     if lacking:
-        wrong = f"{where}{name!r} is no {_singular(kind)}: it has no {', '.join(lacking)}"
+        wrong = f"{where}{name!r} is no {singular(kind)}: it has no {', '.join(lacking)}"
         raise ConfigError(f"{wrong} (see mmrl/contracts.py)")
 
 
@@ -258,13 +258,14 @@ def check_numbers(given: Any, checked: Any, place: str) -> None:
             check_numbers(value, part, f"{place}.{index}")
 
 
-def _singular(kind: Kind) -> str:
+def singular(kind: Kind) -> str:
+    """Returns what one plug-in of a kind is called."""
     return {"modalities": "modality", "losses": "loss", "mixes": "mix"}.get(kind, kind[:-1])
 
 
 def _own(kind: Kind, name: str) -> type:
     module_name, _, class_name = name.partition(":")
-    what = f"{_singular(kind)} {name!r}"
+    what = f"{singular(kind)} {name!r}"
     if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
         raise ConfigError(f"{what}: a user's plug-in is named module:Class")
     module = own_module(module_name, what)
