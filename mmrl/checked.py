@@ -2,13 +2,12 @@
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from mmrl.spelling import near
@@ -90,15 +89,8 @@ def _limits(hint: Any) -> dict[str, Any]:
     bounds: dict[str, Any] = {}
     for item in get_args(hint)[1:]:
         for part in item.metadata if isinstance(item, FieldInfo) else [item]:
-            match part:
-                case Ge(ge=number):
-                    bounds["ge"] = number
-                case Gt(gt=number):
-                    bounds["gt"] = number
-                case Le(le=number):
-                    bounds["le"] = number
-                case Lt(lt=number):
-                    bounds["lt"] = number
+            if is_dataclass(part) and not isinstance(part, type):  # pydantic's `Field(ge=0)` holds one with `ge`
+                bounds |= {key: bound for key, bound in asdict(part).items() if key in _BOUNDS}
     return bounds
 
 

@@ -39,11 +39,11 @@ def own(body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "class Mine:",
         *(f"    {line}" for line in body.splitlines()),
     ]
-    (folder / "my_parts.py").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "declaring_parts.py").write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    monkeypatch.delitem(sys.modules, "declaring_parts", raising=False)
     importlib.invalidate_caches()
-    return "my_parts:Mine"
+    return "declaring_parts:Mine"
 
 
 def refusal(kind: plugins.Kind, body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -151,7 +151,9 @@ def test_a_misspelt_field_in_the_declaration_of_an_own_plug_in_is_named(
 ) -> None:
     body = "declaration = AdvantageDeclaration(sums_reward=True)"
     said = refusal("advantages", body, tmp_path, monkeypatch)
-    assert said.startswith("advantage 'my_parts:Mine': AdvantageDeclaration has no field 'sums_reward' (did you mean")
+    assert said.startswith(
+        "advantage 'declaring_parts:Mine': AdvantageDeclaration has no field 'sums_reward' (did you mean"
+    )
 
 
 def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
@@ -159,7 +161,9 @@ def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
 ) -> None:
     body = "@property\ndef declaration(self):\n    return LossDeclaration(cals_per_sample=2)"
     said = refusal("losses", body, tmp_path, monkeypatch)
-    assert said.startswith("losses.my_parts:Mine: LossDeclaration has no field 'cals_per_sample' (did you mean 'calls")
+    assert said.startswith(
+        "losses.declaring_parts:Mine: LossDeclaration has no field 'cals_per_sample' (did you mean 'calls"
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_an_attribute_that_nothing_reads_is_refused_at_load(
 ) -> None:
     said = refusal(kind, body, tmp_path, monkeypatch)
     attribute = body.removeprefix("def ").replace(":", " ").replace("(", " ").split()[0]
-    assert f"{plugins.singular(kind)} 'my_parts:Mine': Mine.{attribute}: " in said and message in said
+    assert f"{plugins.singular(kind)} 'declaring_parts:Mine': Mine.{attribute}: " in said and message in said
 
 
 def test_what_is_a_plug_ins_own_may_be_called_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,11 @@ ALLOWED: dict[str, str] = {
 # Functions that still ask a plug-in; each leaves this list with its `getattr`.
 TO_DO = """
         _decisions.DecisionLoss.__post_init__ _denoising.DenoisingLoss.__post_init__
-        _flow.FlowPolicy.__post_init__ _held.Holder._concurrency_of_held _held.Holder.adopt
+        _flow.FlowPolicy.__post_init__ _held.Holder.adopt
         _held.Holder.load_state_dict _held.Holder.prepare _held.Holder.says _held.Holder.state_dict
         _held.Holder.tiny.twin _held.is_changing _lora.Lora.__post_init__ _steered.SteeredSampler.prepare
         _steered.SteeredSampler.tiny _synthetic.write _token_drawing.TokenDrawer.__post_init__
-        _window.Window.__post_init__ agent.Agent.__post_init__ asking.ask awm.Awm.__post_init__
+        _window.Window.__post_init__ agent.Agent.__post_init__ awm.Awm.__post_init__
         branch_grpo.BranchGRPO.__post_init__ checks._findings checks._twins correction.is_drawn_elsewhere
         costs.calls_per_pass dpo.Dpo.__post_init__ entropy_tree.EntropyTree.__post_init__
         geneval.Geneval.__post_init__ given.check_behaviour given.check_levels gmpo.Gmpo.__post_init__
