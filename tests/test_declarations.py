@@ -176,6 +176,7 @@ def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
         ("advantages", "def stat_dict(self): ...", "nothing reads it; did you mean 'state_dict'?"),
         ("advantages", "def check_bests(self, best): ...", "nothing reads it; did you mean 'check_best'?"),
         ("advantages", "declarations = AdvantageDeclaration()", "nothing reads it; did you mean 'declaration'?"),
+        ("advantages", "declaration: AdvantageDeclaration = AdvantageDeclaration()", "it is no setting; write `decl"),
         ("losses", "looks_bakc = 2", "did you mean 'num_gradient_steps', as in `declaration = LossDeclaration(num_gra"),
         ("losses", "def old_decays(self, iteration): ...", "nothing reads it; did you mean 'old_decay'?"),
         ("rewards", "def prepair(self, placement): ...", "nothing reads it; did you mean 'prepare'?"),
@@ -194,6 +195,15 @@ def test_an_attribute_that_nothing_reads_is_refused_at_load(
     said = refusal(kind, body, tmp_path, monkeypatch)
     attribute = body.removeprefix("def ").replace(":", " ").replace("(", " ").split()[0]
     assert f"{plugins.singular(kind)} 'declaring_parts:Mine': Mine.{attribute}: " in said and message in said
+
+
+def test_a_misspelt_override_of_a_shipped_method_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = own("def keep(self, scores, paths=None): ...", tmp_path, monkeypatch)
+    source = tmp_path / "declaring_parts.py"
+    text = source.read_text(encoding="utf-8").replace("class Mine:", "class Mine(BestWorst):")
+    source.write_text(f"from mmrl.advantages.best_worst import BestWorst\n{text}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="Mine.keep: nothing reads it; did you mean 'keeps'"):
+        plugins.build("advantages", {"name": name})
 
 
 def test_what_is_a_plug_ins_own_may_be_called_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_every_folder_holds_plugins() -> None:
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
 def test_a_shipped_file_holds_one_public_dataclass_with_a_docstring(kind: plugins.Kind, name: str) -> None:
     cls = plugins.find(kind, name)
-    module = importlib.import_module(f"mmrl.{kind}.{name}")
+    module = importlib.import_module(cls.__module__)
     public = [
         value
         for key, value in vars(module).items()
