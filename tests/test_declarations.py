@@ -202,7 +202,7 @@ def test_a_misspelt_override_of_a_shipped_method_is_refused(tmp_path: Path, monk
     source = tmp_path / "declaring_parts.py"
     text = source.read_text(encoding="utf-8").replace("class Mine:", "class Mine(BestWorst):")
     source.write_text(f"from mmrl.advantages.best_worst import BestWorst\n{text}", encoding="utf-8")
-    with pytest.raises(ConfigError, match="Mine.keep: nothing reads it; did you mean 'keeps'"):
+    with pytest.raises(ConfigError, match=r"Mine.keep: nothing reads it; did you mean 'keeps'"):
         plugins.build("advantages", {"name": name})
 
 
