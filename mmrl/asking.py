@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
 from mmrl.data import Outputs
+from mmrl.declarations import RewardDeclaration
 from mmrl.dense import DENSE, stray, widened
 from mmrl.errors import Failure, Interruption, describe, place
 from mmrl.patience import Patience, Workers
@@ -70,7 +71,7 @@ def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | N
     def asked(units: list[Tensor]) -> tuple[Found, str | None]:
         return _ask_units(name, reward, everyone, units, patience)
 
-    concurrency = getattr(reward, "concurrency", 1)
+    concurrency = RewardDeclaration.of(reward).concurrency
     if concurrency > 1 and len(packs) > 1:
         with Workers(concurrency, f"reward {name}", patience) as workers:
             jobs = [workers.submit(asked, units) for units in packs]

@@ -7,7 +7,7 @@ import re
 from itertools import takewhile
 from typing import Any
 
-from mmrl import plugins
+from mmrl import plugins, spelling
 from mmrl.config import SHIPPED, shipped_names
 from mmrl.errors import ConfigError
 
@@ -21,7 +21,7 @@ def rows(kind: str) -> list[dict[str, Any]]:
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
-        raise ConfigError(f"there is nothing called {kind!r} to list{plugins.did_you_mean(kind, KINDS)}")
+        raise ConfigError(f"there is nothing called {kind!r} to list{spelling.did_you_mean(kind, KINDS)}")
     if kind == "layouts":
         from mmrl._datasets import _layout
 

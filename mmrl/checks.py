@@ -14,6 +14,7 @@ from mmrl import costs, plugins, steering
 from mmrl.config import DatasetSettings, Plugin, RunConfig
 from mmrl.contracts import Placement
 from mmrl.datasets import missing_files
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.errors import ConfigError, RunError
 from mmrl.given import LOG_PROBS, restated
 from mmrl.group_checks import idle_tree, plans_of_iteration, shared_work, shrunk_groups
@@ -122,7 +123,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
 
 def _shrunk(config: RunConfig) -> RunConfig:
     groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
-    compared = plugins.build("advantages", config.advantage).min_group_size
+    compared = AdvantageDeclaration.of(plugins.build("advantages", config.advantage)).min_group_size
     evaluation = config.evaluation and config.evaluation.model_copy(
         update={
             "num_prompts": TINY_EVALUATED,

@@ -11,8 +11,9 @@ from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, fiel
 from mmrl.errors import ConfigError
 from mmrl.group_settings import GroupSettings, ReplaySettings
 from mmrl.patience import CALL_SECONDS
-from mmrl.plugins import check_numbers, explain, near
+from mmrl.plugins import check_numbers, explain
 from mmrl.settings import NotNegative, Positive, Settings
+from mmrl.spelling import near
 from mmrl.yaml_text import NOT_YAML, parse_yaml
 
 __all__ = ["GroupSettings", "ReplaySettings"]  # which most look for here

@@ -13,7 +13,7 @@ from mmrl.data import Granularity, Observation, Outputs, Paths, Prompt, Rollout,
 from mmrl.errors import ConfigError, DivergedError, RunError
 from mmrl.evaluations import Evaluation
 from mmrl.keys import GroupKey
-from mmrl.reward_contracts import Checking, Mix, Reward, RewardBatch, Segmented
+from mmrl.reward_contracts import Checking, Holding, Mix, Reward, RewardBatch, Segmented
 from mmrl.views import View
 from mmrl.weights import Weights
 
@@ -22,6 +22,7 @@ __all__ = [  # what a plug-in raises, says of itself, and all that rewards are
     "ConfigError",
     "DivergedError",
     "Granularity",
+    "Holding",
     "Mix",
     "Reward",
     "RewardBatch",
@@ -223,12 +224,23 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
 class Prepared(Protocol):
-    """Rewards, losses and advantages that load weights or open services have this too."""
+    """Rewards, losses, samplers and advantages that load weights or open services have this too."""
 
     def prepare(self, placement: Placement) -> None: ...
 
 
+@runtime_checkable
+class Twinned(Protocol):
+    """Plug-ins that load weights, or hold others that do, have this too."""
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same class on a random twin of small sizes, written to `folder`, every part present."""
+        ...
+
+
+@runtime_checkable
 class Stateful(Protocol):
     """Plug-ins whose state must survive a resume; `update` is the only place where it changes.
 
@@ -244,20 +256,34 @@ class Stateful(Protocol):
 class Advantage(Protocol):
     """Turns the scores of a batch into what each sample or decision is worth.
 
-    One that needs to know more of decisions than their edges names the facts in a class attribute `reads:
-    frozenset[str]` (see `Paths`); modalities name those they give in `facts`. One that compares with more than the
-    members of a group, so that equal rewards may teach something, says in `compares_with` with what: `batch`, `best` (a
-    virtual best sample), `greedy` (of `GroupPlan.has_greedy`) or `nothing`. One that tells decisions apart says
-    `of_decisions`, by the tree that samples share `of_nodes`, one for which turns of an episode are no samples
-    `of_answers`, one that counts samples by their decisions `weighs_decisions`. One that not all rewards fit has
-    `check`, as a `Mix`; one that takes a total for the best `check_best`, with `reward_checks.best_totals`. One that
-    takes log-probs for those of tokens says `reads_probabilities`.
+    What it requires and what its numbers are about, it says in `declaration` (see `AdvantageDeclaration`); one without
+    has the defaults: it compares the samples of a group, two at least, by their totals.
     """
-
-    min_group_size: ClassVar[int]  # the smallest group it can compare
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the decisions make a difference. 0 for invalid samples."""
+        ...
+
+
+@runtime_checkable
+class RangeChecking(Protocol):
+    """Advantages that not all rewards fit have this too."""
+
+    def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        """Raises ValueError where it cannot compare the rewards that count, of these ranges and weights."""
+        ...
+
+
+@runtime_checkable
+class BestChecking(Protocol):
+    """Advantages that take a total for the best have this too."""
+
+    def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
+        """Raises ValueError for other totals than theirs, at the start and the end of the weights' schedules.
+
+        Args:
+            best: the largest totals that can be, by what they are totals of (see `reward_checks.best_totals`).
+        """
         ...
 
 

@@ -23,8 +23,8 @@ from mmrl.errors import ConfigError, shortened
 from mmrl.given import GIVEN
 from mmrl.keys import generator
 from mmrl.media import StoredPicture
-from mmrl.plugins import did_you_mean, nearest
 from mmrl.reading import told_rows
+from mmrl.spelling import did_you_mean, nearest
 from mmrl.video import FrameSampling
 
 LISTED = 10  # skipped rows that are named one by one

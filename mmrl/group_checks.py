@@ -7,6 +7,7 @@ from mmrl.answer_trees import AnswerTree
 from mmrl.config import RunConfig
 from mmrl.contracts import ConfigError, Modality, Sampler, Selective
 from mmrl.correction import is_drawn_elsewhere
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.group_settings import GroupSettings
 from mmrl.pairs import Parts, example_plan
 from mmrl.plans import GroupPlan, Plan
@@ -71,8 +72,8 @@ def _check_replay(config: RunConfig, parts: Parts) -> None:
             f"replay needs a loss on single samples that compares with the weights that drew them, such as 'grpo'; "
             f"got {config.loss['name']!r}"
         )
-    advantage = parts.advantage
-    if isinstance(advantage, Selective) or any(getattr(advantage, one, False) for one in ("of_decisions", "reads")):
+    declared = AdvantageDeclaration.of(parts.advantage)
+    if isinstance(parts.advantage, Selective) or declared.is_per_decision or declared.requires:
         raise ConfigError(f"replay keeps one advantage for each sample, which {config.advantage['name']!r} has not")
     if config.sharding == "full" or config.groups.hint is not None:
         raise ConfigError("replay goes neither with sharding 'full' nor with groups.hint, whose prompts are not data")
@@ -97,7 +98,7 @@ def _is_of_singles(plan: GroupPlan, size: int) -> bool:
 
 def idle_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
     """Why an advantage of trees has none before it; None where it has, or is another. `plan`: of a group's shape."""
-    if _is_tree(plan) or not getattr(parts.advantage, "of_nodes", False):
+    if _is_tree(plan) or not AdvantageDeclaration.of(parts.advantage).compares_branches:
         return None
     return (
         f"none to compare: {config.advantage['name']!r} compares the branches of a tree, and samples of "

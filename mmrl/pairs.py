@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, Sampler
+from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, RangeChecking, Sampler
 from mmrl.correction import refuse_undrawn
 from mmrl.data import Prompt, WeightsName
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.dense import DENSE
 from mmrl.given import GivenPlan, brings_log_probs, check_behaviour, check_given, check_levels
 from mmrl.gradients import check_gradients, check_steps, reads_gradients
@@ -18,6 +19,7 @@ from mmrl.prompts import PromptStream
 from mmrl.reward_checks import check_best, check_controls, check_dense, check_evaluated, check_rewards
 from mmrl.scoring import Scorer
 from mmrl.sharding import refuse_unshardable
+from mmrl.spelling import near
 from mmrl.steering import check_steering
 from mmrl.told import refuse_single_draws, refuse_untold
 
@@ -158,12 +160,15 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
 def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     """Refuses groups of which fewer samples are compared with each other than advantage and loss can learn from."""
     compared = plan.num_compared if isinstance(plan, Plan) else config.group_size
-    for kind in ("advantage", "loss"):
-        smallest = getattr(getattr(parts, kind), "min_group_size", 1)
+    asked = {
+        f"advantage {config.advantage['name']!r}": AdvantageDeclaration.of(parts.advantage).min_group_size,
+        f"loss {config.loss['name']!r}": getattr(parts.loss, "min_group_size", 1),
+    }
+    for what, smallest in asked.items():
         if compared < smallest:
             some = "" if compared == config.group_size else f", of which {compared} are compared with each other"
             raise ConfigError(
-                f"{kind} {getattr(config, kind)['name']!r} compares the samples of a group: "
+                f"{what} compares the samples of a group: "
                 f"group_size must be at least {smallest * config.group_size // compared}, got {config.group_size}{some}"
             )
 
@@ -176,7 +181,7 @@ def _check_mix(config: RunConfig, parts: Parts) -> None:
         raise ConfigError(
             f"loss {config.loss['name']!r} learns from the gradient of a weighted sum; leave out mix {name!r}"
         )
-    if getattr(parts.advantage, "sums_rewards", False):
+    if AdvantageDeclaration.of(parts.advantage).sums_rewards:
         raise ConfigError(
             f"advantage {config.advantage['name']!r} adds up rewards inside of samples, which mix {name!r} cannot; "
             "leave out the mix, or use advantage 'grpo'"
@@ -208,18 +213,18 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_prob
 
 def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
     """Refuses an advantage that reads what the modality, or the data that brings outputs, does not say of decisions."""
-    needed: frozenset[str] = getattr(parts.advantage, "reads", frozenset())
+    declared = AdvantageDeclaration.of(parts.advantage)
     known: frozenset[str] = getattr(parts.policy, "facts", frozenset())
     whose = f"modality {config.modality['name']!r} records"
     if isinstance(plan, GivenPlan):
         known = known & ({"log_prob"} if has_log_probs else set())
         whose = f"sampler {config.sampler['name']!r} knows"
-    if missing := sorted(needed - known):
+    if missing := sorted(declared.requires - known):
         raise ConfigError(
             f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which {whose} "
-            f"{', '.join(sorted(known)) or 'nothing'}"
+            f"{', '.join(sorted(known)) or 'nothing'}{near(missing[0], known)}"
         )
-    if getattr(parts.advantage, "reads_probabilities", False) and parts.policy.draws == "latents":
+    if declared.requires_probabilities and parts.policy.draws == "latents":
         raise ConfigError(
             f"advantage {config.advantage['name']!r} reads how probable each token was, and steps of latents have "
             "densities; set its cut to null"
@@ -236,15 +241,15 @@ def _check_averaged(config: RunConfig, loss: Loss) -> None:
 
 def _check_decisions(config: RunConfig, parts: Parts) -> None:
     """Refuses an advantage of decisions where there is none to tell apart, and one of answers for episodes."""
-    name, advantage = config.advantage["name"], parts.advantage
-    if getattr(advantage, "of_decisions", False) and parts.loss.kind != "decisions":
+    name, declared = config.advantage["name"], AdvantageDeclaration.of(parts.advantage)
+    if declared.is_per_decision and parts.loss.kind != "decisions":
         raise ConfigError(
             f"advantage {name!r} is one for each decision, and loss {config.loss['name']!r} learns from whole samples"
         )
-    if getattr(advantage, "of_answers", False) and parts.policy.draws == "turns":
+    if declared.requires_single_answers and parts.policy.draws == "turns":
         raise ConfigError(f"advantage {name!r} is of single answers; for episodes there are 'turn_returns' and 'gigpo'")
     is_dense = any(term.counts and term.reward.granularity in DENSE for term in parts.scorer.terms)
-    if getattr(advantage, "reads_decisions", False) and not is_dense:
+    if declared.requires_dense_reward and not is_dense:
         raise ConfigError(
             f"advantage {name!r} needs a reward that judges steps, segments or tokens (granularity), and that counts; "
             "for rewards of samples use 'grpo'"
@@ -254,16 +259,18 @@ def _check_decisions(config: RunConfig, parts: Parts) -> None:
 def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     """Refuses an advantage that lacks what it compares with, or cannot compare these rewards."""
     name, advantage = config.advantage["name"], parts.advantage
-    if getattr(advantage, "compares_with", "group") == "greedy" and not plan.has_greedy:
+    declared = AdvantageDeclaration.of(advantage)
+    if declared.compares_with == "greedy" and not plan.has_greedy:
         raise ConfigError(
             f"advantage {name!r} compares with the likeliest answer: set sampler.greedy to true, if the sampler has it"
         )
-    watched: frozenset[str] = getattr(advantage, "watches", frozenset())
-    if missing := sorted(watched - {term.name for term in parts.scorer.terms}):
-        raise ConfigError(f"advantage {name!r} reads the rewards {', '.join(missing)}: add them, with weight 0")
-    if watched and getattr(parts.scorer.mix, "is_of_advantages", False):
+    labels = {term.name for term in parts.scorer.terms}
+    if missing := sorted(declared.requires_rewards - labels):
+        hint = near(missing[0], labels)
+        raise ConfigError(f"advantage {name!r} reads the rewards {', '.join(missing)}: add them, with weight 0{hint}")
+    if declared.requires_rewards and getattr(parts.scorer.mix, "is_of_advantages", False):
         raise ConfigError(f"advantage {name!r} reads one reward beside another; leave out a mix of advantages")
-    if hasattr(advantage, "check"):
+    if isinstance(advantage, RangeChecking):
         terms = {term.name: term for term in parts.scorer.terms if term.counts}
         ranges = {label: term.reward.range for label, term in terms.items()}
         weights = {label: term.smallest_weight for label, term in terms.items()}

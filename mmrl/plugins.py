@@ -1,21 +1,26 @@
 """Plug-ins by name: one public dataclass in one file; the file's name is the entry, the fields are the settings."""
 
 import importlib
-import pkgutil
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from mmrl.checked import Checked, bound_in_words, refusal
+from mmrl.declarations import DECLARATIONS
 from mmrl.errors import ConfigError
+from mmrl.misspelt import refuse_misspelt
 from mmrl.own_modules import own_module
+from mmrl.plugin_files import plugin_files
+from mmrl.spelling import near
 
 Kind = Literal["modalities", "samplers", "rewards", "mixes", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+NESTED: Kind = "rewards"  # in folders by what they judge; those of another kind stand in one folder
 HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Advantage": "advantages",
     "Environment": "environments",
@@ -23,11 +28,10 @@ HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Sampler": "samplers",
 }
 
-LONGEST_NAME = 200  # letters; to compare texts takes the square of their length
 _LARGEST = 3.4028234663852886e38  # finite in float32
 # What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
 _ATTRIBUTES: dict[Kind, tuple[str, ...]]
-_ATTRIBUTES = {"samplers": ("draws",), "advantages": ("min_group_size",), "losses": ("kind", "scope", "needs")}
+_ATTRIBUTES = {"samplers": ("draws",), "losses": ("kind", "scope", "needs")}
 _METHODS: dict[Kind, tuple[str, ...]] = {
     "environments": ("reset", "step", "state_key", "close"),
     "rewards": ("score",),
@@ -38,9 +42,16 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
 
 
 def names(kind: Kind) -> list[str]:
-    """The shipped plug-ins of a kind, by walking its folder."""
-    package = importlib.import_module(f"mmrl.{kind}")
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
+    """The shipped plug-ins of a kind, by walking its folder; none is imported."""
+    return list(_modules(kind))
+
+
+@cache
+def _modules(kind: Kind) -> dict[str, str]:
+    """The modules of the shipped plug-ins of a kind, by name."""
+    package = f"mmrl.{kind}"
+    folder = Path(next(iter(importlib.import_module(package).__path__)))
+    return {name: f"{package}.{file}" for name, file in plugin_files(folder, is_nested=kind == NESTED).items()}
 
 
 def find(kind: Kind, name: str) -> type:
@@ -50,11 +61,11 @@ def find(kind: Kind, name: str) -> type:
     """
     if ":" in name:
         return _own(kind, name)
-    known = names(kind)
+    known = _modules(kind)
     if name not in known:
         hint = near(name, known) or f"; known are {', '.join(known)}, and module:Class of your own"
-        raise ConfigError(f"unknown {_singular(kind)} {name!r}{hint}")
-    module = importlib.import_module(f"mmrl.{kind}.{name}")
+        raise ConfigError(f"unknown {singular(kind)} {name!r}{hint}")
+    module = importlib.import_module(known[name])
     found = [
         value
         for key, value in vars(module).items()
@@ -80,18 +91,29 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
     given = {key: value for key, value in settings.items() if key != "name"}
     settings_of_it = given | _held(cls, given, place)
     try:
-        return checked(cls, settings_of_it, place, beside=beside)
+        plugin = checked(cls, settings_of_it, place, beside=beside)
     except ConfigError as error:
         if hint := _of_another(kind, name, [key for key in given if key not in (*_settings(cls), *beside)]):
             raise ConfigError(f"{error}\n{hint}") from error
         raise
+    if kind in DECLARATIONS:
+        _check_declaration(kind, plugin, place)
+    return plugin
+
+
+def _check_declaration(kind: Kind, plugin: Any, place: str) -> None:
+    """Raises ConfigError where what a plug-in declares cannot be read, or is that of another kind."""
+    try:
+        DECLARATIONS[kind].of(plugin)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def _of_another(kind: Kind, name: str, unknown: Sequence[str]) -> str:
     """What to do where all that a plug-in does not know are settings of another one: only the name was changed."""
     if not unknown or not any(set(unknown) <= _settings(find(kind, other)).keys() for other in names(kind)):
         return ""
-    section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, _singular(kind))
+    section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, singular(kind))
     return (
         f"settings differ between {kind}, and those of the one before stay where only its name is changed: give the "
         f"whole section, {section}={{name: {name}, ...}}"
@@ -161,7 +183,7 @@ def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
     lacking = [part for part in _ATTRIBUTES.get(kind, ()) if not hasattr(plugin, part)]
     lacking += [part for part in _METHODS.get(kind, ()) if not callable(getattr(plugin, part, None))]
     if lacking:
-        wrong = f"{where}{name!r} is no {_singular(kind)}: it has no {', '.join(lacking)}"
+        wrong = f"{where}{name!r} is no {singular(kind)}: it has no {', '.join(lacking)}"
         raise ConfigError(f"{wrong} (see mmrl/contracts.py)")
 
 
@@ -188,6 +210,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
         where = ".".join([place, *_locate(location, owner)[0]])
         if problem["type"] == "missing":
             lines.append(f"{where} is needed")
+        elif issubclass(owner, Checked) and (outside := _range_refusal(where, owner, problem)) is not None:
+            lines.append(outside)
         else:
             message = _in_yaml(problem["msg"])
             lines.append(f"{where}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}"))
@@ -196,31 +220,24 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
     return "\n".join(lines)
 
 
+def _range_refusal(where: str, owner: type, problem: Any) -> str | None:
+    """What `Checked` would say of a number outside of its range; None where something else is wrong."""
+    words = bound_in_words(problem.get("ctx", {}))
+    if not words:
+        return None
+    said = None
+    if len(problem["loc"]) == 1:  # beside the bound, its annotation says the other one, and null
+        said = refusal(where, _settings(owner)[str(problem["loc"][0])], float(problem["input"]))
+    text = f"{where} must be {words}, got " if said is None else said.rpartition(", got ")[0] + ", got "
+    return text + (problem["input"] if isinstance(problem["input"], str) else repr(problem["input"]))
+
+
 def _in_yaml(message: str) -> str:
     """Pydantic's message in the words of a config: a tuple is a list there, a dictionary a section."""
     message = message.removeprefix("Value error, ").replace("Input should", "should", 1)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a section such as {name: value}", message)
     message = message.replace(", got a number with a fractional part", "")
     return message.replace("a valid tuple", "a list").replace("Tuple should", "should").replace(" after validation", "")
-
-
-def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like it; None where none is near. Texts that are too long for names are none."""
-    names = [name for name in known if len(name) <= LONGEST_NAME]
-    matches = get_close_matches(wrong, names, n=1, cutoff=0.6) if len(wrong) <= LONGEST_NAME else []
-    return matches[0] if matches else None
-
-
-def near(wrong: str, known: Iterable[str]) -> str:
-    """' (did you mean ...?)' with the nearest name; empty where none is near."""
-    found = nearest(wrong, known)
-    return f" (did you mean {found!r}?)" if found else ""
-
-
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """' (did you mean ...?)' with the nearest name, or the list of known names when none is near."""
-    known = list(known)
-    return near(wrong, known) or (f"; known are {', '.join(known)}" if known else "")
 
 
 def check_numbers(given: Any, checked: Any, place: str) -> None:
@@ -241,13 +258,14 @@ def check_numbers(given: Any, checked: Any, place: str) -> None:
             check_numbers(value, part, f"{place}.{index}")
 
 
-def _singular(kind: Kind) -> str:
+def singular(kind: Kind) -> str:
+    """Returns what one plug-in of a kind is called."""
     return {"modalities": "modality", "losses": "loss", "mixes": "mix"}.get(kind, kind[:-1])
 
 
 def _own(kind: Kind, name: str) -> type:
     module_name, _, class_name = name.partition(":")
-    what = f"{_singular(kind)} {name!r}"
+    what = f"{singular(kind)} {name!r}"
     if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
         raise ConfigError(f"{what}: a user's plug-in is named module:Class")
     module = own_module(module_name, what)
@@ -255,6 +273,10 @@ def _own(kind: Kind, name: str) -> type:
     if not (isinstance(found, type) and is_dataclass(found)):
         why = "" if found is None else ": what is called so there lacks @dataclass"
         raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}{why}")
+    try:
+        refuse_misspelt(kind, found)
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
     return found
 
 

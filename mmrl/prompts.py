@@ -19,8 +19,8 @@ from mmrl.curriculum import Curriculum
 from mmrl.data import Prompt
 from mmrl.demands import Demands
 from mmrl.keys import generator
-from mmrl.plugins import near
 from mmrl.reading import told_rows
+from mmrl.spelling import near
 
 
 def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from mmrl.contracts import Advantage, ConfigError, Draws, Reward
+from mmrl.contracts import Advantage, BestChecking, ConfigError, Draws, Reward
 from mmrl.data import Prompt, Scores
 from mmrl.dense import DENSE
 from mmrl.plans import GroupPlan
@@ -39,7 +39,7 @@ def _is_relative(reward: Reward) -> bool:
 
 def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
     """Refuses an advantage that takes another total for the best than rewards, weights and mix can give."""
-    if hasattr(advantage, "check_best"):
+    if isinstance(advantage, BestChecking):
         try:
             advantage.check_best(best_totals(scorer))
         except ValueError as error:

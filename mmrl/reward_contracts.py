@@ -56,7 +56,7 @@ class Reward(Protocol):
     differentiable: ClassVar[bool]
     needs: ClassVar[frozenset[str]]  # of `reward_batches.NEEDS`, and "target.<field>"
     batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
-    # A reward that asks a server may also have `concurrency`: how many batches are under way at once, on threads.
+    # How many batches are under way at once, of a reward that asks a server, stands in its `RewardDeclaration`.
     # One whose scores have the same mean in every group, such as a rank, has `is_relative` True: it compares no groups.
 
     def score(self, batch: RewardBatch) -> Tensor:
@@ -83,6 +83,15 @@ class Checking(Protocol):
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError, with what is wrong, where no answer to this prompt could be judged."""
+        ...
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """Rewards that hold other rewards have this too."""
+
+    def held(self) -> Mapping[str, Reward]:
+        """The rewards that it holds, by the names of their fields and of their places in these."""
         ...
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mmrl import plugins
+from mmrl import plugins, spelling
 from mmrl.bars import Counter
 from mmrl.contracts import ConfigError, Sampler
 from mmrl.data import Prompt, WeightsName
@@ -76,7 +76,7 @@ def _sampler(trainer: Trainer, name: str | None) -> Sampler:
         known = {"evaluation": trainer.evaluator.sampler, **known}
     known |= {other: evaluator.sampler for other, evaluator in trainer.also_evaluated.items()}
     if name is not None and name not in known:
-        raise ConfigError(f"--sampler: there is no sampler {name!r}{plugins.did_you_mean(name, known)}")
+        raise ConfigError(f"--sampler: there is no sampler {name!r}{spelling.did_you_mean(name, known)}")
     return next(iter(known.values())) if name is None else known[name]
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from mmrl.errors import ConfigError
-from mmrl.plugins import did_you_mean, explain
+from mmrl.plugins import explain
+from mmrl.spelling import did_you_mean
 
 
 class Tracker(Protocol):

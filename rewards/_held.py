@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import Checking, Placement, Reward, RewardBatch
 from mmrl.data import Prompt, Scores
+from mmrl.declarations import RewardDeclaration
 from mmrl.dense import DENSE
 from mmrl.reward_batches import pack, select, units_of
 
@@ -35,7 +36,6 @@ class Holder:
                     f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "
                     "not inside"
                 )
-        attributes = {"concurrency": self._concurrency_of_held()} | attributes
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -52,9 +52,11 @@ class Holder:
             found |= dict(_rewards_in(item.name, getattr(self, item.name))) if item.init else {}
         return found
 
-    def _concurrency_of_held(self) -> int:
-        """How many batches may be under way at once: as many as all of them allow."""
-        return min((getattr(reward, "concurrency", 1) for reward in self.held().values()), default=1)
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """As many batches may be under way at once as all of the rewards held allow."""
+        concurrency = (RewardDeclaration.of(reward).concurrency for reward in self.held().values())
+        return RewardDeclaration(concurrency=min(concurrency, default=1))
 
     def needs_of_held(self) -> frozenset[str]:
         """What at least one of them needs."""

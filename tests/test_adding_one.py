@@ -52,13 +52,14 @@ OWN = {
         from dataclasses import dataclass
         from typing import ClassVar
         import torch
+        from mmrl.declarations import AdvantageDeclaration
         from mmrl.numerics import group_mean
 
         @dataclass(frozen=True)
         class Mine:
             """The sign of what a sample is above the mean of its group."""
 
-            min_group_size: ClassVar[int] = 2
+            declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(min_group_size=2)
 
             def __call__(self, scores, paths=None):
                 above = scores.total - group_mean(scores.total, scores.group, scores.valid)
@@ -163,7 +164,7 @@ def test_a_plug_in_of_ones_own_trains_two_iterations(
     ("kind", "message"),
     [
         ("sampler", "is no sampler: it has no draws, plan"),
-        ("advantage", "is no advantage: it has no min_group_size, __call__"),
+        ("advantage", "is no advantage: it has no __call__"),
         ("loss", "is no loss: it has no kind, scope, needs, old_decay, views, coefficients, measure, __call__"),
     ],
 )

@@ -13,6 +13,7 @@ from mmrl.advantages.tree import Tree
 from mmrl.checks import _by_part, check_tiny, plan_summary
 from mmrl.config import check_config, load_config
 from mmrl.contracts import ConfigError, RewardBatch, Selective
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.rewards.jpeg_size import JpegSize
 from mmrl.spies import Spy
@@ -173,7 +174,7 @@ def test_a_spy_is_of_the_protocols_of_its_plug_in_as_every_python_sees_it(plugin
     spy = Spy.on(plugin)
     assert (inspect.getattr_static(spy, "keeps", None) is not None) is has_it
     assert isinstance(spy, Selective) is has_it
-    assert spy.min_group_size == plugin.min_group_size
+    assert AdvantageDeclaration.of(spy) == AdvantageDeclaration.of(plugin)
 
 
 @dataclass(frozen=True)

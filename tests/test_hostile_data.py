@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmrl import plugins
+from mmrl import spelling
 from mmrl.config import DatasetSettings, check_config, read_yaml
 from mmrl.datasets import load_dataset_prompts, read_json
 from mmrl.errors import ConfigError
@@ -131,8 +131,8 @@ def test_names_without_number_or_end_are_read_in_time(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has '7' more than once"):
         load_dataset_prompts(DatasetSettings(path=str(tmp_path / "wide.csv")))
     assert (
-        plugins.nearest("a" * 10**6, ["b" * 10**6]) is None
-        and plugins.nearest("promt", ["prompt", "x" * 10**6]) == "prompt"
+        spelling.nearest("a" * 10**6, ["b" * 10**6]) is None
+        and spelling.nearest("promt", ["prompt", "x" * 10**6]) == "prompt"
     )
 
 

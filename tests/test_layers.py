@@ -9,6 +9,9 @@ import pytest
 # A file of the core imports only from those named before it. A folder `_name` belongs to `name`.
 CORE = [
     "errors",
+    "spelling",
+    "checked",
+    "declarations",
     "patience",
     "durable",
     "json_files",
@@ -47,6 +50,8 @@ CORE = [
     "given",
     "told",
     "demands",
+    "misspelt",
+    "plugin_files",
     "plugins",
     "settings",
     "group_settings",
@@ -115,6 +120,8 @@ CORE = [
 ]
 CONTRACTS = {
     "errors",
+    "checked",
+    "declarations",
     "own_modules",
     "numerics",
     "keys",

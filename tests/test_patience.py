@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from mmrl.contracts import RewardBatch, RunError
+from mmrl.declarations import RewardDeclaration
 from mmrl.errors import HangError, Interruption
 from mmrl.patience import Patience, Workers
 from mmrl.scoring import RewardTerm, Scorer, ScoringQueue
@@ -42,6 +43,10 @@ class Remote(Asked):
 
     needs = frozenset({"images", "service"})
     concurrency: int = 1
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        return RewardDeclaration(concurrency=self.concurrency)
 
 
 def scorer(reward: Any, *others: Any) -> Scorer:

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmrl import parts, plugins
+from mmrl import parts, plugins, spelling
 from mmrl.config import load_config
 from mmrl.contracts import ConfigError
 
@@ -109,8 +109,8 @@ def test_a_missing_name_is_refused(name: Any) -> None:
 
 
 def test_a_text_that_is_too_long_for_a_name_is_near_none() -> None:
-    assert plugins.nearest("a" * 200, ["a" * 199]) == "a" * 199
-    assert plugins.nearest("a" * 201, ["a" * 199]) is None and plugins.nearest("a" * 199, ["a" * 201]) is None
+    assert spelling.nearest("a" * 200, ["a" * 199]) == "a" * 199
+    assert spelling.nearest("a" * 201, ["a" * 199]) is None and spelling.nearest("a" * 199, ["a" * 201]) is None
 
 
 def test_an_unknown_field_brings_the_nearest_and_all_fields() -> None:
@@ -221,7 +221,7 @@ def test_every_folder_holds_plugins() -> None:
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
 def test_a_shipped_file_holds_one_public_dataclass_with_a_docstring(kind: plugins.Kind, name: str) -> None:
     cls = plugins.find(kind, name)
-    module = importlib.import_module(f"mmrl.{kind}.{name}")
+    module = importlib.import_module(cls.__module__)
     public = [
         value
         for key, value in vars(module).items()
@@ -268,8 +268,8 @@ def test_a_lora_names_the_setting_that_is_wrong() -> None:
 
 
 def test_a_name_that_is_far_from_all_is_no_guess() -> None:
-    assert plugins.near("brightness", ["shapes", "jpeg_size", "finished"]) == ""
-    assert plugins.near("shape", ["shapes", "jpeg_size"]) == " (did you mean 'shapes'?)"
+    assert spelling.near("brightness", ["shapes", "jpeg_size", "finished"]) == ""
+    assert spelling.near("shape", ["shapes", "jpeg_size"]) == " (did you mean 'shapes'?)"
 
 
 @pytest.mark.parametrize(

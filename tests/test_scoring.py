@@ -13,6 +13,7 @@ from torch import Tensor
 from mmrl.config import label_of
 from mmrl.contracts import ConfigError, Placement, RewardBatch, RunError
 from mmrl.data import Outputs
+from mmrl.declarations import RewardDeclaration
 from mmrl.schedules import Schedule
 from mmrl.scoring import Judgement, RewardTerm, Scorer, ScoringQueue
 from tests.asked import Asked, number, refuse, rollout, scorer, term
@@ -61,7 +62,7 @@ def test_a_reward_that_asks_a_server_has_several_batches_under_way_and_they_stay
     @dataclass
     class Remote(Asked):
         needs: ClassVar[frozenset[str]] = frozenset({"images", "service"})
-        concurrency: ClassVar[int] = 2
+        declaration: ClassVar[RewardDeclaration] = RewardDeclaration(concurrency=2)
 
     scores = scorer(Remote(ask, batch_size=2), number).score(rollout(), 0)
     assert scores.values.tolist() == [[n, n] for n in range(4)]

@@ -10,7 +10,7 @@ from mmrl._datasets._row import Row
 from mmrl.coordinates import Point
 from mmrl.data import Prompt
 from mmrl.errors import ConfigError
-from mmrl.plugins import did_you_mean
+from mmrl.spelling import did_you_mean
 
 FileType = Literal["jsonl", "json", "parquet", "txt"]
 IntBox = tuple[int, int, int, int]

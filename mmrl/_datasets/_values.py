@@ -9,7 +9,7 @@ from typing import Any, get_args
 from mmrl._datasets._pictures import BadRow
 from mmrl.actions import Kind, named
 from mmrl.coordinates import Box, Canvas, Convention, Point
-from mmrl.plugins import did_you_mean
+from mmrl.spelling import did_you_mean
 
 LARGEST = 1e9  # of a coordinate; NaN is not below it, and Python's whole numbers may be too large for a float
 OVERHANG = 1.0  # pixels by which rounding may push a corner over the edge; it is then moved back

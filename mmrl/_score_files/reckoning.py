@@ -12,7 +12,7 @@ from mmrl.actions import DIALECTS, DialectName
 from mmrl.contracts import ConfigError
 from mmrl.coordinates import Convention
 from mmrl.data import Scores
-from mmrl.plugins import did_you_mean
+from mmrl.spelling import did_you_mean
 
 NONE_JUDGED = "none judged"  # stands for the mean of a reward that could judge no output
 

@@ -1,7 +1,6 @@
 """The best and the worst of a group; the rest takes no part."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ class BestWorst:
     (Dong et al. 2024, "RLHF Workflow", arXiv 2405.07863). Samples that tie for a place all have it; a group in which
     all valid samples score the same has neither.
     """
-
-    min_group_size: ClassVar[int] = 2
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

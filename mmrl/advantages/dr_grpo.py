@@ -1,7 +1,6 @@
 """Group-relative advantages without a division: rewards minus the mean of their group."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,8 +16,6 @@ class DrGrpo:
     group favours prompts that are very hard or very easy. The other half of Dr. GRPO, a constant in place of an
     answer's length, is the loss's `normalise: constant`. Invalid samples enter no mean and get 0.
     """
-
-    min_group_size: ClassVar[int] = 2
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

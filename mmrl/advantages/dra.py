@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper, watched, with_totals
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
@@ -31,16 +32,17 @@ class Dra(Wrapper):
     diversity: str = "response_diversity"  # label of the reward that says how different each sample is
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.refuse_more_than_totals()
-        if self.compares_with == "best":
+        if self.declaration.compares_with == "best":
             raise ValueError(
                 "inner compares with the best total, which rewards that are divided are far from; use 'grpo'"
             )
 
     @property
-    def watches(self) -> frozenset[str]:
-        """Labels of rewards that are read beside the total."""
-        return super().watches | {self.diversity}
+    def declaration(self) -> AdvantageDeclaration:
+        inner = super().declaration
+        return replace(inner, requires_rewards=inner.requires_rewards | {self.diversity})
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the inner one tells decisions apart."""

@@ -1,12 +1,15 @@
 """Advantages with a bonus for tokens drawn from an uncertain distribution."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
@@ -20,22 +23,13 @@ class EntropyShaped(Wrapper):
     Raises ValueError for an `alpha` below 0 and a `kappa` of 1 and less.
     """
 
-    alpha: float = 0.4
-    kappa: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
-        if self.kappa <= 1:
-            raise ValueError(f"kappa must be greater than 1, or the bonus turns signs, got {self.kappa}")
+    alpha: Annotated[float, Field(ge=0)] = 0.4
+    kappa: Annotated[float, Field(gt=1)] = 2.0
 
     @property
-    def of_decisions(self) -> bool:
-        return True
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {"entropy"}
+    def declaration(self) -> AdvantageDeclaration:
+        inner = super().declaration
+        return replace(inner, requires=inner.requires | {"entropy"}, is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32, 0 where there is no decision; without `paths` the inner advantages."""

@@ -1,18 +1,21 @@
 """Decoupled advantages: each reward normalised in its own group, then their sum over the batch."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_standardised
 
 
 @dataclass(frozen=True)
-class Gdpo:
+class Gdpo(Checked):
     """A = S / (std of S over the batch + epsilon), S = sum over k of w_k (r_k - mean) / (std + epsilon) in its group.
 
     Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242, equations 4-7,
@@ -24,15 +27,10 @@ class Gdpo:
     Raises ValueError for an epsilon below 0.
     """
 
-    epsilon: float = 1e-4
+    epsilon: Annotated[float, Field(ge=0)] = 1e-4
     is_unbiased: bool = True
 
-    min_group_size: ClassVar[int] = 2
-    sums_rewards: ClassVar[bool] = True  # itself: it takes no other mix
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(sums_rewards=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

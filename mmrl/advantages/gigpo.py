@@ -4,18 +4,21 @@ Maths: docs/maths/agents.md#group-in-group
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
 @dataclass(frozen=True)
-class Gigpo:
+class Gigpo(Checked):
     """A = A_episode + step_weight * A_step.
 
     Feng et al. 2025, "Group-in-Group Policy Optimization for LLM Agent Training", arXiv 2505.10978, equations 3, 6-8.
@@ -31,21 +34,13 @@ class Gigpo:
     Raises ValueError for settings out of range.
     """
 
-    discount: float = 0.95
-    step_weight: float = 1.0
+    discount: Annotated[float, Field(ge=0, le=1)] = 0.95
+    step_weight: Annotated[float, Field(ge=0)] = 1.0
     counts: Literal["turns", "episodes"] = "turns"
     divides: bool = True
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Field(ge=0)] = 1e-6
 
-    min_group_size: ClassVar[int] = 2
-    sums_rewards: ClassVar[bool] = True  # of turns: it takes no other mix
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
-        for name in ("step_weight", "epsilon"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(sums_rewards=True)  # of turns
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

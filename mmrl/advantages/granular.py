@@ -1,14 +1,17 @@
 """Advantages of decisions that several comparison groups judge."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
 from mmrl.advantages.grpo import Grpo
 from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
@@ -29,15 +32,11 @@ class Granular(Wrapper):
     """
 
     inner: Advantage = field(default_factory=_grpo)
-    clip: float | None = 5.0
-
-    def __post_init__(self) -> None:
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be above 0, or null for none, got {self.clip}")
+    clip: Annotated[float, Field(gt=0)] | None = 5.0
 
     @property
-    def of_decisions(self) -> bool:
-        return True
+    def declaration(self) -> AdvantageDeclaration:
+        return replace(super().declaration, is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32, 0 for invalid samples; without `paths` [B, 1], as if samples were decisions."""

@@ -1,11 +1,13 @@
 """Group-relative advantages: how much better than its group a sample is."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
 from mmrl.numerics import group_mean, group_std, masked_mean
 
@@ -13,7 +15,7 @@ Std = Literal["group", "batch", "centred_batch", "none"]
 
 
 @dataclass(frozen=True)
-class Grpo:
+class Grpo(Checked):
     """A = (R - mean of the group) / (std + epsilon), clipped to +-clip.
 
     Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.2; epsilon and clip of yifan123/flow_grpo. The std
@@ -30,22 +32,14 @@ class Grpo:
 
     std: Std = "group"
     is_unbiased: bool = False
-    epsilon: float = 1e-4
-    min_std: float = 0.0
-    clip: float | None = 5.0
-
-    min_group_size: ClassVar[int] = 2
+    epsilon: Annotated[float, Field(ge=0)] = 1e-4
+    min_std: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(gt=0)] | None = 5.0
 
     def __post_init__(self) -> None:
-        if self.std not in get_args(Std):
-            raise ValueError(f"std must be one of {', '.join(get_args(Std))}, got {self.std!r}")
+        super().__post_init__()
         if self.is_unbiased and self.std != "group":
             raise ValueError(f"is_unbiased is for std 'group' only, got std {self.std!r}")
-        for name in ("epsilon", "min_std"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be above 0, or null for none, got {self.clip}")
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

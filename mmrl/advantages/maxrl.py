@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.dr_grpo import DrGrpo
+from mmrl.checked import Checked
 from mmrl.contracts import RunError
 from mmrl.data import Paths, Scores
 from mmrl.numerics import group_mean
 
 
 @dataclass(frozen=True)
-class Maxrl:
+class Maxrl(Checked):
     """A = (R - mean) / (mean + epsilon) of the group.
 
     Tajwar et al. 2026, "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710; epsilon of the authors' code. For
@@ -26,13 +28,7 @@ class Maxrl:
     Raises ValueError for an epsilon below 0, and RunError for rewards below 0.
     """
 
-    epsilon: float = 1e-6
-
-    min_group_size: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    epsilon: Annotated[float, Field(ge=0)] = 1e-6
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
         """Raises ValueError where a reward that counts may be below 0."""

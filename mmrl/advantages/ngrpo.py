@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper, with_totals
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
@@ -30,23 +33,20 @@ class Ngrpo(Wrapper):
     """
 
     best: float = 1.0
-    virtual: int = 1
+    virtual: Annotated[int, Field(ge=0)] = 1
 
     def __post_init__(self) -> None:
-        if self.virtual < 0:
-            raise ValueError(f"virtual must be at least 0, got {self.virtual}")
+        super().__post_init__()
         self.refuse_more_than_totals()
-        if self.virtual and self.weighs_decisions:
+        if self.virtual and self.declaration.weighs_by_length:
             raise ValueError("inner weighs samples by their decisions, of which a virtual member has none; use 'grpo'")
 
     @property
-    def min_group_size(self) -> int:
-        return max(1, self.inner.min_group_size - self.virtual)
-
-    @property
-    def compares_with(self) -> str:
-        """A virtual best sample, too: groups with equal rewards learn, unless these are the best."""
-        return "best" if self.virtual else super().compares_with
+    def declaration(self) -> AdvantageDeclaration:
+        """With a virtual best sample groups with equal rewards learn, too, unless these are the best."""
+        inner = super().declaration
+        smallest = max(1, inner.min_group_size - self.virtual)
+        return replace(inner, min_group_size=smallest, compares_with="best" if self.virtual else inner.compares_with)
 
     def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
         """Raises ValueError where it is not the largest total, at the start and the end of the weights' schedules."""

@@ -1,13 +1,15 @@
 """Advantages with the baseline of least variance: the mean reward of the group, weighted by the lengths of answers."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo, Std
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
@@ -23,9 +25,9 @@ class Opo(Grpo):
     """
 
     std: Std = "none"
-    clip: float | None = None
+    clip: Annotated[float, Field(gt=0)] | None = None
 
-    weighs_decisions: ClassVar[bool] = True
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(weighs_by_length=True)
 
     def baseline(self, total: Tensor, counted: Tensor, scores: Scores, paths: Paths | None) -> Tensor:
         """[B] float64."""

@@ -3,17 +3,20 @@
 from dataclasses import dataclass
 from functools import cache
 from math import comb
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_index
 
 
 @dataclass(frozen=True)
-class PassAtK:
+class PassAtK(Checked):
     """A_i = (mean value of the subsets of k that hold sample i - mean of all subsets of k) / std of all subsets of k.
 
     Chen et al. 2025, "Pass@k Training for Adaptively Balancing Exploration and Exploitation of Large Reasoning Models",
@@ -28,18 +31,12 @@ class PassAtK:
     Raises ValueError for a `k` below 1.
     """
 
-    k: int = 4
-
-    of_answers: ClassVar[bool] = True  # the turns of an episode are no k tries
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+    k: Annotated[int, Field(ge=1)] = 4
 
     @property
-    def min_group_size(self) -> int:
-        """A group of k has one subset only."""
-        return self.k + 1
+    def declaration(self) -> AdvantageDeclaration:
+        """A group of k has one subset only, and the turns of an episode are no k tries."""
+        return AdvantageDeclaration(min_group_size=self.k + 1, requires_single_answers=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

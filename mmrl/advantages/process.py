@@ -1,18 +1,21 @@
 """Advantages of decisions from rewards of decisions: how much better than others is what follows each of them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.dense import DENSE, widened
 from mmrl.numerics import group_index, group_sum
 
 
 @dataclass(frozen=True)
-class Process:
+class Process(Checked):
     """A_t = sum over s >= t of (r_s - mean) / (std + epsilon): process supervision of GRPO.
 
     Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.3; epsilon is ours. r_s is the weighted sum of what
@@ -28,17 +31,14 @@ class Process:
     Raises ValueError for an epsilon below 0.
     """
 
-    epsilon: float = 1e-4
+    epsilon: Annotated[float, Field(ge=0)] = 1e-4
 
-    min_group_size: ClassVar[int] = 2
-    of_decisions: ClassVar[bool] = True
-    of_answers: ClassVar[bool] = True
-    sums_rewards: ClassVar[bool] = True  # of decisions: it takes no other mix
-    reads_decisions: ClassVar[bool] = True  # nothing new without a dense reward, nor for a loss without decisions
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
+        is_per_decision=True,
+        requires_single_answers=True,
+        requires_dense_reward=True,  # without one it says nothing new
+        sums_rewards=True,  # of decisions
+    )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32, 0 behind a sample's last decision; without `paths` [B, 1], as if samples were decisions."""

@@ -1,8 +1,10 @@
 """Group-relative advantages against a quantile of the group instead of its mean."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo
@@ -22,12 +24,7 @@ class Quantile(Grpo):
     Raises ValueError for a `k` that is not in (0, 1].
     """
 
-    k: float = 0.4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.k <= 1:
-            raise ValueError(f"k must be greater than 0 and at most 1, got {self.k}")
+    k: Annotated[float, Field(gt=0, le=1)] = 0.4
 
     def baseline(self, total: Tensor, counted: Tensor, scores: Scores, paths: Paths | None) -> Tensor:
         """[B] float64."""

@@ -1,8 +1,10 @@
 """Advantages of a group divided by their quasi-norm, which makes less of groups that say nothing in particular."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
@@ -22,12 +24,11 @@ class QuasiNorm(Wrapper):
     Raises ValueError for a `p` outside of (0, 2], and for an inner advantage of single decisions.
     """
 
-    p: float = 0.8
+    p: Annotated[float, Field(gt=0, le=2)] = 0.8
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 2:
-            raise ValueError(f"p must be greater than 0 and at most 2, got {self.p}")
-        if getattr(self.inner, "of_decisions", False):
+        super().__post_init__()
+        if self.declaration.is_per_decision:
             raise ValueError("inner must say one number for each sample, as 'grpo' and 'rloo' do")
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:

@@ -1,17 +1,20 @@
 """REINFORCE++: advantages normalised over the whole batch instead of each group."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_mean, group_std, masked_mean
 
 
 @dataclass(frozen=True)
-class ReinforcePP:
+class ReinforcePP(Checked):
     """A = (R' - mean of the batch) / (std of the batch + epsilon).
 
     Hu et al. 2025, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization",
@@ -29,24 +32,17 @@ class ReinforcePP:
 
     baseline: Literal["none", "group"] = "none"
     counts: Literal["samples", "decisions"] = "samples"
-    epsilon: float = 1e-8
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8
 
     @property
-    def min_group_size(self) -> int:
-        return 1 if self.baseline == "none" else 2
-
-    @property
-    def weighs_decisions(self) -> bool:
-        return self.counts == "decisions"
-
-    @property
-    def compares_with(self) -> Literal["batch", "group"]:
-        """What rewards are compared with: where it is the batch, groups with equal rewards learn, too."""
-        return "batch" if self.baseline == "none" else "group"
+    def declaration(self) -> AdvantageDeclaration:
+        """Where rewards are compared with the batch, groups with equal rewards learn, too."""
+        is_of_batch = self.baseline == "none"
+        return AdvantageDeclaration(
+            min_group_size=1 if is_of_batch else 2,
+            compares_with="batch" if is_of_batch else "group",
+            weighs_by_length=self.counts == "decisions",
+        )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32; samples without decisions are not counted among `decisions`, unless there are none at all."""

@@ -1,12 +1,13 @@
 """ReMax: how much better than the greedy answer to its prompt a sample is."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_mean, group_sum
 
 
@@ -21,8 +22,10 @@ class Remax:
     so do invalid samples. With a mix that compares within groups the greedy answer is one of those compared.
     """
 
-    min_group_size: ClassVar[int] = 1
-    compares_with: ClassVar[Literal["greedy"]] = "greedy"  # controls that the sampler must draw
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
+        min_group_size=1,
+        compares_with="greedy",  # controls that the sampler must draw
+    )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

@@ -1,7 +1,6 @@
 """Leave-one-out advantages: how much better than the others of its group a sample is."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +18,6 @@ class Rloo:
     undivided advantage times n / (n - 1). Of episodes the others are the turns of other episodes. Invalid samples are
     not counted among the others and get 0, and so does a sample that is alone.
     """
-
-    min_group_size: ClassVar[int] = 2
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

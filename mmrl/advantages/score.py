@@ -1,12 +1,13 @@
 """The score itself: nothing is compared."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,7 @@ class Score:
     Of a reward that is never negative it makes everything drawn likelier, what scores high more so.
     """
 
-    min_group_size: ClassVar[int] = 1
-    compares_with: ClassVar[Literal["nothing"]] = "nothing"
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(min_group_size=1, compares_with="nothing")
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32; 0 for invalid samples."""

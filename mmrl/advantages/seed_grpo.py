@@ -1,14 +1,17 @@
 """Advantages made smaller where the answers of a group mean different things."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper, watched
 from mmrl.advantages.dr_grpo import DrGrpo
 from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
@@ -27,17 +30,13 @@ class SeedGrpo(Wrapper):
     """
 
     votes: str = "majority_vote"  # label of the reward that says each answer's share of the votes
-    alpha: float = 0.5
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     inner: Advantage = field(default_factory=DrGrpo)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}")
-
     @property
-    def watches(self) -> frozenset[str]:
-        """Labels of rewards that are read beside the total."""
-        return super().watches | {self.votes}
+    def declaration(self) -> AdvantageDeclaration:
+        inner = super().declaration
+        return replace(inner, requires_rewards=inner.requires_rewards | {self.votes})
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the inner one tells decisions apart."""

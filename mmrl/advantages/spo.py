@@ -2,17 +2,20 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.tree_rpo import TreeRpo
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
-class Spo:
+class Spo(Checked):
     """A = V(end of the segment) - V(its start), for tokens that were drawn with a probability below `cut`.
 
     Guo et al. 2025, "Segment Policy Optimization", arXiv 2505.23564, section 4: Monte-Carlo values of a tree (an end's
@@ -23,24 +26,18 @@ class Spo:
     Raises ValueError for a cut outside of (0, 1].
     """
 
-    cut: float | None = 0.9
-
-    min_group_size: ClassVar[int] = 2
-    of_decisions: ClassVar[bool] = True
-    weighs_decisions: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.cut is not None and not 0 < self.cut <= 1:
-            raise ValueError(f"cut must be above 0 and at most 1, or null for no mask, got {self.cut}")
+    cut: Annotated[float, Field(gt=0, le=1)] | None = 0.9
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset(() if self.cut is None else {"log_prob"})
-
-    @property
-    def reads_probabilities(self) -> bool:
-        """Whether it takes log-probs for those of tokens; a density's may be above 0."""
-        return self.cut is not None
+    def declaration(self) -> AdvantageDeclaration:
+        """The mask reads how probable each token was."""
+        is_masked = self.cut is not None
+        return AdvantageDeclaration(
+            requires=frozenset({"log_prob"} if is_masked else ()),
+            requires_probabilities=is_masked,
+            is_per_decision=True,
+            weighs_by_length=True,
+        )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""

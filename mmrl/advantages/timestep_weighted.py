@@ -1,17 +1,19 @@
 """Advantages weighted by the denoising step of the decision."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
 from mmrl.contracts import ConfigError
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import masked_mean
 
-_READS = {
+_REQUIRED_FACTS = {
     "std": ("std",),
     "step_size": ("sigma", "sigma_next"),
     "jacobian": ("jacobian",),
@@ -36,27 +38,21 @@ class TimestepWeighted(Wrapper):
     """
 
     by: Literal["std", "step_size", "jacobian", "listed", "discount"] = "std"
-    scale: float | None = 2.25
-    weights: tuple[float, ...] = ()
-    discount: float = 1.0
+    scale: Annotated[float, Field(gt=0)] | None = 2.25
+    weights: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.scale is not None and self.scale <= 0:
-            raise ValueError(f"scale must be above 0, or null for a mean of 1, got {self.scale}")
-        if (self.by == "listed") != bool(self.weights) or any(weight < 0 for weight in self.weights):
-            raise ValueError(f"weights are for by 'listed', at least 0 each, got {list(self.weights)} with {self.by!r}")
-        if not 0 < self.discount <= 1 or (self.discount != 1 and self.by != "discount"):
-            raise ValueError(
-                f"discount is for by 'discount', above 0 and at most 1, got {self.discount} with {self.by!r}"
-            )
+        super().__post_init__()
+        if (self.by == "listed") != bool(self.weights):
+            raise ValueError(f"weights are for by 'listed', got {list(self.weights)} with {self.by!r}")
+        if self.discount != 1 and self.by != "discount":
+            raise ValueError(f"discount is for by 'discount', got {self.discount} with {self.by!r}")
 
     @property
-    def of_decisions(self) -> bool:
-        return True
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | set(_READS[self.by])
+    def declaration(self) -> AdvantageDeclaration:
+        inner = super().declaration
+        return replace(inner, requires=inner.requires | set(_REQUIRED_FACTS[self.by]), is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32, 0 where there is no decision; without `paths` the inner advantages."""

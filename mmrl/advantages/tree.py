@@ -5,17 +5,20 @@ Maths: docs/maths/trees-and-paths.md#credit-in-trees-of-denoising-paths
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_index, group_max, group_mean, group_sum
 
 
 @dataclass(frozen=True)
-class Tree:
+class Tree(Checked):
     """A = (R - mean) / (std + epsilon) of a node, over the group's nodes of its depth; a decision gets its child's.
 
     Li et al. 2025, "BranchGRPO", arXiv 2509.06040; the numbers are those of Fredreic1849/BranchGRPO. The reward R of a
@@ -35,28 +38,20 @@ class Tree:
 
     fusion: Literal["mean", "log_prob"] = "mean"
     width: Literal["all", "siblings", "extremes"] = "all"
-    keep: float = 0.5
-    min_std: float = 1e-6
-    epsilon: float = 1e-8
-    clip: float | None = 5.0
-
-    min_group_size: ClassVar[int] = 2
-    of_decisions: ClassVar[bool] = True
-    of_nodes: ClassVar[bool] = True
-    weighs_decisions: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("min_std", "epsilon"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"keep must be above 0 and at most 1, got {self.keep}")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be above 0, or null for none, got {self.clip}")
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    min_std: Annotated[float, Field(ge=0)] = 1e-6
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    clip: Annotated[float, Field(gt=0)] | None = 5.0
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"log_prob"} if self.fusion == "log_prob" else ())
+    def declaration(self) -> AdvantageDeclaration:
+        """The fusion `log_prob` reads the log-probs of decisions."""
+        return AdvantageDeclaration(
+            requires=frozenset({"log_prob"} if self.fusion == "log_prob" else ()),
+            compares_branches=True,
+            is_per_decision=True,
+            weighs_by_length=True,
+        )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""

@@ -1,16 +1,19 @@
 """Advantages of the segments of a tree: how much better it is behind them than at the root, and than before them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._stretches import Stretches
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
-class TreeRl:
+class TreeRl(Checked):
     """A = (global_weight * (V(n) - V(root)) + local_weight * (V(n) - V(parent))) * L(n)^leaf_power.
 
     Hou et al. 2025, "TreeRL", arXiv 2506.11902, equations 2 to 4. V is the mean reward of the valid samples that pass a
@@ -24,19 +27,13 @@ class TreeRl:
     Raises ValueError for weights below 0.
     """
 
-    global_weight: float = 1.0
-    local_weight: float = 1.0
+    global_weight: Annotated[float, Field(ge=0)] = 1.0
+    local_weight: Annotated[float, Field(ge=0)] = 1.0
     leaf_power: float = -0.5
 
-    min_group_size: ClassVar[int] = 2
-    of_decisions: ClassVar[bool] = True
-    of_nodes: ClassVar[bool] = True
-    weighs_decisions: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("global_weight", "local_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
+        compares_branches=True, is_per_decision=True, weighs_by_length=True
+    )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""

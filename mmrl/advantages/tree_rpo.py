@@ -1,18 +1,21 @@
 """Advantages of the segments of a tree: how much better it is behind them than behind the others of their fork."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._stretches import Stretches
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
 @dataclass(frozen=True)
-class TreeRpo:
+class TreeRpo(Checked):
     """A = (V(n) - mean) / (std + epsilon) over segment n and those that leave the same place: GRPO at every fork.
 
     Yang et al. 2025, "TreeRPO", arXiv 2506.05183, section 3. V of an end is its reward, that of any other place the
@@ -24,16 +27,11 @@ class TreeRpo:
     """
 
     std: Literal["siblings", "none"] = "siblings"
-    epsilon: float = 1e-4
+    epsilon: Annotated[float, Field(ge=0)] = 1e-4
 
-    min_group_size: ClassVar[int] = 2
-    of_decisions: ClassVar[bool] = True
-    of_nodes: ClassVar[bool] = True
-    weighs_decisions: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
+        compares_branches=True, is_per_decision=True, weighs_by_length=True
+    )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""

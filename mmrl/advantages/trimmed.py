@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.data import Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_rank, group_sum
 
 
@@ -25,18 +28,14 @@ class Trimmed(Grpo):
     """
 
     is_unbiased: bool = True
-    epsilon: float = 1e-8
-    ratio: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.ratio < 1:
-            raise ValueError(f"ratio must be at least 0 and below 1, got {self.ratio}")
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
     @property
-    def min_group_size(self) -> int:  # type: ignore[override]  # the same for all in its parent
-        """The smallest group of which two samples are left to compare."""
-        return next(size for size in count(2) if size - self._num_trimmed(torch.tensor(size)) >= 2)
+    def declaration(self) -> AdvantageDeclaration:
+        """Its smallest group is the smallest of which two samples are left to compare."""
+        sizes = (size for size in count(2) if size - self._num_trimmed(torch.tensor(size)) >= 2)
+        return AdvantageDeclaration(min_group_size=next(sizes))
 
     def _num_trimmed(self, size: Tensor) -> Tensor:
         """How many of so many samples are left out."""

@@ -1,17 +1,20 @@
 """Advantages of turns: what follows a turn of an episode, against what follows others of its group."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
+from mmrl.checked import Checked
 from mmrl.data import Paths, Scores
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
 
 
 @dataclass(frozen=True)
-class TurnReturns:
+class TurnReturns(Checked):
     """A_t = (R_t - mean) / (std + epsilon) with R_t = sum over k of discount^k r_(t+k), the rewards-to-go of a turn.
 
     Rewards-to-go: Williams 1992, Machine Learning 8, 229-256; Sutton and Barto 2018, section 13.4; discounted they
@@ -22,19 +25,12 @@ class TurnReturns:
     Raises ValueError for settings out of range.
     """
 
-    discount: float = 0.95
+    discount: Annotated[float, Field(ge=0, le=1)] = 0.95
     compare: Literal["task", "turn"] = "task"
     divides: bool = True
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Field(ge=0)] = 1e-6
 
-    min_group_size: ClassVar[int] = 2
-    sums_rewards: ClassVar[bool] = True  # of turns: it takes no other mix
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+    declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(sums_rewards=True)  # of turns
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] float32."""

@@ -18,9 +18,9 @@ from mmrl.errors import ConfigError
 from mmrl.judging import answered, judge, scorer_of, without_arrays
 from mmrl.keys import seed_from
 from mmrl.media import Picture
-from mmrl.plugins import did_you_mean
 from mmrl.reward_batches import CONTROLS, MEDIA
 from mmrl.scoring import Scorer
+from mmrl.spelling import did_you_mean
 
 Section = str | Mapping[str, Any]  # a reward by name, or as in a config
 

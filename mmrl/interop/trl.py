@@ -10,8 +10,8 @@ from mmrl.coordinates import Convention
 from mmrl.data import Prompt
 from mmrl.errors import ConfigError
 from mmrl.interop import Answers, Judge, Section, check_lengths, judge_for, pictures, plain
-from mmrl.plugins import did_you_mean
 from mmrl.reward_batches import IMAGE
+from mmrl.spelling import did_you_mean
 
 IMAGES = ("images", "image")  # the columns of images that TRL knows
 NO_COLUMNS = ("environments",)  # lists that TRL gives beside the columns of the data set

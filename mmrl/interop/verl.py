@@ -13,8 +13,8 @@ from mmrl.datasets import read_json
 from mmrl.errors import ConfigError, RunError
 from mmrl.interop import Answers, Judge, Section, check_lengths, judge_for, pictures, plain
 from mmrl.media import Picture
-from mmrl.plugins import did_you_mean
 from mmrl.schedules import Schedule
+from mmrl.spelling import did_you_mean
 
 TRUTH = "ground_truth"
 QUESTION = "question"  # the entry of extra_info that verl's own data sets hold the question in

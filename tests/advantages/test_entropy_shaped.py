@@ -10,6 +10,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.maxrl import Maxrl
 from mmrl.advantages.process import Process
 from mmrl.data import Paths
+from mmrl.declarations import AdvantageDeclaration
 from tests.advantages.scored import NAN, decided, scored
 
 PATHS = decided(3, 2, entropy=[[0.0, 1.0, 5.0], [0.5, 9.0]])
@@ -47,7 +48,8 @@ def test_an_inner_advantage_of_decisions_is_shaped_decision_by_decision() -> Non
     inner = Process()(scores, PATHS)
     expected = inner + torch.minimum(0.4 * PATHS.facts["entropy"], inner.abs() / 2)
     assert_close(EntropyShaped(inner=Process())(scores, PATHS), expected)
-    assert EntropyShaped(inner=Process()).sums_rewards and EntropyShaped(inner=Process()).reads_decisions
+    declared = EntropyShaped(inner=Process()).declaration
+    assert declared.sums_rewards and declared.requires_dense_reward
 
 
 def test_samples_without_decisions_have_none() -> None:
@@ -58,7 +60,7 @@ def test_samples_without_decisions_have_none() -> None:
 
 def test_it_needs_what_the_inner_one_needs_and_the_entropy() -> None:
     made = EntropyShaped(inner=Maxrl())
-    assert made.reads == {"entropy"} and made.min_group_size == 2 and made.compares_with == "group"
+    assert made.declaration == AdvantageDeclaration(requires=frozenset({"entropy"}), is_per_decision=True)
     assert made.keeps(scored([1.0, 2.0])).tolist() == [True, True]
     with pytest.raises(ValueError, match="goes down to -1"):
         made.check({"r": (-1.0, 1.0)}, {"r": 1.0})

@@ -69,5 +69,5 @@ def test_an_invalid_sample_says_nothing_and_gets_0() -> None:
 
 
 def test_clips_are_above_0() -> None:
-    with pytest.raises(ValueError, match="clip must be above 0, or null for none, got 0"):
+    with pytest.raises(ValueError, match="clip must be above 0, or null, got 0"):
         build("advantages", {"name": "granular", "clip": 0})

@@ -23,6 +23,7 @@ from mmrl.advantages.tree import Tree
 from mmrl.advantages.tree_rl import TreeRl
 from mmrl.advantages.tree_rpo import TreeRpo
 from mmrl.contracts import ConfigError
+from mmrl.declarations import AdvantageDeclaration
 from mmrl.plugins import build
 from tests.advantages.scored import NAN, decided, scored
 
@@ -103,8 +104,8 @@ def test_several_rewards_are_summed_first() -> None:
 
 
 def test_it_says_what_it_compares_with_and_how_few_it_can_compare() -> None:
-    assert (Ngrpo().compares_with, Ngrpo().min_group_size) == ("best", 1)
-    assert (Ngrpo(virtual=0).compares_with, Ngrpo(virtual=0).min_group_size) == ("group", 2)
+    assert Ngrpo().declaration == AdvantageDeclaration(compares_with="best", min_group_size=1)
+    assert Ngrpo(virtual=0).declaration == AdvantageDeclaration()
 
 
 def test_the_inner_one_is_built_of_a_section() -> None:

@@ -63,7 +63,7 @@ def test_a_group_that_cannot_fail_or_has_one_subset_gets_exactly_zero() -> None:
     assert PassAtK(3)(scored([0.1, 0.1, 0.1, 0.7, 0.7])).all()
     assert not PassAtK(3)(scored([0.1, 0.2, 0.3])).any()
     assert not PassAtK(3)(scored([0.1, 0.2, 0.3, NAN])).any()
-    assert PassAtK(3).min_group_size == 4
+    assert PassAtK(3).declaration.min_group_size == 4
 
 
 def test_a_rare_success_counts_more_and_a_frequent_one_less_than_for_grpo() -> None:

@@ -47,5 +47,5 @@ def test_rewards_may_be_shifted_and_stretched() -> None:
 
 @pytest.mark.parametrize("k", [0.0, 1.5])
 def test_a_share_out_of_range_is_refused(k: Any) -> None:
-    with pytest.raises(ValueError, match="k must be greater than 0 and at most 1"):
+    with pytest.raises(ValueError, match="k must be above 0 and at most 1"):
         Quantile(k=k)

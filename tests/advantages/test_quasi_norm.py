@@ -70,7 +70,7 @@ def test_equal_rewards_teach_nothing() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 2.1])
 def test_a_p_out_of_range_is_refused(p: float) -> None:
-    with pytest.raises(ValueError, match=f"p must be greater than 0 and at most 2, got {p}"):
+    with pytest.raises(ValueError, match=f"p must be above 0 and at most 2, got {p}"):
         QuasiNorm(p=p)
 
 

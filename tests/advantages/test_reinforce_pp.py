@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.reinforce_pp import ReinforcePP
+from mmrl.declarations import AdvantageDeclaration
 from tests.advantages.scored import NAN, decided, scored
 
 GROUP = [0, 0, 0, 4, 4, 4, 2]
@@ -80,8 +81,8 @@ def test_where_no_sample_has_decisions_all_count_alike() -> None:
 
 
 def test_it_says_what_it_compares_with() -> None:
-    assert (ReinforcePP().compares_with, ReinforcePP().min_group_size) == ("batch", 1)
-    assert (ReinforcePP("group").compares_with, ReinforcePP("group").min_group_size) == ("group", 2)
+    assert ReinforcePP().declaration == AdvantageDeclaration(compares_with="batch", min_group_size=1)
+    assert ReinforcePP("group").declaration == AdvantageDeclaration()
 
 
 def test_an_epsilon_below_zero_is_refused() -> None:

@@ -12,4 +12,4 @@ def test_each_valid_sample_has_its_own_total_and_others_nothing() -> None:
     valid = torch.tensor([True, True, False, True])
     scores = Scores(values, ("a", "b"), (1.0, 0.5), valid, torch.tensor([3, 3, 4, 5]), number, torch.zeros(4).long())
     assert Score()(scores).tolist() == [2.0, 0.0, 0.0, 0.0]
-    assert Score().min_group_size == 1
+    assert Score().declaration.min_group_size == 1

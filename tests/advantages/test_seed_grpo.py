@@ -74,7 +74,7 @@ def test_votes_that_could_not_be_judged_are_not_counted() -> None:
 
 
 def test_wrong_settings_and_a_missing_reward_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"alpha must be in \[0, 1\], got 1\.5"):
+    with pytest.raises(ValueError, match=r"alpha must be at least 0 and at most 1, got 1\.5"):
         SeedGrpo(alpha=1.5)
     with pytest.raises(RunError, match="reads the reward 'shares', got r, majority_vote"):
         SeedGrpo(votes="shares")(scores())

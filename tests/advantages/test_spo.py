@@ -39,12 +39,12 @@ def test_tokens_that_were_all_but_certain_are_left_out() -> None:
     found = kept.keeps(scores_of(REWARD), Paths(HAND, {"log_prob": log_prob}))
     is_cut = torch.tensor([False, True, False, True])
     assert torch.equal(found, is_cut & (HAND >= 0))
-    assert kept.reads == {"log_prob"}
+    assert kept.declaration.requires == {"log_prob"}
 
 
 def test_without_a_cut_everyone_takes_part_and_no_fact_is_read() -> None:
     free = Spo(cut=None)
-    assert free.keeps(scores_of(REWARD), Paths(HAND)).all() and free.reads == frozenset()
+    assert free.keeps(scores_of(REWARD), Paths(HAND)).all() and free.declaration.requires == frozenset()
     assert Spo().keeps(scores_of(REWARD)).all()
 
 

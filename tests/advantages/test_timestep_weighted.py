@@ -93,8 +93,8 @@ def test_the_weights_of_tempflow_have_mean_one_on_the_grid_of_sd35(is_schedulers
 def test_the_defaults_are_tempflows_around_grpo() -> None:
     default = build("advantages", {"name": "timestep_weighted"})
     assert (default.by, default.scale, default.inner) == ("std", 2.25, Grpo())
-    assert default.reads == {"std"}
-    assert build("advantages", {"name": "timestep_weighted", "by": "discount"}).reads == frozenset()
+    assert default.declaration.requires == {"std"}
+    assert build("advantages", {"name": "timestep_weighted", "by": "discount"}).declaration.requires == frozenset()
 
 
 def test_without_decisions_it_is_the_inner_advantage() -> None:
@@ -104,10 +104,10 @@ def test_without_decisions_it_is_the_inner_advantage() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale": 0}, "scale must be above 0, or null for a mean of 1, got 0"),
-        ({"by": "listed"}, "weights are for by 'listed', at least 0 each, got .. with 'listed'"),
+        ({"scale": 0}, "scale must be above 0, or null, got 0"),
+        ({"by": "listed"}, "weights are for by 'listed', got .. with 'listed'"),
         ({"weights": [1]}, "weights are for by 'listed'"),
-        ({"by": "listed", "weights": [-1]}, "at least 0 each"),
+        ({"by": "listed", "weights": [-1]}, r"weights\.0 must be at least 0, got -1"),
         ({"by": "discount", "discount": 0}, "above 0 and at most 1, got 0"),
         ({"discount": 0.5}, "discount is for by 'discount'"),
         ({"by": "noise"}, "by"),

@@ -175,7 +175,7 @@ def test_without_pruning_all_is_kept() -> None:
         ({"keep": 0}, "keep must be above 0 and at most 1, got 0"),
         ({"min_std": -1}, "min_std must be at least 0, got -1"),
         ({"epsilon": -1}, "epsilon must be at least 0, got -1"),
-        ({"clip": 0}, "clip must be above 0, or null for none, got 0"),
+        ({"clip": 0}, "clip must be above 0, or null, got 0"),
         ({"fusion": "max"}, "fusion"),
         ({"width": "best"}, "width"),
     ],

@@ -27,7 +27,7 @@ def slow(ratio: float, epsilon: float = 1e-8) -> list[float]:
 
 @pytest.mark.parametrize(("ratio", "size"), [(0.0, 2), (0.1, 2), (0.5, 3), (0.75, 5), (0.9, 11)])
 def test_two_samples_of_the_smallest_group_are_left(ratio: float, size: int) -> None:
-    assert Trimmed(ratio=ratio).min_group_size == size
+    assert Trimmed(ratio=ratio).declaration.min_group_size == size
     assert Trimmed(ratio=ratio)(scored([float(n) for n in range(size)])).abs().min() > 0
     assert not Trimmed(ratio=ratio)(scored([float(n) for n in range(size - 1)])).any()
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Granularity, RewardBatch
 from mmrl.data import Outputs
+from mmrl.declarations import RewardDeclaration
 from mmrl.plugins import build
 from tests.rewards.example import make_batch
 from tests.rewards.held import SECOND, WRITTEN, Written, said, wrapped
@@ -22,7 +23,7 @@ class Few(Written):
 
     batch_size: ClassVar[int | None] = 2
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "service"})
-    concurrency: ClassVar[int] = 3
+    declaration: ClassVar[RewardDeclaration] = RewardDeclaration(concurrency=3)
 
     def score(self, batch: RewardBatch) -> Tensor:
         assert len(batch) <= 2
@@ -65,9 +66,11 @@ def test_a_reward_held_is_asked_about_no_more_samples_at_once_than_it_wants(sett
 
 
 def test_a_server_behind_one_wrapper_may_be_asked_several_times_at_once() -> None:
-    assert wrapped("cached", reward=FEW).concurrency == 3
-    assert wrapped("clip_range", reward={"name": "cached", "reward": FEW}, high=0.9).concurrency == 3
-    assert wrapped("gated", reward=FEW, gate=WRITTEN).concurrency == 1  # which is not made for several threads
+    assert wrapped("cached", reward=FEW).declaration.concurrency == 3
+    assert wrapped("clip_range", reward={"name": "cached", "reward": FEW}, high=0.9).declaration.concurrency == 3
+    assert (
+        wrapped("gated", reward=FEW, gate=WRITTEN).declaration.concurrency == 1
+    )  # which is not made for several threads
 
 
 @pytest.mark.parametrize("inner", ["running_normalised", "tests.rewards.test_held:Learning"])
