@@ -1,11 +1,10 @@
 """What advantages share that change what another one says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo
 from mmrl.checked import Checked
 from mmrl.contracts import Advantage, BestChecking, RangeChecking, RunError, Selective
 from mmrl.data import Paths, Scores
@@ -16,7 +15,7 @@ from mmrl.declarations import AdvantageDeclaration
 class Wrapper(Checked):
     """An advantage made of another one, `inner`: it takes what that one takes, and requires what that one requires."""
 
-    inner: Advantage = field(default_factory=Grpo)
+    inner: Advantage
 
     @property
     def declaration(self) -> AdvantageDeclaration:

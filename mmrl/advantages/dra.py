@@ -1,11 +1,13 @@
 """Advantages of rewards that samples share with those like them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper, watched, with_totals
+from mmrl.advantages.grpo import Grpo
+from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import group_sum
@@ -29,6 +31,7 @@ class Dra(Wrapper):
     rewards can give (`ngrpo`): divided ones are far from it. Raises RunError where there is no such reward.
     """
 
+    inner: Advantage = field(default_factory=Grpo)
     diversity: str = "response_diversity"  # label of the reward that says how different each sample is
 
     def __post_init__(self) -> None:

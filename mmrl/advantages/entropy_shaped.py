@@ -1,6 +1,6 @@
 """Advantages with a bonus for tokens drawn from an uncertain distribution."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -8,6 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
+from mmrl.advantages.grpo import Grpo
+from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
 from mmrl.declarations import AdvantageDeclaration
 
@@ -23,6 +25,7 @@ class EntropyShaped(Wrapper):
     Raises ValueError for an `alpha` below 0 and a `kappa` of 1 and less.
     """
 
+    inner: Advantage = field(default_factory=Grpo)
     alpha: Annotated[float, Field(ge=0)] = 0.4
     kappa: Annotated[float, Field(gt=1)] = 2.0
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -10,6 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper, with_totals
+from mmrl.advantages.grpo import Grpo
+from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
 from mmrl.declarations import AdvantageDeclaration
 
@@ -32,6 +34,7 @@ class Ngrpo(Wrapper):
     Raises ValueError for `virtual` below 0, and an inner advantage that is not of totals alone.
     """
 
+    inner: Advantage = field(default_factory=Grpo)
     best: float = 1.0
     virtual: Annotated[int, Field(ge=0)] = 1
 

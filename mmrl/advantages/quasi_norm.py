@@ -1,6 +1,6 @@
 """Advantages of a group divided by their quasi-norm, which makes less of groups that say nothing in particular."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
@@ -8,6 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
+from mmrl.advantages.grpo import Grpo
+from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
 from mmrl.numerics import group_sum
 
@@ -24,6 +26,7 @@ class QuasiNorm(Wrapper):
     Raises ValueError for a `p` outside of (0, 2], and for an inner advantage of single decisions.
     """
 
+    inner: Advantage = field(default_factory=Grpo)
     p: Annotated[float, Field(gt=0, le=2)] = 0.8
 
     def __post_init__(self) -> None:

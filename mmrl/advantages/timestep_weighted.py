@@ -1,6 +1,6 @@
 """Advantages weighted by the denoising step of the decision."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.advantages._inner import Wrapper
-from mmrl.contracts import ConfigError
+from mmrl.advantages.grpo import Grpo
+from mmrl.contracts import Advantage, ConfigError
 from mmrl.data import Paths, Scores
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.numerics import masked_mean
@@ -37,6 +38,7 @@ class TimestepWeighted(Wrapper):
     Raises ValueError for settings out of range, and ConfigError where `weights` is shorter than the grid.
     """
 
+    inner: Advantage = field(default_factory=Grpo)
     by: Literal["std", "step_size", "jacobian", "listed", "discount"] = "std"
     scale: Annotated[float, Field(gt=0)] | None = 2.25
     weights: tuple[Annotated[float, Field(ge=0)], ...] = ()
