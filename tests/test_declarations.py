@@ -117,7 +117,7 @@ def test_a_wrapper_passes_on_every_field_of_what_is_inside() -> None:
         declaration: ClassVar[AdvantageDeclaration] = everything
 
     assert Wrapper(inner=Inner()).declaration == everything
-    assert Wrapper().declaration == default
+    assert Wrapper(inner=Grpo()).declaration == default
 
 
 @pytest.mark.parametrize(
