@@ -1,6 +1,7 @@
 """Plug-ins by name: one public dataclass in one file; the file's name is the entry, the fields are the settings."""
 
 import importlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -28,6 +29,11 @@ HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Sampler": "samplers",
 }
 
+# Plug-ins that had another name, which configs of then still have.
+RENAMED: Mapping[tuple[Kind, str], str] = {
+    ("advantages", "entropy_shaped"): "entropy_advantage",  # GTPO and GRPO-S (arXiv 2508.04349) shape by entropy, too
+}
+
 _LARGEST = 3.4028234663852886e38  # finite in float32
 # What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
 _ATTRIBUTES: dict[Kind, tuple[str, ...]]
@@ -39,6 +45,8 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "advantages": ("__call__",),
     "losses": ("old_decay", "views", "coefficients", "measure", "__call__"),
 }
+
+log = logging.getLogger(__name__)
 
 
 def names(kind: Kind) -> list[str]:
@@ -55,12 +63,15 @@ def _modules(kind: Kind) -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> type:
-    """The plug-in's class: a shipped name, or `module:Class` of the user's own.
+    """The plug-in's class: a shipped name, one that it had before, or `module:Class` of the user's own.
 
     Raises ConfigError when there is no such plug-in.
     """
     if ":" in name:
         return _own(kind, name)
+    if (renamed := RENAMED.get((kind, name))) is not None:
+        log.warning("%s %r is called %r now; that is the name to write in a config", singular(kind), name, renamed)
+        name = renamed
     known = _modules(kind)
     if name not in known:
         hint = near(name, known) or f"; known are {', '.join(known)}, and module:Class of your own"

@@ -22,10 +22,10 @@ def test_remax_needs_a_greedy_answer() -> None:
 
 
 def test_a_wrapped_advantage_needs_what_the_inner_one_needs() -> None:
-    inner = "advantage={name: entropy_shaped, inner: {name: remax}}"
+    inner = "advantage={name: entropy_advantage, inner: {name: remax}}"
     assert "compares with the likeliest answer" in refused("lab/remax", inner, "sampler.greedy=false")
     build(load_config("lab/remax", [inner]))
-    inner = "advantage={name: entropy_shaped, inner: {name: pass_at_k, k: 8}}"
+    inner = "advantage={name: entropy_advantage, inner: {name: pass_at_k, k: 8}}"
     assert "group_size must be at least 9, got 8" in refused("quickstart_gui", inner)
 
 
@@ -53,7 +53,7 @@ BOXES = "[{name: point_in_box, weight: 3}, {name: repetition, weight: 0.5}, {nam
         (["mix={name: advantage_weighted}", "advantage.best=2"], "the largest reward 'point_in_box' that can be is 1,"),
         ([f"rewards={BOXES}", "advantage.best=3"], None),  # repetition runs from -1 to 0
         (
-            ["advantage={name: entropy_shaped, inner: {name: ngrpo, best: 7}}"],
+            ["advantage={name: entropy_advantage, inner: {name: ngrpo, best: 7}}"],
             "best is 7, and the largest",
         ),
         (
@@ -97,7 +97,9 @@ def test_losses_on_whole_samples_take_no_advantages_of_decisions(name: str) -> N
 
 
 def test_entropy_is_not_known_of_denoising_steps() -> None:
-    assert "reads entropy of each decision" in refused("quickstart_policy_gradient", "advantage={name: entropy_shaped}")
+    assert "reads entropy of each decision" in refused(
+        "quickstart_policy_gradient", "advantage={name: entropy_advantage}"
+    )
 
 
 def test_one_answer_and_its_greedy_one_are_a_group() -> None:

@@ -292,3 +292,13 @@ def test_a_wrong_setting_asks_for_no_other_section() -> None:
     with pytest.raises(ConfigError) as caught:
         parts.build(load_config("quickstart", ["loss.betta=1", "loss.name=draft"]))
     assert "whole section" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), list(plugins.RENAMED))
+def test_a_name_of_before_is_understood_and_the_new_one_is_said(
+    kind: plugins.Kind, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = plugins.RENAMED[kind, name]
+    assert name not in plugins.names(kind)
+    assert type(plugins.build(kind, {"name": name})) is plugins.find(kind, new)
+    assert f"{name!r} is called {new!r} now" in caplog.text

@@ -204,7 +204,7 @@ def test_answers_of_a_model_come_back_with_the_log_probs_that_were_recorded() ->
         (["sampler.top_p=0.9"], "leave out top_p, top_k and min_p"),
         (["loss={name: reinforce}"], "replay needs a loss on single samples .* got 'reinforce'"),
         (["groups={degenerate: refill, hint: box}"], r"neither with sharding 'full' nor with groups\.hint"),
-        (["advantage={name: entropy_shaped, inner: {name: grpo}}"], "one advantage for each sample"),
+        (["advantage={name: entropy_advantage, inner: {name: grpo}}"], "one advantage for each sample"),
     ],
     ids=["a cut distribution", "no ratio", "a hint", "decisions"],
 )

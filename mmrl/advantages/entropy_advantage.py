@@ -15,7 +15,7 @@ from mmrl.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)
-class EntropyShaped(Wrapper):
+class EntropyAdvantage(Wrapper):
     """A_t = A + min(alpha H_t, |A| / kappa), A the inner advantage, H_t the entropy (nats) of token t when drawn.
 
     Cheng et al. 2025, "Reasoning with Exploration: An Entropy Perspective", arXiv 2506.14758, equations 5-6, alpha and
