@@ -15,6 +15,7 @@ from mmrl.bars import Counter, TrainingBar
 from mmrl.durable import flush, read_plain, replace_file
 from mmrl.errors import ConfigError, RunError
 from mmrl.json_files import parse_json
+from mmrl.metric_names import renamed
 from mmrl.trackers import Tracker
 
 
@@ -48,11 +49,12 @@ class MetricsLog:
             os.close(handle)
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines, oldest first; a last line that a kill cut short is left out. [] where there is no file.
+        """All lines, oldest first, with the names that metrics have now; [] where there is no file.
 
+        A last line that a kill cut short is left out.
         Raises ConfigError, with the line's number, for any other damage.
         """
-        return [numbers for _, numbers in self._lines()]
+        return [renamed(numbers) for _, numbers in self._lines()]
 
     def cut_back(self, iteration: int, *, is_evaluated: bool = True) -> None:
         """Keeps the lines up to `iteration` (-1: none) as they are and drops the rest, in one step.

@@ -52,9 +52,13 @@ def write(out: Path, configs: list[str]) -> None:
 
 
 def compare(before: Path, after: Path) -> list[str]:
-    """What differs, a line each."""
+    """What differs, a line each; metrics that had another name in the first file are compared under that of now."""
+    from mmrl.metric_names import renamed
+
     first, second = (json.loads(path.read_text("utf-8")) for path in (before, after))
     found = [f"only in one of the files: {name}" for name in sorted(set(first) ^ set(second))]
+    for one in first.values():
+        one["metrics"] = [json.dumps(renamed(json.loads(line)), sort_keys=True) for line in one["metrics"]]
     for name in sorted(set(first) & set(second)):
         for what in ("metrics", "weights"):
             if first[name][what] != second[name][what]:

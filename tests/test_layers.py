@@ -15,6 +15,7 @@ CORE = [
     "patience",
     "durable",
     "json_files",
+    "metric_names",
     "machine",
     "versions",
     "yaml_text",

@@ -11,6 +11,7 @@ from typing import Any
 from mmrl.durable import read_plain
 from mmrl.errors import ConfigError
 from mmrl.json_files import parse_json
+from mmrl.metric_names import renamed
 
 OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
 
@@ -137,7 +138,7 @@ def _add_line(metrics: dict[str, Series], path: Path, number: int, line: dict[st
     iteration = line.pop("iteration", None)
     if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration < 2**53:
         raise ConfigError(f"{path}, line {number} is damaged: no 'iteration' of 0 or more, got {iteration!r:.80}")
-    for name, value in line.items():
+    for name, value in renamed(line).items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             continue
         series = metrics.setdefault(name, Series(array("d"), array("d")))
