@@ -15,7 +15,7 @@ import torch
 from _common import Clock, emit, trainer_of
 from torch import Tensor
 
-from mmrl.collect import Asked, Collector
+from mmrl.collect import Collector, MemberRequest
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Rollout
 from mmrl.scoring import RewardTerm
@@ -50,7 +50,7 @@ class TimedCollector(Collector):
 
     sampling: list[float] = field(default_factory=list)
 
-    def _rollout(self, chunk: Sequence[Asked]) -> Rollout:
+    def _rollout(self, chunk: Sequence[MemberRequest]) -> Rollout:
         clock = Clock()
         rollout = super()._rollout(chunk)
         self.sampling.append(clock())

@@ -21,9 +21,9 @@ OF_ONE_SIZE = {"shapes", "soft_shapes"}  # judge images of their lab and no othe
 LAB_MIXES: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
 
 
-def cheap_rewards(chosen: list[str] | None) -> Iterator[tuple[str, Reward, Example]]:
+def cheap_rewards(token_log_probs: list[str] | None) -> Iterator[tuple[str, Reward, Example]]:
     """Every shipped reward that loads no weights and asks no server, as its test file sets it."""
-    for name in names("rewards") if chosen is None else chosen:
+    for name in names("rewards") if token_log_probs is None else token_log_probs:
         example = importlib.import_module(f"tests.rewards.test_{name}").EXAMPLE
         reward = build("rewards", {"name": name} | dict(example.settings))
         if not {"model", "service"} & reward.needs:

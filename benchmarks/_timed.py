@@ -67,10 +67,10 @@ class MmrlIteration:
         clock = Clock()
         collected = trainer.collector(self.number, trainer.sampling_weights)
         collecting = clock()
-        rollout, batch = collected.rollout, batch_of(collected, trainer.advantage, trainer.engine.device)
+        rollout, batch = collected.rollout, batch_of(collected, trainer.advantage, trainer.processes.device)
         rows, part = select_groups(batch, collected.kept)
         views = views_of(trainer.loss, rollout, rows, part, GroupKey(trainer.config.seed, self.number, 0))
-        updater = Updater(self.policy, trainer.loss, trainer.engine, trainer.config.updates.micro_batch)
+        updater = Updater(self.policy, trainer.loss, trainer.processes, trainer.config.updates.micro_batch)
         updater.accumulate(rollout, views, part, "itself")
         apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
         self.number += 1

@@ -160,7 +160,7 @@ class PlainIteration:
     number: int = 0
 
     def __call__(self) -> Seconds:
-        draws, plain = self.stream.draw(GROUPS), self.plain
+        draws, plain = self.stream.take(GROUPS), self.plain
         prompts = [prompt.text for _, prompt in draws]
         noise = self._noise([GroupKey(self.stream.seed, self.number, draw) for draw, _ in draws])
         self.number += 1

@@ -86,7 +86,7 @@ class Bare:
     def _next_shapes(self) -> Shapes:
         """Those of mmrl's iteration of the same number."""
         trainer, config = self.trainer, self.trainer.config
-        draws = self._stream.draw(config.prompts_per_iteration)
+        draws = self._stream.take(config.prompts_per_iteration)
         keys = [GroupKey(config.seed, self.iteration, number) for number, _ in draws]
         self.iteration += 1
         plans = [trainer.collector.sampler.plan(trainer.policy, key, config.group_size) for key in keys]

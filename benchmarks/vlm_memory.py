@@ -26,7 +26,7 @@ from _common import argument_parser, emit
 from _vlm import Plain, Question, write_model
 from vlm_update import Mmrl
 
-from mmrl.modalities._chunked import Head, chosen
+from mmrl.modalities._chunked import Head, token_log_probs
 from mmrl.modalities._distribution import Shaping
 from mmrl.modalities._lora import Lora
 
@@ -77,7 +77,7 @@ def head_step(side: str, vocabulary: int, tokens: int) -> Callable[[], Any]:
 
     def step() -> None:
         if side == "mmrl":
-            log_prob, _ = chosen(hidden, Head(weight), picked, Shaping(1.0), 2**22)
+            log_prob, _ = token_log_probs(hidden, Head(weight), picked, Shaping(1.0), 2**22)
         else:
             log_prob = (hidden @ weight.T).log_softmax(-1).gather(-1, picked[:, None])
         log_prob.sum().backward()

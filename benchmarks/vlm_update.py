@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mmrl.contracts import LossBatch
 from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.modalities._lora import Lora
@@ -67,7 +67,7 @@ class Mmrl:
     prompts: list[Prompt] = field(init=False)
 
     def __post_init__(self) -> None:
-        engine = Engine()
+        engine = Processes()
         vision: Any = "trained" if self.lora is None else "frozen"
         self.policy = VisionLanguage(
             model=str(self.folder), vision=vision, lora=self.lora, gradient_checkpointing=self.checkpointing
@@ -84,7 +84,7 @@ class Mmrl:
     @property
     def answers(self) -> Tensor:
         """[P * G, K]"""
-        return self.drawn.trace.drawn.tokens  # type: ignore[no-any-return]
+        return self.drawn.trace.completions.tokens  # type: ignore[no-any-return]
 
     @cached_property
     def drawn(self) -> Rollout:
@@ -92,14 +92,14 @@ class Mmrl:
         count, chance = self.group_size * self.num_prompts, random.Random(0)
         texts = ("".join(chance.choices(WORDS, k=self.num_tokens - 1)) for _ in range(count))
         prompts = [prompt for prompt in self.prompts for _ in range(self.group_size)]
-        return self.policy.given(prompts, Outputs(texts=tuple(texts)), [GroupKey(0, 0, n) for n in range(count)])
+        return self.policy.offline(prompts, Outputs(texts=tuple(texts)), [GroupKey(0, 0, n) for n in range(count)])
 
     def rollout(self) -> Seconds:
         plans = [AnswerPlan(self.group_size, self.num_tokens)] * self.num_prompts
         watch = Watch()
         drawn = self.policy.rollout(self.prompts, plans, [GroupKey(0, 0, n) for n in range(self.num_prompts)])
         seconds = watch("rollout")
-        assert drawn.trace.drawn.length.eq(self.num_tokens).all(), "an answer ended early"
+        assert drawn.trace.completions.length.eq(self.num_tokens).all(), "an answer ended early"
         return seconds
 
     def update(self) -> Seconds:

@@ -66,13 +66,15 @@ def allocated(
     return given
 
 
-def further_members(scores: Scores, draws: Sequence[int], size: int, settings: MoreSettings, number: int) -> list[int]:
-    """How many members each of the `draws` gets in round `number`; 0 for one that has none in the scores.
+def further_members(
+    scores: Scores, prompt_indices: Sequence[int], size: int, settings: MoreSettings, number: int
+) -> list[int]:
+    """How many members each of the `prompt_indices` gets in round `number`; 0 for one that has none in the scores.
 
     `size`: members of a group before the first round. Scores are totals, without a mix that compares within groups.
     """
     total, unknown = plain_total(scores).double(), torch.zeros((), dtype=torch.float64)
-    of_draw = [scores.draw == draw for draw in draws]
+    of_draw = [scores.prompt_index == draw for draw in prompt_indices]
     own = [total[members & scores.valid] for members in of_draw]
     spread = torch.stack([values.std() if len(values) > 1 else unknown for values in own])
     judged = torch.tensor([len(values) for values in own], dtype=torch.float64)

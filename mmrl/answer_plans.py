@@ -43,7 +43,7 @@ class AnswerPlan:
         return self.num_samples if self.temperature > 0 else 0
 
     @property
-    def evaluations_per_call(self) -> int:
+    def forwards_per_call(self) -> int:
         return 1
 
     @property

@@ -32,7 +32,7 @@ class AnswerTree(AnswerPlan):
         return self.num_samples
 
     @property
-    def max_drawn(self) -> int:
+    def max_sampled_tokens(self) -> int:
         """Tokens that are drawn at most."""
         return self.num_samples * self.max_tokens
 
@@ -46,7 +46,7 @@ class AnswerTree(AnswerPlan):
         return {
             PROMPT_READS: 1,
             "prompt_reads without sharing": self.num_samples,
-            "tokens drawn at most": self.max_drawn,
+            "tokens drawn at most": self.max_sampled_tokens,
             "tokens drawn at most without sharing": self.num_samples * self.max_tokens,
         }
 
@@ -89,7 +89,7 @@ class SegmentTree(AnswerTree):
         return self.num_rollout_calls
 
     @property
-    def max_drawn(self) -> int:
+    def max_sampled_tokens(self) -> int:
         nodes = [prod(self.branch[: n + 1]) for n in range(len(self.branch))]
         return sum(nodes[:-1]) * self.segment_tokens + nodes[-1] * (
             self.max_tokens - self.segment_tokens * (len(nodes) - 1)
@@ -136,6 +136,6 @@ class ForkTree(AnswerTree):
         return self.num_rollout_calls
 
     @property
-    def max_drawn(self) -> int:
+    def max_sampled_tokens(self) -> int:
         """A fork is behind the first token at least."""
         return self.num_samples * (self.max_tokens - 1) + self.chains

@@ -18,19 +18,19 @@ from mmrl.reward_batches import check_needs, pack, refuse_dense, select, units_o
 
 
 @dataclass(frozen=True)
-class Found:
+class RewardValues:
     """What one reward says of n samples."""
 
     values: Tensor  # [n] float32, NaN where it cannot judge; of a dense reward the sum over the decisions of a sample
     dense: Tensor | None = None  # [n, K] float32, NaN where it gives no number; None: the reward is not dense
 
     @classmethod
-    def nothing(cls, count: int, width: int | None) -> "Found":
+    def nothing(cls, count: int, width: int | None) -> "RewardValues":
         """Of samples that it cannot judge, with `width` decisions where the reward is dense."""
         return cls(torch.full((count,), torch.nan), None if width is None else torch.full((count, width), torch.nan))
 
     @classmethod
-    def join(cls, parts: "Sequence[Found]") -> "Found":
+    def join(cls, parts: "Sequence[RewardValues]") -> "RewardValues":
         """All samples, in order."""
         dense = [part.dense for part in parts if part.dense is not None]
         width = max((numbers.shape[1] for numbers in dense), default=0)
@@ -47,7 +47,7 @@ class Answer:
     values: Tensor  # [B] float32, NaN where it cannot judge
     failure: str | None  # the first one, in words
     seconds: float  # that it took
-    dense: Tensor | None = None  # [B, K] of a dense reward, as in `Found`
+    dense: Tensor | None = None  # [B, K] of a dense reward, as in `RewardValues`
 
 
 @torch.no_grad()
@@ -68,24 +68,24 @@ def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | N
     packs = pack(units_of(reward, everyone), reward.batch_size)
 
     @torch.no_grad()  # which holds for a thread only
-    def asked(units: list[Tensor]) -> tuple[Found, str | None]:
+    def scored(units: list[Tensor]) -> tuple[RewardValues, str | None]:
         return _ask_units(name, reward, everyone, units, patience)
 
     concurrency = RewardDeclaration.of(reward).concurrency
     if concurrency > 1 and len(packs) > 1:
         with Workers(concurrency, f"reward {name}", patience) as workers:
-            jobs = [workers.submit(asked, units) for units in packs]
+            jobs = [workers.submit(scored, units) for units in packs]
             answers = [patience.result(job) for job in jobs]
     else:
-        answers = [asked(units) for units in packs]
+        answers = [scored(units) for units in packs]
     if changed := [key for key, version in _versions(everyone.outputs).items() if versions[key] != version]:
         raise ConfigError(f"reward {name!r} changes {changed[0]} of its batch in place; it must work on a copy")
-    found = Found.nothing(len(everyone), _width(reward, everyone))
+    found = RewardValues.nothing(len(everyone), _width(reward, everyone))
     if answers:
-        together = Found.join([answer for answer, _ in answers])
+        joined = RewardValues.join([answer for answer, _ in answers])
         order = torch.cat([rows for units in packs for rows in units]).argsort()  # every sample is in one unit
-        dense = None if together.dense is None else together.dense[order]
-        found = Found(together.values[order], dense)
+        dense = None if joined.dense is None else joined.dense[order]
+        found = RewardValues(joined.values[order], dense)
     first = next((failure for _, failure in answers if failure), None)
     return Answer(found.values, first, time.perf_counter() - started, found.dense)
 
@@ -100,7 +100,9 @@ def _width(reward: Reward, batch: RewardBatch) -> int | None:
     return batch.is_decision.shape[1] if reward.granularity in DENSE else None
 
 
-def ask_once(name: str, reward: Reward, batch: RewardBatch, patience: Patience) -> tuple[Found | None, str | None]:
+def ask_once(
+    name: str, reward: Reward, batch: RewardBatch, patience: Patience
+) -> tuple[RewardValues | None, str | None]:
     """One call of a reward: what it says, NaN where that is not finite; None where it raised; and the failure.
 
     The only place that catches what a reward raises: anything means that it cannot judge this batch, whatever library
@@ -120,7 +122,7 @@ def ask_once(name: str, reward: Reward, batch: RewardBatch, patience: Patience) 
         return _of_decisions(name, answer, batch, ends)
     bad = ~answer.isfinite()
     failure = f"{name}: returned {float(answer[bad][0])}" if bad.any() else None
-    return Found(torch.where(bad, torch.nan, answer)), failure
+    return RewardValues(torch.where(bad, torch.nan, answer)), failure
 
 
 def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -131,7 +133,7 @@ def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]
 
 def _of_decisions(
     name: str, answer: Tensor, batch: RewardBatch, ends: Tensor | None
-) -> tuple[Found | None, str | None]:
+) -> tuple[RewardValues | None, str | None]:
     """The numbers [n, K] of a dense reward, and their sums.
 
     Raises ConfigError for numbers where there is no decision or no end of a segment, and for segments without an end.
@@ -154,18 +156,18 @@ def _of_decisions(
     wrong = answer[~answer.isfinite()]
     said = f"returned {float(wrong[0])}" if len(wrong) else "a sum that is no number, or a sample without decisions"
     dense = torch.where(is_number & answer.isfinite(), answer, torch.nan)
-    return Found(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {said}" if bad.any() else None
+    return RewardValues(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {said}" if bad.any() else None
 
 
 def _ask_units(
     name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor], patience: Patience
-) -> tuple[Found, str | None]:
+) -> tuple[RewardValues, str | None]:
     """What it says of the samples of some units, in their order: asked together, and if that fails each unit alone."""
     batch = select(everyone, torch.cat(units))
     found, failure = ask_once(name, reward, batch, patience)
     if found is not None:
-        return Found(found.values.cpu(), None if found.dense is None else found.dense.cpu()), failure
+        return RewardValues(found.values.cpu(), None if found.dense is None else found.dense.cpu()), failure
     if len(units) == 1:
-        return Found.nothing(len(batch), _width(reward, batch)), failure
+        return RewardValues.nothing(len(batch), _width(reward, batch)), failure
     alone = [_ask_units(name, reward, everyone, [unit], patience) for unit in units]
-    return Found.join([found for found, _ in alone]), next((message for _, message in alone if message), None)
+    return RewardValues.join([found for found, _ in alone]), next((message for _, message in alone if message), None)

@@ -158,7 +158,7 @@ class Counter:
     def __enter__(self) -> Self:
         self._started = time.monotonic()
         if self._console is not None:
-            show = self._draw if self._console.is_terminal else self._tell
+            show = self._render if self._console.is_terminal else self._print
             self._thread = threading.Thread(target=show, args=(self._console,), name="progress", daemon=True)
             self._thread.start()
         return self
@@ -170,7 +170,7 @@ class Counter:
         if self._thread is not None:
             self._thread.join()
 
-    def _draw(self, console: "Console") -> None:
+    def _render(self, console: "Console") -> None:
         if self._is_over.wait(self._patience):
             return
         bar = self._bar or _bar(console, is_of_run=False)
@@ -182,7 +182,7 @@ class Counter:
         if self._bar is None:
             bar.stop()
 
-    def _tell(self, console: "Console") -> None:
+    def _print(self, console: "Console") -> None:
         while not self._is_over.wait(self._every):
             console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
 

@@ -16,11 +16,11 @@ def batch_of(collected: Collected, advantage: Advantage, device: torch.device) -
     if collected.rollout is None:
         return None
     scores = collected.scores
-    own = scores.select(collected.mine)
-    keeps = advantage.keeps(scores, collected.paths) if isinstance(advantage, Selective) else scores.valid
+    own = scores.select(collected.local_rows)
+    update_mask = advantage.update_mask(scores, collected.paths) if isinstance(advantage, Selective) else scores.valid
     return LossBatch(
         advantages=collected.own(advantages_of(scores, advantage, collected.paths)).to(device),
-        weight=(collected.own(keeps) & own.valid[:, None]).to(device, torch.float32),
+        weight=(collected.own(update_mask) & own.valid[:, None]).to(device, torch.float32),
         group=own.group.to(device),
         scores=torch.where(own.valid, own.total, torch.zeros(())).to(device),
     )

@@ -44,7 +44,7 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
             "needs": sorted(cls.needs),  # type: ignore[attr-defined]
             "differentiable": cls.differentiable,  # type: ignore[attr-defined]
             "batch_size": cls.batch_size,  # type: ignore[attr-defined]
-            "holds": sorted(plugins.held(cls)),
+            "holds": sorted(plugins.inner_kinds(cls)),
         }
     return row
 

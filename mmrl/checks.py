@@ -17,13 +17,13 @@ from mmrl.datasets import missing_files
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.errors import ConfigError, RunError
 from mmrl.given import LOG_PROBS, restated
-from mmrl.group_checks import idle_tree, plans_of_iteration, shared_work, shrunk_groups
+from mmrl.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.pairs import EvaluationParts, Parts, example_plan
 from mmrl.parts import build, make_trainer, resolve_lab
 from mmrl.plans import Plan
 from mmrl.prompts import counted, tiny_prompts, with_stand_ins
 from mmrl.scoring import Scorer
-from mmrl.spies import Spy, watch
+from mmrl.spies import Instrumented, instrument
 from mmrl.trainer import Trainer
 
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
@@ -40,7 +40,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed)
         parts = build(config.model_copy(update={"prompts": prompts}))
     plan = example_plan(parts.sampler, config.group_size, parts.policy)
-    groups, factor = config.prompts_per_iteration, plan.evaluations_per_call
+    groups, factor = config.prompts_per_iteration, plan.forwards_per_call
     plans = plans_of_iteration(config, parts.sampler, parts.policy)
     per_pass = round(sum(costs.calls_per_pass(parts.loss, one, one.num_samples) * count for one, count in plans))
     in_a_step = per_pass / costs.calls_behind(parts.loss, plan) / config.updates.minibatches / num_processes
@@ -62,7 +62,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if config.groups.degenerate == "refill":
         summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
     summary |= _evaluation(config, parts)
-    if why := idle_tree(config, parts, plan):
+    if why := missing_tree(config, parts, plan):
         summary["branches"] = why
     if missing:
         summary["data that is not here, which train needs"] = ", ".join(missing)
@@ -84,7 +84,7 @@ def _evaluation(config: RunConfig, parts: Parts) -> dict[str, Any]:
     if isinstance(samples, int):
         samplers = [parts.evaluation.sampler, *parts.evaluation.also.values()]
         plans = [example_plan(sampler, size, parts.policy) for sampler in samplers]
-        calls = sum(plan.num_rollout_calls * plan.evaluations_per_call for plan in plans)
+        calls = sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans)
         found["network calls of an evaluation"] = samples // size * calls
     return found
 
@@ -113,11 +113,11 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         twins = _twins(build(small), small, Path(name))
-        parts, watched = watch(_restated(twins) if missing or not _is_lab(config) else twins)
+        parts, instrumented = instrument(_restated(twins) if missing or not _is_lab(config) else twins)
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        found = _findings(trainer, before, watched, small)
+        found = _findings(trainer, before, instrumented, small)
         return {"rows made up in place of": ", ".join(missing)} | found if missing else found
 
 
@@ -207,20 +207,22 @@ def _restated(parts: Parts) -> Parts:
 
 
 def _findings(
-    trainer: Trainer, before: dict[str, torch.Tensor], spies: dict[str, Spy], config: RunConfig
+    trainer: Trainer, before: dict[str, torch.Tensor], instrumented: dict[str, Instrumented], config: RunConfig
 ) -> dict[str, Any]:
     after = trainer.policy.weights.tensors("trained")
     unmoved = sorted(name for name, tensor in after.items() if torch.equal(tensor, before[name]))
     not_finite = sorted(name for name, tensor in after.items() if not tensor.isfinite().all())
-    idle = sorted(name for name, spy in spies.items() if not spy.results)
-    planned, made = _planned_calls(trainer, spies, config), trainer.progress.network_calls
-    plans = spies["sampler"].results.get("plan", [])
+    not_run = sorted(name for name, one in instrumented.items() if not one.results)
+    planned, made = _planned_calls(trainer, instrumented, config), trainer.progress.network_calls
+    plans = instrumented["sampler"].results.get("plan", [])
     is_bound = any(plan.is_bound or costs.may_share(trainer.loss, plan) or config.replay for plan in plans)
     # what an advantage leaves out of the update costs no call
-    is_bound = is_bound or not all(bool(kept.all()) for kept in spies["advantage"].results.get("keeps", []))
+    is_bound = is_bound or not all(
+        bool(kept.all()) for kept in instrumented["advantage"].results.get("update_mask", [])
+    )
     findings = {
-        "plug-ins that ran": ", ".join(sorted(set(spies) - set(idle))),
-        "plug-ins that did not run": ", ".join(idle) or "none",
+        "plug-ins that ran": ", ".join(sorted(set(instrumented) - set(not_run))),
+        "plug-ins that did not run": ", ".join(not_run) or "none",
         "scores": "with a little noise added to each, so that groups differ and weights must move",
         "trained tensors": len(after),
         "trained numbers": _by_part({name: tensor.numel() for name, tensor in after.items()}),
@@ -234,7 +236,7 @@ def _findings(
         findings["answers share their prompt by"] = trainer.policy.sharing_used
     if trainer.progress.iteration != config.iterations:
         raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")
-    is_good = not idle and not unmoved and not not_finite and (made == planned or (is_bound and made < planned))
+    is_good = not not_run and not unmoved and not not_finite and (made == planned or (is_bound and made < planned))
     return findings | {"is_good": is_good}
 
 
@@ -248,15 +250,15 @@ def _by_part(sizes: dict[str, int]) -> str:
     return ", ".join(f"{part} {count:,}" for part, count in counts.items())
 
 
-def _planned_calls(trainer: Trainer, spies: dict[str, Spy], config: RunConfig) -> int:
+def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], config: RunConfig) -> int:
     """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
-    plans = spies["sampler"].results.get("plan", [])
-    factor = plans[0].evaluations_per_call if plans else 1
+    plans = instrumented["sampler"].results.get("plan", [])
+    factor = plans[0].forwards_per_call if plans else 1
     rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
     loss = trainer.loss
-    sizes = [view.num_calls for views in spies["loss"].results.get("views", []) for view in views]
+    sizes = [view.num_calls for views in instrumented["loss"].results.get("views", []) for view in views]
     view_calls: int = sum(size * costs.num_looks(loss, size, config.updates.micro_batch) for size in sizes)
-    update = view_calls * costs.num_evaluations(loss) * (costs.calls_behind(loss, plans[0]) if plans else 1)
+    update = view_calls * costs.num_forwards(loss) * (costs.calls_behind(loss, plans[0]) if plans else 1)
     if costs.is_recomputed(config, loss, trainer.policy):
         update += sum(plan.num_update_calls for plan in plans) * factor
     return rollout + update + sum(costs.gradient_calls(loss, plan) for plan in plans) * factor

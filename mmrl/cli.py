@@ -103,7 +103,7 @@ def train(
                 start.forget(path)
         return start.left_behind(path, folder)
 
-    with LastResort(leave, is_told=_is_first_here) as last_resort:
+    with LastResort(leave, is_reporting=_is_first_here) as last_resort:
         try:
             outcome = None
             if resume is not None and _is_alone:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmrl.actions import Action
 from mmrl.data import Granularity, Observation, Outputs, Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.errors import ConfigError, DivergedError, RunError
-from mmrl.evaluations import Evaluation
+from mmrl.evaluations import ForwardOutputs
 from mmrl.keys import GroupKey
 from mmrl.reward_contracts import Checking, Holding, Mix, Reward, RewardBatch, Segmented
 from mmrl.views import View
@@ -31,7 +31,7 @@ __all__ = [  # what a plug-in raises, says of itself, and all that rewards are
 ]
 
 Scope = Literal["decision", "path", "group"]
-Draws = Literal["latents", "tokens", "turns"]
+SampleKind = Literal["latents", "tokens", "turns"]
 # media made anew for the samples [N] -> their scores [N], in a graph
 DifferentiableScore = Callable[[Outputs, Tensor], Tensor]
 
@@ -44,14 +44,14 @@ class Placement:
     dtype: torch.dtype  # of frozen weights and of autocast; trained weights are float32
     # Where weights are sharded, a network call is one of all processes: this gives the largest of the counts that they
     # ask with, and those with fewer calls to make fill up with idle ones. None: every process calls as it likes.
-    most: Callable[[int], int] | None = None
+    maximum: Callable[[int], int] | None = None
 
 
 class Modality(Protocol):
     """A policy: a modality adapter bound to a model. Construction checks settings; `prepare` loads weights."""
 
-    evaluates: ClassVar[frozenset[str]]  # kinds of evaluation, of "decisions", "denoising", "outputs"
-    draws: ClassVar[Draws]  # what its samples are made of
+    forward_kinds: ClassVar[frozenset[str]]  # kinds of forward outputs, of "decisions", "denoising", "outputs"
+    sample_kind: ClassVar[SampleKind]  # what its samples are made of
     makes: ClassVar[frozenset[str]]  # fields of `Outputs` that its rollouts hold: what rewards may need
     num_calls: int  # network evaluations so far, in batch elements
 
@@ -64,15 +64,16 @@ class Modality(Protocol):
         """Draws one group per prompt by its plan, without a graph, with the weights now in place."""
         ...
 
-    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """A rollout of supplied outputs, one per prompt, without decisions: SFT, offline pairs, replay."""
         ...
 
-    def evaluate(self, rollout: Rollout, view: View) -> Evaluation:
-        """What the weights now in place say of the view; with autograd unless it is switched off around."""
+    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+        """The forward outputs of the view under the weights now in place; with autograd unless it is switched off
+        around."""
         ...
 
-    def recorded(self, rollout: Rollout, view: View) -> Evaluation:
+    def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """The same of the weights that drew the rollout, from its trace, without a network call."""
         ...
 
@@ -154,19 +155,20 @@ class Cutting(Protocol):
 class Shardable(Protocol):
     """Modalities whose weights can be sharded have this too.
 
-    Each network call is then made by all processes, in the same order. `rollout`, `recompute` and `evaluate` ask
-    `Placement.most` how many calls there are, and make up for missing ones; `evaluate` makes the calls of `idle`.
+    Each network call is then made by all processes, in the same order. `rollout`, `recompute` and `forward` ask
+    `Placement.maximum` how many calls there are, and make up for missing ones; `forward` makes the calls of
+    `dummy_forward`.
     """
 
     def networks(self) -> Sequence[nn.Module]:
         """The parts of `modules()` that are called, each a tree of its own."""
         ...
 
-    def idle(self) -> Tensor:
-        """Takes part in one `evaluate` of others; returns 0, with a graph to all trained weights."""
+    def dummy_forward(self) -> Tensor:
+        """Takes part in one `forward` of others; returns 0, with a graph to all trained weights."""
         ...
 
-    def idle_rollout(self, plan: Any) -> None:
+    def dummy_rollout(self, plan: Any) -> None:
         """Takes part in one `rollout` of others by plans like this one."""
         ...
 
@@ -175,14 +177,15 @@ class Shardable(Protocol):
 class Differentiable(Protocol):
     """Modalities that evaluate outputs have this too: gradients of rewards reach their samples, and what was drawn.
 
-    `keeps_trajectories` is set by the core where a loss needs such gradients: rollouts then keep what they start from.
+    `records_trajectories` is set by the core where a loss needs such gradients: rollouts then keep what they start
+    from.
     """
 
-    keeps_trajectories: bool
+    records_trajectories: bool
 
     def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
         """The rollout with the gradient of the scores of the samples `rows` with respect to what each of their
-        decisions drew, by the weights now in place, `size` network calls at a time; `evaluate` then tells it."""
+        decisions drew, by the weights now in place, `size` network calls at a time; `forward` then gives it."""
         ...
 
 
@@ -192,7 +195,8 @@ class Sampler(Protocol):
     One that chooses among samples on their way has the reward it chooses by as `reward`, and `prepare` as rewards have.
     """
 
-    draws: ClassVar[Draws | Literal["given"]]  # what it plans for; given: nothing is drawn, the data brings all
+    # what it plans for; given: nothing is drawn, the data brings all
+    sample_kind: ClassVar[SampleKind | Literal["given"]]
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
 
@@ -291,19 +295,19 @@ class BestChecking(Protocol):
 class Selective(Protocol):
     """Advantages that leave samples or decisions out of the update altogether have this too."""
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] or [B, K] bool: what is learned from. The rest counts nowhere, and no network call is made for it."""
         ...
 
 
 @dataclass(frozen=True)
-class Evaluations:
-    """One view under the weights that the loss asked for."""
+class OutputsByWeights:
+    """The forward outputs of one view, under each of the weights that the loss asked for."""
 
-    trained: Any  # Evaluation with a graph
-    old: Any = None  # Evaluation without
-    reference: Any = None  # Evaluation without
-    averaged: Any = None  # Evaluation without
+    trained: Any  # ForwardOutputs with a graph
+    old: Any = None  # ForwardOutputs without
+    reference: Any = None  # ForwardOutputs without
+    averaged: Any = None  # ForwardOutputs without
     score: DifferentiableScore | None = None  # for losses on outputs
 
 
@@ -326,15 +330,16 @@ class LossTerms:
 class Loss(Protocol):
     """A loss in two stages, so that work can be cut into micro-batches whatever its scope.
 
-    `measure` turns evaluations into a few small tensors [B, K] (the network is behind them); the call is a formula on
-    these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all
+    `measure` turns forward outputs into a few small tensors [B, K] (the network is behind them); the call is a formula
+    on these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all
     micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each
     micro-batch with that gradient.
 
-    One that reads more of decisions than their log-probs names it in `reads: frozenset[str]` (see `evaluations.TOLD`).
-    One that compares the samples of a group names the smallest it can learn from in `min_group_size`, as advantages do.
-    `requires_behaviour`: whether its old log-probs must be those of whoever made the samples, since it corrects by the
-    ratio to them; False where old are only what the policy is held near. Without it, all that need old do.
+    One that reads more of decisions than their log-probs names it in `requires: frozenset[str]` (see
+    `evaluations.PROVIDED`). One that compares the samples of a group names the smallest it can learn from in
+    `min_group_size`, as advantages do. `requires_behaviour`: whether its old log-probs must be those of whoever made
+    the samples, since it corrects by the ratio to them; False where old are only what the policy is held near. Without
+    it, all that need old do.
     """
 
     @property
@@ -363,7 +368,7 @@ class Loss(Protocol):
         """[B, K] what each term counts, and the denominator (see `numerics.normalised_weights`)."""
         ...
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """Small tensors [B, K] (or [B, 1]), 0 outside the view; the first is differentiable, others may be facts."""
         ...
 

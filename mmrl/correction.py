@@ -13,8 +13,8 @@ from mmrl.answer_trees import AnswerTree
 from mmrl.config import CorrectionSettings
 from mmrl.contracts import ConfigError, LossBatch, Modality
 from mmrl.data import Rollout, WeightsName, count_calls
-from mmrl.engine import Engine
-from mmrl.given import GivenPlan
+from mmrl.engine import Processes
+from mmrl.given import OfflinePlan
 from mmrl.numerics import kl_estimate
 from mmrl.views import DecisionView
 
@@ -24,18 +24,18 @@ _COLUMNS = ("count", "difference", "kl_k1", "kl_k3", "units", "truncated", "mask
 _LARGEST = 300.0  # of a log-ratio in the metrics: its square is still a number in float64
 
 
-def is_drawn_elsewhere(policy: Modality) -> bool:
+def is_sampled_elsewhere(policy: Modality) -> bool:
     """Whether another engine draws the policy's samples; the same on all processes."""
     return getattr(policy, "engine", None) is not None
 
 
-def refuse_undrawn(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
+def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
     """Raises ConfigError for trees of answers that another engine would draw, or processes that share the weights, and
     for answers of the data, where another engine is there to draw them."""
-    if isinstance(plan, GivenPlan) and is_drawn_elsewhere(policy):
+    if isinstance(plan, OfflinePlan) and is_sampled_elsewhere(policy):
         raise ConfigError(f"modality.engine draws answers, and {where} takes those of the data; leave the engine out")
-    if isinstance(plan, AnswerTree) and (is_drawn_elsewhere(policy) or is_sharded):
-        other = "modality.engine draws" if is_drawn_elsewhere(policy) else "processes that share the weights draw"
+    if isinstance(plan, AnswerTree) and (is_sampled_elsewhere(policy) or is_sharded):
+        other = "modality.engine draws" if is_sampled_elsewhere(policy) else "processes that share the weights draw"
         raise ConfigError(f"{where} is a tree of answers, and {other} none; use sampler 'autoregressive'")
 
 
@@ -109,21 +109,21 @@ def correct(
     rollout: Rollout | None,
     batch: LossBatch | None,
     settings: CorrectionSettings,
-    engine: Engine,
+    processes: Processes,
     *,
-    drawn_by: WeightsName,
+    sampled_by: WeightsName,
     micro_batch: int,
 ) -> tuple[Rollout | None, LossBatch | None, dict[str, float]]:
     """A rollout of another engine made fit to learn from; every process must call it.
 
-    Returns the rollout with log-probs recomputed by the weights `drawn_by`, the batch with advantages [B, K] times the
-    corrected importance weights, and the metrics of the mismatch.
+    Returns the rollout with log-probs recomputed by the weights `sampled_by`, the batch with advantages [B, K] times
+    the corrected importance weights, and the metrics of the mismatch.
     """
     sums, largest = torch.zeros(len(_COLUMNS), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     if rollout is not None and batch is not None:
         view = DecisionView(torch.arange(count_calls(rollout.blocks[0])))
         theirs = policy.recorded(rollout, view)
-        with policy.weights(drawn_by):
+        with policy.weights(sampled_by):
             rollout = policy.recompute(rollout, micro_batch)
         log_ratio = policy.recorded(rollout, view).log_ratio(theirs)  # type: ignore[union-attr, arg-type]
         is_decision = (view.weight(rollout).to(log_ratio.device) > 0) & (batch.weight > 0)  # [B, K]
@@ -131,6 +131,6 @@ def correct(
         weight = importance(log_ratio, is_decision, settings.level)
         factor = corrected(weight, settings.kind, settings.cap, settings.floor)
         batch = replace(batch, advantages=batch.advantages * factor)
-    gathered = engine.gather([(sums, largest)])
+    gathered = processes.gather([(sums, largest)])
     total = torch.stack([sums for sums, _ in gathered]).sum(0)
     return rollout, batch, mismatch_metrics(total, torch.stack([most for _, most in gathered]).max())

@@ -2,7 +2,7 @@
 
 from mmrl.config import RunConfig
 from mmrl.contracts import Loss, Modality
-from mmrl.correction import is_drawn_elsewhere
+from mmrl.correction import is_sampled_elsewhere
 from mmrl.gradients import carries_back
 from mmrl.plans import GroupPlan, Plan
 
@@ -13,20 +13,22 @@ def calls_per_pass(loss: Loss, plan: GroupPlan, group_size: int) -> float:
     A loss that does not learn from decisions says what a sample costs: `calls_per_sample`, or `draws`.
     """
     if loss.kind == "decisions":
-        return plan.num_update_calls * plan.evaluations_per_call
+        return plan.num_update_calls * plan.forwards_per_call
     per_sample: float = getattr(loss, "calls_per_sample", getattr(loss, "draws", 1))
     return per_sample * group_size * calls_behind(loss, plan)
 
 
 def calls_behind(loss: Loss, plan: GroupPlan) -> int:
     """Network evaluations behind each call of a view: guidance counts where the sampler's own steps are made again."""
-    return 1 if loss.kind == "denoising" else plan.evaluations_per_call
+    return 1 if loss.kind == "denoising" else plan.forwards_per_call
 
 
 def may_share(loss: Loss, plan: GroupPlan) -> bool:
     """Whether samples drawn again may meet in states that are evaluated once, so that planned calls are a bound."""
     return (
-        loss.kind == "outputs" and isinstance(plan, Plan) and plan.num_rollout_calls < plan.num_samples * plan.num_ticks
+        loss.kind == "outputs"
+        and isinstance(plan, Plan)
+        and plan.num_rollout_calls < plan.num_samples * plan.num_tree_steps
     )
 
 
@@ -48,7 +50,7 @@ def gradient_calls(loss: Loss, plan: GroupPlan) -> int:
     return total
 
 
-def num_evaluations(loss: Loss) -> int:
+def num_forwards(loss: Loss) -> int:
     """Under how many weights a view is evaluated by the network: the trained ones, and others that are not recorded."""
     return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
 
@@ -61,7 +63,7 @@ def num_looks(loss: Loss, num_calls: float, micro_batch: int) -> int:
 
 def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
     """Whether each rollout is evaluated once more before its first optimizer step."""
-    if is_drawn_elsewhere(policy):
+    if is_sampled_elsewhere(policy):
         return True
     updates = config.updates
     is_asked = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
@@ -70,5 +72,5 @@ def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
 
 def num_passes(config: RunConfig, loss: Loss, policy: Modality, in_a_step: float) -> int:
     """Passes over a rollout in an iteration, whose views have `in_a_step` calls on each process."""
-    evaluations = num_evaluations(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
+    evaluations = num_forwards(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
     return evaluations * config.updates.epochs + is_recomputed(config, loss, policy)

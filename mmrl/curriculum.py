@@ -46,8 +46,8 @@ class Curriculum:
         """Takes in the scores of an iteration; draws without a valid sample are as if they had not been."""
         total = scores.total.double()
         size = group_standardised(total, scores.group, scores.valid, unbiased=False, epsilon=EPSILON).abs()
-        for draw in scores.draw.unique().tolist():
-            members = (scores.draw == draw) & scores.valid
+        for draw in scores.prompt_index.unique().tolist():
+            members = (scores.prompt_index == draw) & scores.valid
             if draw in self._sources and members.any():
                 source = self._sources[draw]
                 self.counts[source] += 1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.decisions import DecisionBlock, Paths, after, cat_shifted, count_calls
 from mmrl.dense import join_dense
-from mmrl.keys import GroupKey, draw_of, subgroup
+from mmrl.keys import GroupKey, prompt_index_of, subgroup
 from mmrl.media import Clip, Picture
 from mmrl.outputs import Outcome, Outputs
 
@@ -19,7 +19,7 @@ __all__ = [
     "Outputs",
     "Paths",
     "count_calls",
-    "draw_of",
+    "prompt_index_of",
     "subgroup",
 ]  # which most look for here
 
@@ -107,21 +107,21 @@ class Rollout:
         return len(self.group)
 
     @property
-    def draw(self) -> Tensor:
+    def prompt_index(self) -> Tensor:
         """[B] int64: the draw number of each sample's key; mostly its group."""
-        return draw_of(self.group)
+        return prompt_index_of(self.group)
 
-    def watched(self) -> dict[str, Tensor]:
+    def statistics(self) -> dict[str, Tensor]:
         """What a run logs the mean of, beside what rewards say: a number per sample or episode, controls left out."""
         counted = ~self.is_control
-        watched = {name: values[counted.to(values.device)] for name, values in self.outputs.watched().items()}
+        statistics = {name: values[counted.to(values.device)] for name, values in self.outputs.statistics().items()}
         if self.outputs.outcomes is not None:
             outcomes = self.outputs.outcomes
             ends = [row for row in counted.nonzero()[:, 0].tolist() if outcomes[row] is not None]
-            watched["episodes/turns"] = (self.turn[ends] + 1).double()
+            statistics["episodes/turns"] = (self.turn[ends] + 1).double()
             for name in get_args(Outcome):
-                watched[f"episodes/{name}"] = torch.tensor([outcomes[row] == name for row in ends]).double()
-        return watched
+                statistics[f"episodes/{name}"] = torch.tensor([outcomes[row] == name for row in ends]).double()
+        return statistics
 
     @classmethod
     def join(cls, parts: "Sequence[Rollout]") -> "Rollout":
@@ -169,9 +169,9 @@ class Scores:
         _fill_index(self)
 
     @property
-    def draw(self) -> Tensor:
+    def prompt_index(self) -> Tensor:
         """[B] int64: the draw that each sample belongs to; mostly its group."""
-        return draw_of(self.group)
+        return prompt_index_of(self.group)
 
     @property
     def share(self) -> Tensor:

@@ -20,10 +20,10 @@ from mmrl.config import DatasetSettings
 from mmrl.data import Prompt
 from mmrl.demands import Demands
 from mmrl.errors import ConfigError, shortened
-from mmrl.given import GIVEN
+from mmrl.given import OFFLINE
 from mmrl.keys import generator
 from mmrl.media import StoredPicture
-from mmrl.reading import told_rows
+from mmrl.reading import rows_with_progress
 from mmrl.spelling import did_you_mean, nearest
 from mmrl.video import FrameSampling
 
@@ -52,7 +52,7 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
     layout = _layout.find(settings.layout)
     _check_columns(settings, layout)
     reader = _Reader(settings, layout, needed or Demands())
-    rows = told_rows(_chosen(settings), ", ".join(_paths(settings)))
+    rows = rows_with_progress(_chosen(settings), ", ".join(_paths(settings)))
     prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
     reader.report(len(prompts))
     if not prompts:
@@ -195,7 +195,7 @@ class _Reader:
 
 def _decode(prompt: Prompt) -> None:
     try:
-        given = [one for one in prompt.target.get(GIVEN, ()) if isinstance(one, StoredPicture)]
+        given = [one for one in prompt.target.get(OFFLINE, ()) if isinstance(one, StoredPicture)]
         for picture in (*prompt.media, *given):
             picture.load()
         for clip in prompt.clips:

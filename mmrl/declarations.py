@@ -20,7 +20,7 @@ from mmrl.checked import Checked
 from mmrl.errors import ConfigError
 from mmrl.spelling import near
 
-# What a loss may read of decisions beside their log-probs, see `evaluations.TOLD`.
+# What a loss may read of decisions beside their log-probs, see `evaluations.PROVIDED`.
 DecisionQuantity = Literal["choice", "entropy", "exact_kl", "gradient", "noise", "step", "velocity"]
 
 

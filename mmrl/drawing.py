@@ -84,7 +84,7 @@ def answer_marks(text: str, canvas: Canvas | None) -> Marks:
     return Marks(boxes=(canvas.box_to_original(place),))
 
 
-def draw(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
+def render(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
     """A copy of `image` with both kinds of marks, and a legend below where there is any.
 
     A small image grows by a whole factor, so that its pixels stay sharp; a large one shrinks to `LARGEST` pixels.
@@ -102,7 +102,7 @@ def marked(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
     scale = drawn.width / image.width, drawn.height / image.height
     pen = ImageDraw.Draw(drawn), max(3, round(max(drawn.size) / 170))
     for marks, style in ((true, TRUE), (predicted, PREDICTED)):
-        _draw_marks(pen, _scaled(marks, scale, drawn.size), style)
+        _render_marks(pen, _scaled(marks, scale, drawn.size), style)
     return drawn
 
 
@@ -129,17 +129,17 @@ def _scaled(marks: Marks, scale: tuple[float, float], size: tuple[int, int]) -> 
     )
 
 
-def _draw_marks(pen: Pen, marks: Marks, style: Style) -> None:
+def _render_marks(pen: Pen, marks: Marks, style: Style) -> None:
     for box in marks.boxes:
-        _draw_box(pen, box, style)
+        _render_box(pen, box, style)
     for start, end in marks.paths:
-        _draw_lines(pen, _dashes(start, end, 4 * pen[1]), style)
-        _draw_point(pen, end, style, 0.5)
+        _render_lines(pen, _dashes(start, end, 4 * pen[1]), style)
+        _render_point(pen, end, style, 0.5)
     for point in marks.points:
-        _draw_point(pen, point, style)
+        _render_point(pen, point, style)
 
 
-def _draw_box(pen: Pen, box: Box, style: Style) -> None:
+def _render_box(pen: Pen, box: Box, style: Style) -> None:
     """Around the box, not on it: what it holds stays visible."""
     away = pen[1] / 2
     left, right = min(box[0], box[2]) - away, max(box[0], box[2]) + away
@@ -147,15 +147,17 @@ def _draw_box(pen: Pen, box: Box, style: Style) -> None:
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     sides = list(zip(corners, [*corners[1:], corners[0]], strict=True))
     dash = 4 * pen[1]
-    _draw_lines(pen, [part for side in sides for part in (_dashes(*side, dash) if style.is_dashed else [side])], style)
+    _render_lines(
+        pen, [part for side in sides for part in (_dashes(*side, dash) if style.is_dashed else [side])], style
+    )
 
 
-def _draw_point(pen: Pen, at: Point, style: Style, size: float = 1.0) -> None:
+def _render_point(pen: Pen, at: Point, style: Style, size: float = 1.0) -> None:
     (x, y), (canvas, width) = at, pen
     reach = 3.5 * width * size
     if style.is_dashed:
         arms = [((x - reach, y - reach), (x + reach, y + reach)), ((x - reach, y + reach), (x + reach, y - reach))]
-        _draw_lines(pen, arms, style)
+        _render_lines(pen, arms, style)
         return
     ring = (x - reach, y - reach, x + reach, y + reach)
     rim = (ring[0] - 1, ring[1] - 1, ring[2] + 1, ring[3] + 1)
@@ -163,7 +165,7 @@ def _draw_point(pen: Pen, at: Point, style: Style, size: float = 1.0) -> None:
     canvas.ellipse(ring, outline=style.colour, width=width)
 
 
-def _draw_lines(pen: Pen, lines: Sequence[tuple[Point, Point]], style: Style) -> None:
+def _render_lines(pen: Pen, lines: Sequence[tuple[Point, Point]], style: Style) -> None:
     """With a light rim, so that they are seen on any ground."""
     canvas, width = pen
     for colour, thickness in ((PAPER, width + 2), (style.colour, width)):
@@ -214,9 +216,9 @@ def _with_legend(drawn: Image.Image, *entries: tuple[Marks, Style, str]) -> Imag
     left, middle = gap // 2, drawn.height + height / 2
     for (marks, style, text), length in zip(shown, lengths, strict=True):
         if marks.boxes:
-            _draw_box(pen, (left, middle - 0.3 * size, left + swatch, middle + 0.3 * size), style)
+            _render_box(pen, (left, middle - 0.3 * size, left + swatch, middle + 0.3 * size), style)
         elif marks:
-            _draw_point(pen, (left + swatch / 2, middle), style, 0.5 * size / 3.5 / pen[1])
+            _render_point(pen, (left + swatch / 2, middle), style, 0.5 * size / 3.5 / pen[1])
         pen[0].text((left + length, middle), text, fill=INK, font=font, anchor="rm")
         left += length + gap
     return whole

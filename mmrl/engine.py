@@ -17,16 +17,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class _Abandoned(Exception):
-    """Another process failed in a block that this one is in too; `together` finds out how."""
+    """Another process failed in a block that this one is in too; `lockstep` finds out how."""
 
 
-class Engine:
+class Processes:
     """One process of a run: its share of the groups, and the sums over all processes.
 
     Replicated weights have no wrapper around the model: gradients are summed once per optimizer step, after the last
     micro-batch, already divided by the global denominator, so a process without work just adds zeros. Sharded weights
     (FSDP2) are gathered layer by layer in every network call and gradients are summed in every backward pass, so all
-    processes make equally many of both: `most` says how many.
+    processes make equally many of both: `maximum` says how many.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class Engine:
         # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
         self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.is_sharded = sharding == "full" and self.num_processes > 1
-        self.placement = Placement(self._accelerator.device, DTYPES[precision], self.most if self.is_sharded else None)
+        self.placement = Placement(
+            self._accelerator.device, DTYPES[precision], self.maximum if self.is_sharded else None
+        )
         # float16 gradients underflow without a scale; the other dtypes have the range of float32
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
 
@@ -80,7 +82,7 @@ class Engine:
             reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
         return reduced.to(values.device)  # type: ignore[no-any-return]
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         """The largest `count` of all processes where weights are sharded; else the own one."""
         if not self.is_sharded:
             return count
@@ -125,12 +127,12 @@ class Engine:
             self._accelerator.wait_for_everyone()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def lockstep(self) -> Iterator[None]:
         """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
 
-        It waits for all processes; the block itself must not, but for calls of `most` and the network calls that follow
-        each, and may not fail between these two. Raises what the block did; on the other processes ConfigError or
-        RunError.
+        It waits for all processes; the block itself must not, but for calls of `maximum` and the network calls that
+        follow each, and may not fail between these two. Raises what the block did; on the other processes ConfigError
+        or RunError.
         """
         own: Exception | None = None
         is_abandoned = False
@@ -140,10 +142,11 @@ class Engine:
             is_abandoned = True
         except Exception as error:  # whatever it is: the others would wait for a process that just ends
             own = error
-        # a process that fails stops asking `most`, so it answers there: the others are in their next question, or here
+        # a process that fails stops asking `maximum`, so it answers there: the others are in their next question, or
+        # here
         if self.is_sharded and not is_abandoned and not any(self._largest(0, int(own is not None))):
             return
-        first = next((error for error in self.gather([_told(own)]) if error is not None), None)
+        first = next((error for error in self.gather([_portable(own)]) if error is not None), None)
         if first is not None:
             raise own or first
 
@@ -209,7 +212,7 @@ def _others() -> Iterator[None]:
         raise RunError(f"another process of this run is gone: {said} ({why})") from error
 
 
-def _told(error: Exception | None) -> ConfigError | RunError | None:
+def _portable(error: Exception | None) -> ConfigError | RunError | None:
     """An error as the other processes hear of it: ours as they are, others, which need not pickle, in words."""
     if error is None or isinstance(error, ConfigError | RunError):
         return error

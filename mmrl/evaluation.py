@@ -21,7 +21,7 @@ from mmrl.contracts import Modality, RunError, Sampler
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.durable import replace_file
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.episodes import num_failed
 from mmrl.errors import HangError, raised
 from mmrl.filmstrip import filmstrip
@@ -30,7 +30,7 @@ from mmrl.keys import GroupKey, generator
 from mmrl.media import Picture
 from mmrl.score_metrics import mean_and_std
 from mmrl.scoring import Judgement, Scorer
-from mmrl.sharding import idle_rollout
+from mmrl.sharding import dummy_rollout
 
 Counting = Callable[[str, int], Counter]
 
@@ -40,9 +40,9 @@ def uncounted(what: str, total: int) -> Counter:
     return Counter(what, total, None)
 
 
-def drawn_share(policy: Modality, plans: Sequence[GroupPlan], before: int) -> float:
+def sampled_share(policy: Modality, plans: Sequence[GroupPlan], before: int) -> float:
     """How many prompts' samples a rollout that has begun has drawn, by its network calls since `before`."""
-    planned = max(1, sum(plan.num_rollout_calls * plan.evaluations_per_call for plan in plans))
+    planned = max(1, sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans))
     return float(len(plans) * min(1.0, (policy.num_calls - before) / planned))
 
 
@@ -83,7 +83,7 @@ class Evaluator:
     policy: Modality
     sampler: Sampler
     scorer: Scorer
-    engine: Engine
+    processes: Processes
     prompts: tuple[Prompt, ...]
     weights: WeightsName
     samples_per_prompt: int
@@ -98,36 +98,36 @@ class Evaluator:
         `is_stopping` is asked before each chunk, on all processes alike. Raises EvaluationStopped where it says so.
         `counting`: who shows how many of the prompts of this process are done.
         """
-        mine = self.engine.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
-        with counting("evaluation", len(mine)) as counter:
-            judgements, samples = self._judged_chunks(mine, is_stopping, counter)
-        everyone = Judgement.join(self.engine.gather(judgements))
+        local = self.processes.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
+        with counting("evaluation", len(local)) as counter:
+            judgements, samples = self._judged_chunks(local, is_stopping, counter)
+        everyone = Judgement.join(self.processes.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
         if not everyone.scores.valid.any():
             first = next((message for message in everyone.first_failures if message), "none of them says why")
             words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
             raise RunError(words) from raised(first)
-        samples = sorted(self.engine.gather(samples), key=lambda sample: sample.seed)
+        samples = sorted(self.processes.gather(samples), key=lambda sample: sample.seed)
         return _result(everyone.scores, samples)
 
     def _judged_chunks(
-        self, mine: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
+        self, local: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
     ) -> tuple[list[Judgement], list[SavedSample]]:
         """What the rewards say of this process's prompts, chunk by chunk, and some samples to look at."""
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
-        most = -(-len(self.prompts) // self.engine.num_processes)  # prompts of one process
+        most = -(-len(self.prompts) // self.processes.num_processes)  # prompts of one process
         for start in range(0, most, self.chunk):
             if is_stopping():
                 raise EvaluationStopped
-            with self.policy.weights(self.weights), self.engine.together():
-                if start >= len(mine):
-                    if self.engine.is_sharded:
-                        idle_rollout(self.policy, self.sampler, self.samples_per_prompt)
+            with self.policy.weights(self.weights), self.processes.lockstep():
+                if start >= len(local):
+                    if self.processes.is_sharded:
+                        dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
                     continue
-                keys, prompts = zip(*mine[start : start + self.chunk], strict=True)
+                keys, prompts = zip(*local[start : start + self.chunk], strict=True)
                 plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
-                counter.begin(partial(drawn_share, self.policy, plans, self.policy.num_calls))
+                counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
@@ -169,9 +169,9 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
     prompt = rollout.prompts[number]
     return SavedSample(
         prompt=prompt.text,
-        seed=rollout.keys[number].draw,
+        seed=rollout.keys[number].prompt_index,
         scores=scores,
-        image=_drawn(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
+        image=_picture(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         media=prompt.media,
@@ -204,7 +204,7 @@ def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> Save
     )
 
 
-def _drawn(outputs: Outputs, row: int) -> Image.Image:
+def _picture(outputs: Outputs, row: int) -> Image.Image:
     assert outputs.images is not None
     pixels = (outputs.images[row].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
     return Image.fromarray(pixels.numpy())
@@ -223,7 +223,7 @@ def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
         predicted = drawing.answer_marks(outputs.texts[row], outputs.canvases[row])
     else:
         predicted = drawing.Marks()
-    return drawing.draw(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
+    return drawing.render(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
 
 
 def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:

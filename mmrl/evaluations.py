@@ -22,12 +22,12 @@ from mmrl.numerics import (
 
 
 class Decisions(Protocol):
-    """An evaluation of a DecisionView; every answer is [B, K], exactly 0 where the view has no entry.
+    """Forward outputs of a DecisionView; every answer is [B, K], exactly 0 where the view has no entry.
 
-    `tells` names what it knows beside log-probs, see `TOLD`.
+    `provides` names what it knows beside log-probs, see `PROVIDED`.
     """
 
-    tells: ClassVar[frozenset[str]]
+    provides: ClassVar[frozenset[str]]
 
     def log_prob(self) -> Tensor: ...
     def log_ratio(self, old: Self) -> Tensor: ...
@@ -42,7 +42,7 @@ class TokenDecisions:
     values: Tensor  # [B, K] float32; 0 where absent
     entropy: Tensor | None = None  # [B, K]
 
-    tells: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    provides: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
     def log_prob(self) -> Tensor:
         return self.values
@@ -75,7 +75,7 @@ class GaussianDecisions:
     step: Tensor | None = None  # [B, K] sigma - sigma_next of each entry's step; 0 where the view has no entry
     gradient: Tensor | None = None  # [E, ...] of the scores by `sample`, where a loss reads it
 
-    tells: ClassVar[frozenset[str]] = frozenset({"exact_kl", "choice", "noise", "velocity", "step", "gradient"})
+    provides: ClassVar[frozenset[str]] = frozenset({"exact_kl", "choice", "noise", "velocity", "step", "gradient"})
 
     def log_prob(self) -> Tensor:
         return self._spread(gaussian_log_prob(self.sample.float(), self._at_edges(self.mean), self._edge_std()))
@@ -180,13 +180,13 @@ class RenderedOutputs:
         return per_entry.new_zeros(self.shape).index_put(rows, per_entry)
 
 
-Evaluation = TokenDecisions | GaussianDecisions | Denoising | RenderedOutputs
+ForwardOutputs = TokenDecisions | GaussianDecisions | Denoising | RenderedOutputs
 
 # What a loss may read of decisions beside log-probs, by what the samples are made of: `exact_kl` (`kl`), `choice`
 # (`choice_log_ratio`), `noise` (`shift_along_noise`), `velocity` (`velocity_gap`), `step` and `entropy` (the fields),
 # `gradient` (`control_gap`; the core has it carried back from differentiable rewards).
-TOLD: Mapping[str, frozenset[str]] = {
-    "latents": GaussianDecisions.tells,
-    "tokens": TokenDecisions.tells,
-    "turns": TokenDecisions.tells,
+PROVIDED: Mapping[str, frozenset[str]] = {
+    "latents": GaussianDecisions.provides,
+    "tokens": TokenDecisions.provides,
+    "turns": TokenDecisions.provides,
 }

@@ -50,8 +50,8 @@ def _summary(config: RunConfig, folder: Path) -> dict[str, Any] | None:
     except ConfigError:
         return None
     is_same = all(getattr(before, key) == getattr(config, key) for key in FOR_MODELS)
-    is_told = isinstance(summary, dict) and summary.get("is_complete") is True
-    if not (is_whole and is_same and is_told):
+    is_recorded = isinstance(summary, dict) and summary.get("is_complete") is True
+    if not (is_whole and is_same and is_recorded):
         return None
     return summary if summary.get("iterations") == progress.iteration else None
 

@@ -7,13 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Draws, Loss, Modality, Sampler
+from mmrl.contracts import ConfigError, Loss, Modality, SampleKind, Sampler
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.keys import GroupKey
 from mmrl.media import Picture, as_tensor
 from mmrl.plans import GroupPlan
 
-GIVEN, SCORES = "given", "given_scores"  # of a prompt's target: the outputs that it brings, and how good each is
+OFFLINE, SCORES = "given", "given_scores"  # of a prompt's target: the outputs that it brings, and how good each is
 TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # and, of answers, how each was drawn: together, or neither
 
 
@@ -21,7 +21,7 @@ TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # and, of answers, how
 class Recording(Protocol):
     """Policies of answers, which may be supplied as the tokens that they were drawn as, have this too."""
 
-    def given_tokens(
+    def offline_tokens(
         self,
         prompts: Sequence[Prompt],
         tokens: Sequence[Sequence[int]],
@@ -37,23 +37,24 @@ class Recording(Protocol):
 
 
 @dataclass(frozen=True)
-class GivenPlan:
-    """A group of the `num_given` best outputs that its prompt brings, and of members that are drawn by another plan."""
+class OfflinePlan:
+    """A group of the `num_offline` best outputs that its prompt brings, and of members that are drawn by another
+    plan."""
 
-    num_given: int
+    num_offline: int
     are_decisions: bool  # answers are; images have no steps that led to them
-    drawn: Any = None  # a GroupPlan; None: nothing is drawn
+    online: Any = None  # a GroupPlan; None: nothing is drawn
 
     def __post_init__(self) -> None:
-        if self.num_given < 1:
-            raise ValueError(f"a plan of given outputs needs at least one of them, got {self.num_given}")
+        if self.num_offline < 1:
+            raise ValueError(f"a plan of given outputs needs at least one of them, got {self.num_offline}")
 
-    def _of_drawn(self, name: str, otherwise: Any = 0) -> Any:
-        return otherwise if self.drawn is None else getattr(self.drawn, name)
+    def _of_online(self, name: str, otherwise: Any = 0) -> Any:
+        return otherwise if self.online is None else getattr(self.online, name)
 
     @property
     def num_samples(self) -> int:
-        return self.num_given + int(self._of_drawn("num_samples"))
+        return self.num_offline + int(self._of_online("num_samples"))
 
     @property
     def num_controls(self) -> int:
@@ -66,32 +67,32 @@ class GivenPlan:
     @property
     def num_rollout_calls(self) -> int:
         """What is given takes no call."""
-        return int(self._of_drawn("num_rollout_calls"))
+        return int(self._of_online("num_rollout_calls"))
 
     @property
     def num_update_calls(self) -> int:
-        return self.num_given * self.are_decisions + int(self._of_drawn("num_update_calls"))
+        return self.num_offline * self.are_decisions + int(self._of_online("num_update_calls"))
 
     @property
-    def evaluations_per_call(self) -> int:
-        return int(self._of_drawn("evaluations_per_call", 1))
+    def forwards_per_call(self) -> int:
+        return int(self._of_online("forwards_per_call", 1))
 
     @property
     def is_bound(self) -> bool:
-        return bool(self._of_drawn("is_bound", False))
+        return bool(self._of_online("is_bound", False))
 
     @property
     def shared_work(self) -> Mapping[str, int]:
-        shared: Mapping[str, int] = self._of_drawn("shared_work", {})
+        shared: Mapping[str, int] = self._of_online("shared_work", {})
         return shared
 
 
-def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> None:
+def check_offline(plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: SampleKind) -> None:
     """Raises ConfigError for a prompt that brings too few outputs for a plan of them, or of another kind.
 
     And where some of the prompts bring log-probs: what is learned would depend on which are taken together.
     """
-    if not isinstance(plan, GivenPlan):
+    if not isinstance(plan, OfflinePlan):
         return
     prompts = list(prompts)
     lacking = [prompt for prompt in prompts if LOG_PROBS not in prompt.target]
@@ -100,16 +101,16 @@ def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> Non
             f"prompts: {len(prompts) - len(lacking)} of {len(prompts)} bring log_probs with token_ids, and "
             f"{_called(lacking[0])} has none; all must, or none"
         )
-    if draws == "turns":
+    if sample_kind == "turns":
         raise ConfigError("outputs that the data brings are images or single answers, and the policy plays episodes")
-    kind, named = (Picture, "images") if draws == "latents" else (str, "texts")
+    kind, named = (Picture, "images") if sample_kind == "latents" else (str, "texts")
     for prompt in prompts:
-        given, scores = prompt.target.get(GIVEN, ()), prompt.target.get(SCORES, ())
+        given, scores = prompt.target.get(OFFLINE, ()), prompt.target.get(SCORES, ())
         where = f"prompts: {_called(prompt)}"
-        if len(given) < plan.num_given or len(scores) != len(given):
+        if len(given) < plan.num_offline or len(scores) != len(given):
             raise ConfigError(
                 f"{where} brings {len(given)} outputs with {len(scores)} scores, and the sampler takes "
-                f"{plan.num_given} of each prompt; the layouts given_images and given_answers read them"
+                f"{plan.num_offline} of each prompt; the layouts given_images and given_answers read them"
             )
         if wrong := [type(one).__name__ for one in given if not _is(one, kind)]:
             raise ConfigError(f"{where} brings outputs of type {wrong[0]}, and the policy makes {named}")
@@ -117,7 +118,7 @@ def check_given(plan: GroupPlan, prompts: Iterable[Prompt], draws: Draws) -> Non
 
 def brings_log_probs(sampler: Sampler, prompts: Iterable[Prompt]) -> bool:
     """Whether the data brings the log-probs of all that the sampler takes, under the policies that made it."""
-    return sampler.draws == "given" and all(LOG_PROBS in prompt.target for prompt in prompts)
+    return sampler.sample_kind == "given" and all(LOG_PROBS in prompt.target for prompt in prompts)
 
 
 def check_behaviour(loss: Loss, name: str, old: str, sampler: Sampler, prompts: Sequence[Prompt]) -> None:
@@ -147,8 +148,8 @@ def _called(prompt: Prompt) -> str:
 
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
     """Raises ConfigError for a loss that reads noise levels of a grid, where all outputs are given and none has one."""
-    is_drawn = not isinstance(plan, GivenPlan) or plan.drawn is not None
-    if not is_drawn and getattr(loss, "reads_levels", False) and not getattr(policy, "has_levels", False):
+    has_online = not isinstance(plan, OfflinePlan) or plan.online is not None
+    if not has_online and getattr(loss, "requires_levels", False) and not getattr(policy, "has_levels", False):
         raise ConfigError(
             "loss.sigmas is 'grid', but outputs that are given have no sampler with noise levels, and a flow has none "
             "of its own; set it to uniform, stratified or logit_normal"
@@ -167,41 +168,41 @@ def roll_out(
     Of a group that is given and drawn, the members that are drawn come first. Raises ConfigError for a prompt that
     brings too little.
     """
-    given = [plan for plan in plans if isinstance(plan, GivenPlan)]
+    given = [plan for plan in plans if isinstance(plan, OfflinePlan)]
     if not given:
         return policy.rollout(prompts, plans, keys)
     supplied = _supplied(policy, prompts, given, keys)
-    if given[0].drawn is None:
+    if given[0].online is None:
         return supplied
-    drawn = policy.rollout(prompts, [plan.drawn for plan in given], keys)
-    outputs = replace(drawn.outputs, given=torch.full((drawn.num_samples,), -1))
-    return Rollout.join([replace(drawn, outputs=outputs), supplied])
+    online = policy.rollout(prompts, [plan.online for plan in given], keys)
+    outputs = replace(online.outputs, given=torch.full((online.num_samples,), -1))
+    return Rollout.join([replace(online, outputs=outputs), supplied])
 
 
 def _supplied(
-    policy: Modality, prompts: Sequence[Prompt], plans: Sequence[GivenPlan], keys: Sequence[GroupKey]
+    policy: Modality, prompts: Sequence[Prompt], plans: Sequence[OfflinePlan], keys: Sequence[GroupKey]
 ) -> Rollout:
     asked: list[Prompt] = []
     of_group: list[GroupKey] = []
     numbers: list[int] = []
     for prompt, plan, key in zip(prompts, plans, keys, strict=True):
-        check_given(plan, [prompt], policy.draws)
+        check_offline(plan, [prompt], policy.sample_kind)
         scores = torch.tensor(prompt.target[SCORES], dtype=torch.float64)
-        best = scores.argsort(descending=True, stable=True)[: plan.num_given].tolist()
+        best = scores.argsort(descending=True, stable=True)[: plan.num_offline].tolist()
         asked, of_group, numbers = asked + [prompt] * len(best), of_group + [key] * len(best), numbers + best
-    chosen = [prompt.target[GIVEN][number] for prompt, number in zip(asked, numbers, strict=True)]
-    if policy.draws == "latents":
+    chosen = [prompt.target[OFFLINE][number] for prompt, number in zip(asked, numbers, strict=True)]
+    if policy.sample_kind == "latents":
         size = (policy.height, policy.width)  # type: ignore[attr-defined]  # all that make images have them
-        rollout = policy.given(asked, Outputs(images=torch.stack([fitted(one, size) for one in chosen])), of_group)
+        rollout = policy.offline(asked, Outputs(images=torch.stack([fitted(one, size) for one in chosen])), of_group)
     elif LOG_PROBS in asked[0].target:  # all have them, or none
         assert isinstance(policy, Recording), "policies of answers are"
         tokens, log_probs = (
             [prompt.target[name][number] for prompt, number in zip(asked, numbers, strict=True)]
             for name in (TOKENS, LOG_PROBS)
         )
-        rollout = policy.given_tokens(asked, tokens, log_probs, of_group)
+        rollout = policy.offline_tokens(asked, tokens, log_probs, of_group)
     else:
-        rollout = policy.given(asked, Outputs(texts=tuple(chosen)), of_group)
+        rollout = policy.offline(asked, Outputs(texts=tuple(chosen)), of_group)
     return replace(rollout, outputs=replace(rollout.outputs, given=torch.tensor(numbers)))
 
 
@@ -213,7 +214,7 @@ def restated(policy: Modality, prompt: Prompt) -> Prompt:
     if LOG_PROBS not in prompt.target:
         return prompt
     assert isinstance(policy, Recording), "policies of answers are"
-    tokens = tuple(policy.tokens_of(text) for text in prompt.target[GIVEN])
+    tokens = tuple(policy.tokens_of(text) for text in prompt.target[OFFLINE])
     first = prompt.target[LOG_PROBS][0][0]
     log_probs = tuple((first,) * len(ids) for ids in tokens)
     return replace(prompt, target={**prompt.target, TOKENS: tokens, LOG_PROBS: log_probs})

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 
 from mmrl.contracts import ConfigError, Differentiable, Loss, Modality, Reward
-from mmrl.given import GivenPlan
+from mmrl.given import OfflinePlan
 from mmrl.plans import GroupPlan, Plan
 
 
-def reads_gradients(loss: Loss) -> bool:
+def requires_gradients(loss: Loss) -> bool:
     """Whether it learns from gradients of rewards: by the weights of the policy, or by what was drawn."""
     return loss.kind == "outputs" or carries_back(loss)
 
 
 def carries_back(loss: Loss) -> bool:
     """Whether it reads the gradient of the scores by what each decision drew, see `contracts.Differentiable`."""
-    return "gradient" in getattr(loss, "reads", frozenset())
+    return "gradient" in getattr(loss, "requires", frozenset())
 
 
 def check_gradients(names: Mapping[str, str], loss: Loss, policy: Modality, rewards: Mapping[str, Reward]) -> None:
@@ -23,7 +23,7 @@ def check_gradients(names: Mapping[str, str], loss: Loss, policy: Modality, rewa
     Args:
         names: what the config calls the loss, the modality and the sharding. rewards: those that count.
     """
-    if not reads_gradients(loss):
+    if not requires_gradients(loss):
         return
     asked = f"loss {names['loss']!r} learns from gradients of rewards"
     if not isinstance(policy, Differentiable):
@@ -44,18 +44,19 @@ def check_gradients(names: Mapping[str, str], loss: Loss, policy: Modality, rewa
 
 def check_steps(name: str, loss: Loss, plan: GroupPlan) -> None:
     """Raises ConfigError where the loss looks back further than its samples go, or by other ways than they came."""
-    if isinstance(plan, GivenPlan) and reads_gradients(loss):
+    if isinstance(plan, OfflinePlan) and requires_gradients(loss):
         raise ConfigError(
             f"loss {name!r} learns from gradients through the sampler's steps, and none led to outputs that the data "
             "gives; take a sampler that draws all of a group"
         )
-    if isinstance(plan, Plan) and reads_gradients(loss) and not plan.is_plain:
+    if isinstance(plan, Plan) and requires_gradients(loss) and not plan.is_plain:
         raise ConfigError(
             f"loss {name!r} learns from gradients through the sampler's own steps, which lead through no solver and no "
             "choice, and beside no anchors; take solver euler, no tail, anchors 0, and a sampler that does not steer"
         )
     wanted = getattr(loss, "looks_back", 0)
-    if isinstance(plan, Plan) and wanted > plan.num_ticks:
+    if isinstance(plan, Plan) and wanted > plan.num_tree_steps:
         raise ConfigError(
-            f"loss {name!r} looks back {wanted} steps, but the sampler makes {plan.num_ticks}; raise sampler.num_steps"
+            f"loss {name!r} looks back {wanted} steps, but the sampler makes {plan.num_tree_steps}; "
+            "raise sampler.num_steps"
         )

@@ -6,7 +6,7 @@ from mmrl.answer_plans import AnswerPlan
 from mmrl.answer_trees import AnswerTree
 from mmrl.config import RunConfig
 from mmrl.contracts import ConfigError, Modality, Sampler, Selective
-from mmrl.correction import is_drawn_elsewhere
+from mmrl.correction import is_sampled_elsewhere
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.group_settings import GroupSettings
 from mmrl.pairs import Parts, example_plan
@@ -60,7 +60,7 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
 def _check_replay(config: RunConfig, parts: Parts) -> None:
     """Refuses samples that cannot be kept whole, and losses and advantages to which a sample alone means nothing."""
     loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
-    if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_drawn_elsewhere(parts.policy):
+    if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_sampled_elsewhere(parts.policy):
         raise ConfigError(
             f"replay keeps single answers that the policy itself drew, not those of modality "
             f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"
@@ -91,12 +91,12 @@ def further_plan(sampler: Sampler, policy: Modality) -> GroupPlan | None:
 def _is_of_singles(plan: GroupPlan, size: int) -> bool:
     """Whether the plan is that of `size` samples that have nothing in common but the prompt."""
     if isinstance(plan, Plan):
-        singles = plan.neighbours is None and not plan.forks and all(step.branch == 1 for step in plan.steps)
+        singles = plan.neighbors is None and not plan.forks and all(step.branch == 1 for step in plan.steps)
         return singles and plan.roots == size
     return type(plan) is AnswerPlan and not plan.num_controls and not plan.has_greedy
 
 
-def idle_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
+def missing_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
     """Why an advantage of trees has none before it; None where it has, or is another. `plan`: of a group's shape."""
     if _is_tree(plan) or not AdvantageDeclaration.of(parts.advantage).compares_branches:
         return None

@@ -30,7 +30,7 @@ class GroupPlan(Protocol):
         ...
 
     @property
-    def evaluations_per_call(self) -> int:
+    def forwards_per_call(self) -> int:
         """Network evaluations behind each call: 2 with classifier-free guidance."""
         ...
 

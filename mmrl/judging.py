@@ -162,7 +162,7 @@ def score(
     _check_texts("texts", texts or (), (str,))
     _check_pixels("images", images, ("B", 3, "H", "W"))
     _check_pixels("videos", videos, ("B", "F", 3, "H", "W"))
-    asked, outputs = _asked(prompts, targets), Outputs(images=images, videos=videos)
+    asked, outputs = _as_prompts(prompts, targets), Outputs(images=images, videos=videos)
     if texts is not None:
         outputs = answered(asked, texts, coordinates=coordinates, outputs=outputs)
     judgement = judge(scorer_of([reward], device=device), asked, outputs)
@@ -172,7 +172,7 @@ def score(
     return values
 
 
-def _asked(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, Any]] | None) -> list[Prompt]:
+def _as_prompts(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, Any]] | None) -> list[Prompt]:
     """The prompts with their targets, as many; raises ConfigError for targets that are none."""
     if targets is not None and any(isinstance(prompt, Prompt) for prompt in prompts):
         raise ConfigError("targets go with prompts that are texts; a Prompt has its own target")

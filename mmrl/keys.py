@@ -28,27 +28,27 @@ def normal(seed: int, shape: tuple[int, ...]) -> Tensor:
 class GroupKey:
     """Names one group of a run; every random number of the group is derived from it.
 
-    `draw` counts the prompts drawn in this run, so it also orders the groups; `round` is the refill round.
+    `prompt_index` counts the prompts drawn in this run, so it also orders the groups; `round` is the refill round.
     """
 
     seed: int
     iteration: int
-    draw: int
+    prompt_index: int
     round: int = 0
 
     def seed_for(self, *path: int | str) -> int:
         """The seed of one draw inside the group: `path` says which (a purpose, a node's path in the tree ...)."""
-        return seed_from(self.seed, self.iteration, self.draw, self.round, *path)
+        return seed_from(self.seed, self.iteration, self.prompt_index, self.round, *path)
 
 
-GROUPS_OF_A_DRAW = 40  # bits of a group's name below which stands the number of its draw
+PROMPT_INDEX_BITS = 40  # bits of a group's name below which stands the number of its draw
 
 
-def subgroup(draw: int, number: int) -> int:
+def subgroup(prompt_index: int, number: int) -> int:
     """The name of one of the groups that the samples of a draw fall into; the first is called as the draw itself."""
-    return draw + (number << GROUPS_OF_A_DRAW)
+    return prompt_index + (number << PROMPT_INDEX_BITS)
 
 
-def draw_of(group: Tensor) -> Tensor:
+def prompt_index_of(group: Tensor) -> Tensor:
     """The draw number [B] that each group [B] belongs to."""
-    return group & ((1 << GROUPS_OF_A_DRAW) - 1)
+    return group & ((1 << PROMPT_INDEX_BITS) - 1)

@@ -11,7 +11,7 @@ from mmrl.steps import Step
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbors:
     """The members of a group begin at sqrt(1 - spread^2) base + spread own: one base noise, and noise of each.
 
     Their variance is that of the noise. A spread of 1 is noise of their own, one of 0 the same for all.

@@ -37,7 +37,7 @@ class Outputs:
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
         return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
-    def watched(self) -> dict[str, Tensor]:
+    def statistics(self) -> dict[str, Tensor]:
         """[B] each: what a run logs the mean of, beside what rewards say."""
         found: dict[str, Tensor | None] = {
             "answers/tokens": self.num_tokens,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.contracts import Advantage, ConfigError, Draws, Loss, Modality, RangeChecking, Sampler
-from mmrl.correction import refuse_undrawn
+from mmrl.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
+from mmrl.correction import refuse_unsampled
 from mmrl.data import Prompt, WeightsName
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.dense import DENSE
-from mmrl.given import GivenPlan, brings_log_probs, check_behaviour, check_given, check_levels
-from mmrl.gradients import check_gradients, check_steps, reads_gradients
+from mmrl.given import OfflinePlan, brings_log_probs, check_behaviour, check_levels, check_offline
+from mmrl.gradients import check_gradients, check_steps, requires_gradients
 from mmrl.keys import GroupKey
 from mmrl.plans import GroupPlan, Plan
 from mmrl.prompts import PromptStream
@@ -21,10 +21,10 @@ from mmrl.scoring import Scorer
 from mmrl.sharding import refuse_unshardable
 from mmrl.spelling import near
 from mmrl.steering import check_steering
-from mmrl.told import refuse_single_draws, refuse_untold
+from mmrl.told import refuse_single_samples, refuse_unprovided
 
 # What a loss reads, by its `kind`, in the words of a message.
-_READS = {
+_KINDS = {
     "decisions": "decisions (the log-probs of what was drawn at random)",
     "denoising": "denoising (of samples noised anew: for image models)",
     "outputs": "outputs (made anew with a gradient: for image models)",
@@ -67,7 +67,7 @@ class _AnyGrid:
     """Stands in for a modality whose noise levels are not known before its model is loaded."""
 
     end: float
-    draws: Draws
+    sample_kind: SampleKind
 
     def sigmas(self, kind: str, num_steps: int) -> list[float]:
         return [1 - (1 - self.end) * step / num_steps for step in range(num_steps + 1)]
@@ -80,7 +80,7 @@ def example_plan(sampler: Sampler, group_size: int, policy: Modality) -> GroupPl
     """
     try:
         end = 0.0 if getattr(policy, "ends_clean", True) else 0.01
-        plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.draws), GroupKey(0, 0, 0), group_size)
+        plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.sample_kind), GroupKey(0, 0, 0), group_size)
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
     return plan
@@ -95,12 +95,12 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             f"updates.minibatches must be at most prompts_per_iteration (whole groups): "
             f"got {config.updates.minibatches} for {config.prompts_per_iteration}"
         )
-    if parts.loss.kind not in parts.policy.evaluates:
+    if parts.loss.kind not in parts.policy.forward_kinds:
         raise ConfigError(
-            f"loss {config.loss['name']!r} reads {_READS[parts.loss.kind]}, but modality {config.modality['name']!r} "
-            f"evaluates {', '.join(_READS[kind] for kind in sorted(parts.policy.evaluates))}"
+            f"loss {config.loss['name']!r} reads {_KINDS[parts.loss.kind]}, but modality {config.modality['name']!r} "
+            f"evaluates {', '.join(_KINDS[kind] for kind in sorted(parts.policy.forward_kinds))}"
         )
-    refuse_untold(parts.loss, parts.policy, config.loss["name"], config.modality["name"])
+    refuse_unprovided(parts.loss, parts.policy, config.loss["name"], config.modality["name"])
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     check_steering("sampler", parts.sampler, parts.policy, config.modality["name"], parts.prompts.sets)
     plan = example_plan(parts.sampler, config.group_size, parts.policy)
@@ -111,7 +111,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     _check_averaged(config, parts.loss)
     _check_decisions(config, parts)
     _check_model_folder(config.modality, parts.policy)
-    makes = parts.policy.makes | ({"given"} if isinstance(plan, GivenPlan) else set())
+    makes = parts.policy.makes | ({"given"} if isinstance(plan, OfflinePlan) else set())
     check_rewards(config.modality["name"], parts.scorer, makes, parts.prompts.sets)
     check_best(parts.scorer, parts.advantage, config.advantage["name"])
     if parts.evaluation is not None:
@@ -124,18 +124,18 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
         flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         raise ConfigError(
             f"loss {config.loss['name']!r} learns from random steps, sampler {config.sampler['name']!r} makes none; "
-            + ("set sampler.temperature above 0" if parts.policy.draws != "latents" else flows)
+            + ("set sampler.temperature above 0" if parts.policy.sample_kind != "latents" else flows)
         )
-    refuse_single_draws(parts.loss, plan, config.loss["name"], config.sampler["name"])
-    check_given(plan, parts.prompts.every, parts.policy.draws)
+    refuse_single_samples(parts.loss, plan, config.loss["name"], config.sampler["name"])
+    check_offline(plan, parts.prompts.every, parts.policy.sample_kind)
     check_levels(plan, parts.loss, parts.policy)
     has_log_probs = brings_log_probs(parts.sampler, parts.prompts.every)
     _check_old(config, parts, plan, has_log_probs=has_log_probs)
     _check_facts(config, parts, plan, has_log_probs=has_log_probs)
     check_controls(parts.scorer, plan, "sampler")
     _check_comparison(config, parts, plan)
-    check_dense(parts.scorer, parts.policy.draws, plan, "sampler")
-    refuse_undrawn(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
+    check_dense(parts.scorer, parts.policy.sample_kind, plan, "sampler")
+    refuse_unsampled(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
 
 
 def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:
@@ -147,11 +147,11 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
         _check_sampler(where, own, sampler, config, policy)
         check_steering(where, sampler, policy, config.modality["name"], [evaluation.prompts])
         plan = example_plan(sampler, settings.samples_per_prompt, policy)
-        if isinstance(plan, GivenPlan):
+        if isinstance(plan, OfflinePlan):
             raise ConfigError(f"{where} {own['name']!r} takes outputs of the data, which say nothing of the policy")
         check_controls(evaluation.scorer, plan, where)
-        check_dense(evaluation.scorer, policy.draws, plan, where)
-        refuse_undrawn(policy, plan, where, is_sharded=config.sharding == "full")
+        check_dense(evaluation.scorer, policy.sample_kind, plan, where)
+        refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")
     check_rewards(config.modality["name"], evaluation.scorer, policy.makes, [evaluation.prompts])
     check_evaluated(evaluation.scorer)
     _check_evaluated_weights(config, parts.loss)
@@ -177,7 +177,7 @@ def _check_mix(config: RunConfig, parts: Parts) -> None:
     name = "weighted_sum" if config.mix is None else config.mix["name"]
     if name == "weighted_sum":
         return
-    if reads_gradients(parts.loss):
+    if requires_gradients(parts.loss):
         raise ConfigError(
             f"loss {config.loss['name']!r} learns from the gradient of a weighted sum; leave out mix {name!r}"
         )
@@ -197,7 +197,7 @@ def _check_gradients(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
     """Refuses losses and several optimizer steps where nobody knows what the weights that drew a rollout say of it."""
-    if isinstance(plan, GivenPlan):
+    if isinstance(plan, OfflinePlan):
         check_behaviour(parts.loss, config.loss["name"], config.updates.old, parts.sampler, parts.prompts.every)
     is_single = config.updates.epochs * config.updates.minibatches == 1
     if is_single or "old" not in parts.loss.needs or parts.loss.old_decay(0) is not None:
@@ -207,7 +207,7 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_prob
             f"loss {config.loss['name']!r} compares with the weights that drew the rollout, which several optimizer "
             "steps (updates.epochs, updates.minibatches) leave behind; set loss.decay to {slope: 0}, which keeps them"
         )
-    if isinstance(plan, GivenPlan) and config.updates.old != "recomputed" and not has_log_probs:
+    if isinstance(plan, OfflinePlan) and config.updates.old != "recomputed" and not has_log_probs:
         raise ConfigError("nothing recorded the log-probs of answers that are given; set updates.old to recomputed")
 
 
@@ -216,7 +216,7 @@ def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_pr
     declared = AdvantageDeclaration.of(parts.advantage)
     known: frozenset[str] = getattr(parts.policy, "facts", frozenset())
     whose = f"modality {config.modality['name']!r} records"
-    if isinstance(plan, GivenPlan):
+    if isinstance(plan, OfflinePlan):
         known = known & ({"log_prob"} if has_log_probs else set())
         whose = f"sampler {config.sampler['name']!r} knows"
     if missing := sorted(declared.requires - known):
@@ -224,7 +224,7 @@ def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_pr
             f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which {whose} "
             f"{', '.join(sorted(known)) or 'nothing'}{near(missing[0], known)}"
         )
-    if declared.requires_probabilities and parts.policy.draws == "latents":
+    if declared.requires_probabilities and parts.policy.sample_kind == "latents":
         raise ConfigError(
             f"advantage {config.advantage['name']!r} reads how probable each token was, and steps of latents have "
             "densities; set its cut to null"
@@ -246,7 +246,7 @@ def _check_decisions(config: RunConfig, parts: Parts) -> None:
         raise ConfigError(
             f"advantage {name!r} is one for each decision, and loss {config.loss['name']!r} learns from whole samples"
         )
-    if declared.requires_single_answers and parts.policy.draws == "turns":
+    if declared.requires_single_answers and parts.policy.sample_kind == "turns":
         raise ConfigError(f"advantage {name!r} is of single answers; for episodes there are 'turn_returns' and 'gigpo'")
     is_dense = any(term.counts and term.reward.granularity in DENSE for term in parts.scorer.terms)
     if declared.requires_dense_reward and not is_dense:
@@ -292,10 +292,10 @@ def _check_model_folder(settings: Plugin, policy: Modality) -> None:
 
 
 def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:
-    if sampler.draws not in (policy.draws, "given"):
+    if sampler.sample_kind not in (policy.sample_kind, "given"):
         raise ConfigError(
-            f"{where} {settings['name']!r} draws {sampler.draws}, but modality {config.modality['name']!r} makes "
-            f"its samples of {policy.draws}"
+            f"{where} {settings['name']!r} draws {sampler.sample_kind}, but modality {config.modality['name']!r} makes "
+            f"its samples of {policy.sample_kind}"
         )
 
 

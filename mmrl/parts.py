@@ -13,10 +13,10 @@ from mmrl.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.contracts import ConfigError, Differentiable, Loss, Sampler
 from mmrl.curriculum import Curriculum
 from mmrl.data import WeightsName
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.evaluation import Evaluator
 from mmrl.given import brings_log_probs
-from mmrl.gradients import reads_gradients
+from mmrl.gradients import requires_gradients
 from mmrl.group_checks import check_groups
 from mmrl.keys import seed_from
 from mmrl.optimizer import optimizer_of
@@ -82,18 +82,18 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     """Loads weights and puts the parts together, at iteration 0."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    engine = Engine(config.precision, config.sharding)
-    parts = _prepared(config, parts, engine)
+    processes = Processes(config.precision, config.sharding)
+    parts = _prepared(config, parts, processes)
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {"curriculum": parts.prompts.curriculum}
     plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
-    collector = _collector(config, parts, engine)
-    evaluator = _evaluator(config, parts, engine, collector.chunk * config.group_size)
+    collector = _collector(config, parts, processes)
+    evaluator = _evaluator(config, parts, processes, collector.chunk * config.group_size)
     also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(
         config=config,
         folder=folder,
-        engine=engine,
+        processes=processes,
         policy=parts.policy,
         collector=collector,
         advantage=parts.advantage,
@@ -102,7 +102,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
         evaluator=evaluator,
         tracking=tracking or Tracking(),
-        replay=_replay(config, parts, engine),
+        replay=_replay(config, parts, processes),
         brings_old=config.updates.old == "recorded" and brings_log_probs(parts.sampler, parts.prompts.every),
         also_evaluated={
             name: replace(evaluator, sampler=one, saved_samples=0) for name, one in also.items() if evaluator
@@ -110,15 +110,15 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     )
 
 
-def _prepared(config: RunConfig, parts: Parts, engine: Engine) -> Parts:
+def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     """The parts with their weights loaded, shared out and copied, and the prompts that the policy can read."""
     torch.manual_seed(seed_from(config.seed, "initial weights"))
-    with engine.together():
-        parts.policy.prepare(engine.placement)
-        parts.scorer.prepare(engine.placement)
-        steering.prepare(parts.sampler, engine.placement)
-    engine.shard(parts.policy)
-    with engine.together():
+    with processes.lockstep():
+        parts.policy.prepare(processes.placement)
+        parts.scorer.prepare(processes.placement)
+        steering.prepare(parts.sampler, processes.placement)
+    processes.shard(parts.policy)
+    with processes.lockstep():
         parts = _readable_parts(config, parts)
     weights = parts.policy.weights
     if config.warm_start is not None:
@@ -131,17 +131,17 @@ def _prepared(config: RunConfig, parts: Parts, engine: Engine) -> Parts:
     for which in _copies(config, parts.loss):
         weights.keep(which)
     if isinstance(parts.policy, Differentiable):
-        parts.policy.keeps_trajectories = reads_gradients(parts.loss)
+        parts.policy.records_trajectories = requires_gradients(parts.loss)
     return parts
 
 
-def _collector(config: RunConfig, parts: Parts, engine: Engine) -> Collector:
+def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collector:
     return Collector(
         policy=parts.policy,
         sampler=parts.sampler,
         scorer=parts.scorer,
         prompts=parts.prompts,
-        engine=engine,
+        processes=processes,
         groups=config.groups,
         seed=config.seed,
         group_size=config.group_size,
@@ -152,28 +152,28 @@ def _collector(config: RunConfig, parts: Parts, engine: Engine) -> Collector:
     )
 
 
-def _replay(config: RunConfig, parts: Parts, engine: Engine) -> Replay | None:
+def _replay(config: RunConfig, parts: Parts, processes: Processes) -> Replay | None:
     if config.replay is None:
         return None
     size, more = config.group_size, config.groups.more
     wanted = size * config.prompts_per_iteration + (0 if more is None else more.budget)
-    owned = (parts.policy, parts.sampler, parts.prompts, engine, parts.advantage)
+    owned = (parts.policy, parts.sampler, parts.prompts, processes, parts.advantage)
     return Replay(config.replay, *owned, config.seed, bundle=size, wanted=wanted)
 
 
-def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int) -> Evaluator | None:
+def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_samples: int) -> Evaluator | None:
     if parts.evaluation is None:
         return None
     settings = parts.evaluation.settings
-    with engine.together():
-        parts.evaluation.scorer.prepare(engine.placement)
+    with processes.lockstep():
+        parts.evaluation.scorer.prepare(processes.placement)
         for sampler in (parts.evaluation.sampler, *parts.evaluation.also.values()):
-            steering.prepare(sampler, engine.placement)
+            steering.prepare(sampler, processes.placement)
     return Evaluator(
         policy=parts.policy,
         sampler=parts.evaluation.sampler,
         scorer=parts.evaluation.scorer,
-        engine=engine,
+        processes=processes,
         prompts=parts.evaluation.prompts,
         weights=final_weights(config),
         samples_per_prompt=settings.samples_per_prompt,
@@ -185,7 +185,7 @@ def _evaluator(config: RunConfig, parts: Parts, engine: Engine, num_samples: int
 
 
 def _stream(config: RunConfig, scorer: Scorer, sampler: Sampler) -> PromptStream:
-    sources, needed = mixture(config.prompts.train), steering.also_asked(scorer.demands, [sampler])
+    sources, needed = mixture(config.prompts.train), steering.with_sampler_rewards(scorer.demands, [sampler])
     sets = [load_prompts(source, needed) for source, _ in sources]
     settings, weights = config.prompts.curriculum, [weight for _, weight in sources]
     if settings is not None and len(sets) == 1:
@@ -203,7 +203,7 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
     scorer = build_scorer(settings.rewards or config.rewards, config.scoring, _absolute(config, settings))
     sampler = plugins.build("samplers", settings.sampler)
     also = {name: plugins.build("samplers", other) for name, other in settings.also.items()}
-    needed = steering.also_asked(scorer.demands, [sampler, *also.values()])
+    needed = steering.with_sampler_rewards(scorer.demands, [sampler, *also.values()])
     return EvaluationParts(
         settings,
         sampler,

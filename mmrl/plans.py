@@ -7,7 +7,7 @@ from functools import cached_property
 from mmrl.answer_plans import PROMPT_READS, AnswerPlan, EpisodePlan
 from mmrl.choices import Choice
 from mmrl.group_plans import GroupPlan
-from mmrl.neighbours import Neighbours
+from mmrl.neighbours import Neighbors
 from mmrl.steps import Step, Transition
 from mmrl.tails import Tail
 
@@ -47,7 +47,7 @@ class Path:
     name: tuple[int, ...]  # the forks that lead to it, by their places: which noise it draws
     tail: Tail | None = None
     choices: tuple[Choice, ...] = ()
-    neighbours: Neighbours | None = None
+    neighbors: Neighbors | None = None
     num_groups: int = 1  # that its ends fall into, as many in each, one after the other
 
     @property
@@ -97,7 +97,7 @@ class Plan:
 
     The tree is a path of `steps` that other paths may leave (`forks`), and others those; `group` and those of the forks
     say which ends are compared with each other. A path may end in a `tail`, which needs no steps before it. `choices`
-    are made on the way of a plan without forks, at ascending places. `neighbours` says how near one another its roots
+    are made on the way of a plan without forks, at ascending places. `neighbors` says how near one another its roots
     are, and where they are compared. With `by_root` the ends that come of different roots are not compared.
     `guidance_scale` is that of classifier-free guidance:
     v = v_negative + scale * (v_prompt - v_negative); 1 is without, and makes one network call where others make two.
@@ -110,14 +110,14 @@ class Plan:
     group: int = 0
     tail: Tail | None = None
     choices: tuple[Choice, ...] = ()
-    neighbours: Neighbours | None = None
+    neighbors: Neighbors | None = None
     by_root: bool = False
 
     def __post_init__(self) -> None:
         if self.roots < 1 or not (self.steps or self.tail):
             raise ValueError(f"a plan needs roots and steps, got {self.roots} roots and {len(self.steps)} steps")
         _check_path(self, first_fork=0)
-        if self.by_root and (self.choices or self.neighbours is not None):
+        if self.by_root and (self.choices or self.neighbors is not None):
             raise ValueError("ends of a plan that makes choices, or has neighbours, are compared whatever their roots")
         if self.choices and self.forks:
             raise ValueError("a plan with forks makes no choices: the ends of its paths are compared with each other")
@@ -125,16 +125,16 @@ class Plan:
         allowed = [*range(len(self.steps) + 1), len(self.paths[0].levels)]  # a solver remembers the states it left
         if places != sorted(set(places)) or not set(places) <= set(allowed):
             raise ValueError(f"choices stand behind calls of {allowed}, ascending, got {places}")
-        if self.neighbours is not None and self.neighbours.moves:
+        if self.neighbors is not None and self.neighbors.moves:
             is_tree = self.forks or self.choices or any(step.branch > 1 or step.is_decision for step in self.steps)
             if is_tree or (self.tail is not None and self.tail.solver == "heun"):
                 raise ValueError("members beside anchors go a step for each call, none branching or trained; not heun")
-            self.neighbours.check(self.roots, (*self.paths[0].levels, self.paths[0].last_level))
+            self.neighbors.check(self.roots, (*self.paths[0].levels, self.paths[0].last_level))
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         """All ways through the tree: its own, then each fork followed by the forks of that."""
-        own = Path(self.steps, self.group, None, 0, self.roots, (), self.tail, self.choices, self.neighbours)
+        own = Path(self.steps, self.group, None, 0, self.roots, (), self.tail, self.choices, self.neighbors)
         paths = _paths(self, own, 0)
         if not self.by_root:
             return tuple(paths)
@@ -149,11 +149,11 @@ class Plan:
     def is_plain(self) -> bool:
         """Whether all its steps are its own transitions, one after the other, and the random ones its decisions: no
         solver, no choices, no anchors."""
-        has_anchors = self.neighbours is not None and bool(self.neighbours.moves)
+        has_anchors = self.neighbors is not None and bool(self.neighbors.moves)
         return not (self.choices or has_anchors) and all(path.tail is None for path in self.paths)
 
     @property
-    def num_ticks(self) -> int:
+    def num_tree_steps(self) -> int:
         """Steps of the whole tree one after the other: how often the network is called, on batches of states."""
         return max(path.end for path in self.paths)
 
@@ -171,7 +171,7 @@ class Plan:
 
     def num_nodes(self) -> list[int]:
         """States at each step of the tree = network evaluations of that step (batch elements, guidance apart)."""
-        counts = [0] * self.num_ticks
+        counts = [0] * self.num_tree_steps
         for path in self.paths:
             for number, nodes in enumerate(path.num_nodes()):
                 # the states that a fork begins at are those of its parent
@@ -192,17 +192,17 @@ class Plan:
             for nodes, step in zip(path.num_nodes(), path.steps, strict=False)  # a tail has calls and no steps
             if step.is_decision
         )
-        return drawn + (0 if self.neighbours is None else self.neighbours.num_calls)
+        return drawn + (0 if self.neighbors is None else self.neighbors.num_calls)
 
     @property
-    def most_draws(self) -> int:
+    def max_next_states(self) -> int:
         """Next states beside one network call of an update, where there are the most; 0 without decisions."""
         drawn = [step.branch for path in self.paths for step in path.steps if step.is_decision]
-        beside = [self.roots] if self.neighbours is not None and self.neighbours.moves else []
+        beside = [self.roots] if self.neighbors is not None and self.neighbors.moves else []
         return max([*drawn, *beside], default=0)
 
     @property
-    def evaluations_per_call(self) -> int:
+    def forwards_per_call(self) -> int:
         """Classifier-free guidance evaluates the network twice."""
         return 1 if self.guidance_scale == 1 else 2
 

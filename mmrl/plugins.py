@@ -22,7 +22,7 @@ from mmrl.spelling import near
 Kind = Literal["modalities", "samplers", "rewards", "mixes", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NESTED: Kind = "rewards"  # in folders by what they judge; those of another kind stand in one folder
-HELD: dict[str, Kind] = {  # a field of this protocol is a plug-in
+INNER: dict[str, Kind] = {  # a field of this protocol is a plug-in
     "Advantage": "advantages",
     "Environment": "environments",
     "Reward": "rewards",
@@ -37,7 +37,7 @@ RENAMED: Mapping[tuple[Kind, str], str] = {
 _LARGEST = 3.4028234663852886e38  # finite in float32
 # What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
 _ATTRIBUTES: dict[Kind, tuple[str, ...]]
-_ATTRIBUTES = {"samplers": ("draws",), "losses": ("kind", "scope", "needs")}
+_ATTRIBUTES = {"samplers": ("sample_kind",), "losses": ("kind", "scope", "needs")}
 _METHODS: dict[Kind, tuple[str, ...]] = {
     "environments": ("reset", "step", "state_key", "close"),
     "rewards": ("score",),
@@ -100,7 +100,7 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
         raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
     cls, place = find(kind, name), f"{kind}.{name}"
     given = {key: value for key, value in settings.items() if key != "name"}
-    settings_of_it = given | _held(cls, given, place)
+    settings_of_it = given | _inner_settings(cls, given, place)
     try:
         plugin = checked(cls, settings_of_it, place, beside=beside)
     except ConfigError as error:
@@ -147,26 +147,26 @@ def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence
         raise ConfigError(f"{place}: {error}") from error
 
 
-def _held(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _inner_settings(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The plug-ins that the fields of another one hold, built of their own sections."""
     hints = _settings(cls)
     return {
         name: _built(hints[name], kind, given[name], f"{place}.{name}")
-        for name, kind in held(cls).items()
+        for name, kind in inner_kinds(cls).items()
         if name in given
     }
 
 
-def held(cls: type) -> dict[str, Kind]:
+def inner_kinds(cls: type) -> dict[str, Kind]:
     """The fields of a plug-in that hold other plug-ins, and of which kind these are."""
-    return {name: kind for name, hint in _settings(cls).items() if (kind := _kind_held(hint)) is not None}
+    return {name: kind for name, hint in _settings(cls).items() if (kind := _inner_kind(hint)) is not None}
 
 
-def _kind_held(hint: Any) -> Kind | None:
+def _inner_kind(hint: Any) -> Kind | None:
     """The kind of the plug-ins in a field of this type: one, an optional one, a tuple or a dictionary of them."""
-    if (kind := HELD.get(getattr(hint, "__name__", ""))) is not None:
+    if (kind := INNER.get(getattr(hint, "__name__", ""))) is not None:
         return kind
-    return next((kind for part in get_args(hint) if (kind := _kind_held(part)) is not None), None)
+    return next((kind for part in get_args(hint) if (kind := _inner_kind(part)) is not None), None)
 
 
 def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
@@ -298,7 +298,7 @@ def _model(cls: type) -> type[BaseModel]:
     model_fields: dict[str, Any] = {}
     for name, hint in _settings(cls).items():
         is_needed = defaults[name].default is MISSING and defaults[name].default_factory is MISSING
-        if _kind_held(hint) is not None:
+        if _inner_kind(hint) is not None:
             hint = Any  # built, and so checked, by now
         # What is not given stays away from the constructor, so the model's own default is never read.
         model_fields[_model_name(name)] = (hint, Field(... if is_needed else None, alias=name))

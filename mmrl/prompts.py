@@ -19,7 +19,7 @@ from mmrl.curriculum import Curriculum
 from mmrl.data import Prompt
 from mmrl.demands import Demands
 from mmrl.keys import generator
-from mmrl.reading import told_rows
+from mmrl.reading import rows_with_progress
 from mmrl.spelling import near
 
 
@@ -51,8 +51,10 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
-        return tuple(_row(source, number, line, needed or Demands()) for number, line in told_rows(lines, source))
-    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in told_rows(lines, source))
+        return tuple(
+            _row(source, number, line, needed or Demands()) for number, line in rows_with_progress(lines, source)
+        )
+    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in rows_with_progress(lines, source))
 
 
 def counted(prompts: Sequence[Prompt]) -> str:
@@ -132,7 +134,7 @@ class PromptStream:
         self.counts = [0] * len(self.sets)
 
     @property
-    def drawn(self) -> int:
+    def num_taken(self) -> int:
         """Prompts drawn so far: the number of the next draw."""
         return sum(self.counts) + self.num_again
 
@@ -146,18 +148,18 @@ class PromptStream:
         """Different prompts, of all sets."""
         return sum(map(len, self.sets))
 
-    def draw(self, count: int) -> list[tuple[int, Prompt]]:
+    def take(self, count: int) -> list[tuple[int, Prompt]]:
         """The next `count` draws: their numbers and prompts."""
-        return [self._draw_one() for _ in range(count)]
+        return [self._take_one() for _ in range(count)]
 
     def again(self, prompts: Sequence[Prompt]) -> list[tuple[int, Prompt]]:
         """Further draws, of these prompts: their numbers and prompts."""
-        first = self.drawn
+        first = self.num_taken
         self.num_again += len(prompts)
         return list(enumerate(prompts, first))
 
-    def _draw_one(self) -> tuple[int, Prompt]:
-        number, weights = self.drawn, self.weights
+    def _take_one(self) -> tuple[int, Prompt]:
+        number, weights = self.num_taken, self.weights
         if self.curriculum is not None:
             weights = self.curriculum.weights(weights)
         chosen = 0
@@ -226,10 +228,10 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
             asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(one) if isinstance(one, str) else _asked(one) for one in asked)
+    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in asked)
 
 
-def _asked(question: Any) -> Prompt:
+def _prompt_of(question: Any) -> Prompt:
     media, clips = getattr(question, "media", ()), getattr(question, "clips", ())
     return Prompt(question.text, media, question.target, clips=clips)
 

@@ -14,7 +14,7 @@ SHOWN = 60  # characters of a prompt
 
 def reader_of(policy: Modality) -> Reader | None:
     """The policy, where its prompts are what it reads; an agent reads what its environment shows."""
-    return policy if policy.draws == "tokens" and isinstance(policy, Reader) else None
+    return policy if policy.sample_kind == "tokens" and isinstance(policy, Reader) else None
 
 
 def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSettings) -> tuple[Prompt, ...]:
@@ -42,7 +42,7 @@ def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSet
     return tuple(kept)
 
 
-def tell_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetSettings | None) -> None:
+def warn_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetSettings | None) -> None:
     """Says in one warning how many prompts of a source are longer than the policy reads, and where the first is cut.
 
     `source`: None for those of the command line.

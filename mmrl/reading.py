@@ -11,7 +11,7 @@ SILENCE = 5.0  # seconds of reading behind which something is said, and again
 log = logging.getLogger(__name__)
 
 
-def told_rows(rows: Iterable[Row], name: str) -> Iterator[Row]:
+def rows_with_progress(rows: Iterable[Row], name: str) -> Iterator[Row]:
     """The rows of a file, one by one; every `SILENCE` seconds how many they are so far is logged."""
     told = time.monotonic()
     for number, row in enumerate(rows):

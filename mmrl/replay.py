@@ -11,12 +11,12 @@ from mmrl.collect import Collected
 from mmrl.config import ReplaySettings
 from mmrl.contracts import Advantage, ConfigError, LossBatch, Sampler
 from mmrl.data import Prompt, Rollout
-from mmrl.engine import Engine
-from mmrl.keys import GROUPS_OF_A_DRAW, GroupKey, generator
+from mmrl.engine import Processes
+from mmrl.keys import PROMPT_INDEX_BITS, GroupKey, generator
 from mmrl.prompts import PromptStream
 from mmrl.score_metrics import advantages_of, plain_total
 
-FIRST_DRAW = 1 << (GROUPS_OF_A_DRAW - 1)  # of bundles of replayed samples: no run draws so many prompts
+FIRST_REPLAY_INDEX = 1 << (PROMPT_INDEX_BITS - 1)  # of bundles of replayed samples: no run draws so many prompts
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class Refilled:
 
     rollout: Rollout | None
     batch: LossBatch | None
-    draws: list[int]  # to learn from, those of the replayed ones among them
+    prompt_indices: list[int]  # to learn from, those of the replayed ones among them
     num_replayed: int  # on all processes
     metrics: dict[str, float]
 
@@ -71,7 +71,7 @@ class Replay:
     policy: Any  # a Modality that is Replayable
     sampler: Sampler
     prompts: PromptStream
-    engine: Engine
+    processes: Processes
     advantage: Advantage
     seed: int
     bundle: int  # replayed samples that go through minibatches together, as a group does
@@ -93,22 +93,22 @@ class Replay:
         stays = teaches | fully_correct(collected, may_teach & ~teaches, self.settings, int(teaches.sum()))
         stays = stays if self.buffer else may_teach
         missing = max(0, self.wanted - int(stays.sum()))
-        chosen = chosen_from([taken.advantage for taken in self.buffer], missing, self.settings.alpha,
+        chosen = resample([taken.advantage for taken in self.buffer], missing, self.settings.alpha,
                              generator(self.seed, "replay", iteration))  # fmt: skip
         bundles = [
-            (GroupKey(self.seed, iteration, FIRST_DRAW + first), chosen[first : first + self.bundle])
+            (GroupKey(self.seed, iteration, FIRST_REPLAY_INDEX + first), chosen[first : first + self.bundle])
             for first in range(0, len(chosen), self.bundle)
         ]
-        again = self._rollout(self.engine.share(bundles))
+        again = self._rollout(self.processes.share(bundles))
         if batch is not None:
-            batch = replace(batch, weight=batch.weight * stays[collected.mine, None].to(batch.weight.device))
+            batch = replace(batch, weight=batch.weight * stays[collected.local_rows, None].to(batch.weight.device))
         rollouts = [part for part in (rollout, again[0]) if part is not None]
         parts = [part for part in (batch, again[1]) if part is not None]
         self._take(collected, rollout, advantages, teaches)
         return Refilled(
             rollout=Rollout.join(rollouts) if rollouts else None,
             batch=_joined(parts) if parts else None,
-            draws=collected.kept + [key.draw for key, _ in bundles],
+            prompt_indices=collected.kept + [key.prompt_index for key, _ in bundles],
             num_replayed=len(chosen),
             metrics={
                 "replay/samples": float(len(chosen)),
@@ -136,19 +136,19 @@ class Replay:
         advantages = torch.tensor([one.advantage for one in taken])[:, None]
         scores = torch.tensor([one.score for one in taken])
         batch = LossBatch(advantages, torch.ones_like(advantages), rollout.group, scores)
-        return rollout, _moved(batch, self.engine.device)
+        return rollout, _moved(batch, self.processes.device)
 
     def _take(self, collected: Collected, rollout: Rollout | None, advantages: Tensor, teaches: Tensor) -> None:
         """Puts the samples of an iteration that teach something into the buffer, in the order of the scores."""
         own: list[tuple[int, Taken]] = []
-        for row, number in enumerate(collected.mine.tolist()):
+        for row, number in enumerate(collected.local_rows.tolist()):
             assert rollout is not None, "a process with samples has drawn them"
             if teaches[number] and bool((rollout.blocks[0].edge[row] >= 0).any()):
                 place = self._places[id(rollout.prompts[int(rollout.prompt[row])])]
                 score = float(collected.scores.total[number])
                 sample = self.policy.taken(rollout, row)
                 own.append((number, Taken(place, float(advantages[number]), score, sample)))
-        everyone = sorted(self.engine.gather(own), key=lambda pair: pair[0])
+        everyone = sorted(self.processes.gather(own), key=lambda pair: pair[0])
         self.buffer = [*self.buffer, *(taken for _, taken in everyone)][-self.settings.capacity :]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -178,7 +178,9 @@ class Replay:
 
 def is_learned_from(collected: Collected) -> Tensor:
     """[B] bool: the samples of the groups that are kept that could be judged."""
-    return collected.scores.valid & torch.isin(collected.scores.draw, torch.tensor(collected.kept, dtype=torch.int64))
+    return collected.scores.valid & torch.isin(
+        collected.scores.prompt_index, torch.tensor(collected.kept, dtype=torch.int64)
+    )
 
 
 def fully_correct(collected: Collected, among: Tensor, settings: ReplaySettings, others: int) -> Tensor:
@@ -187,7 +189,7 @@ def fully_correct(collected: Collected, among: Tensor, settings: ReplaySettings,
     return is_good & (is_good.cumsum(0) <= int(settings.correct * others))
 
 
-def chosen_from(advantages: Sequence[float], count: int, alpha: float, source: torch.Generator) -> list[int]:
+def resample(advantages: Sequence[float], count: int, alpha: float, source: torch.Generator) -> list[int]:
     """The rows of `count` samples, but at most as many as there are, drawn with replacement.
 
     P(j) = |A_j|^alpha / sum_k |A_k|^alpha; alpha 0 makes them all alike.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from mmrl.contracts import Advantage, BestChecking, ConfigError, Draws, Reward
+from mmrl.contracts import Advantage, BestChecking, ConfigError, Reward, SampleKind
 from mmrl.data import Prompt, Scores
 from mmrl.dense import DENSE
 from mmrl.plans import GroupPlan
@@ -33,8 +33,10 @@ def check_evaluated(scorer: Scorer) -> None:
 
 
 def _is_relative(reward: Reward) -> bool:
-    held: Mapping[str, Reward] = getattr(reward, "held", dict)()
-    return bool(getattr(reward, "is_relative", False)) or (bool(held) and all(map(_is_relative, held.values())))
+    inner_rewards: Mapping[str, Reward] = getattr(reward, "inner_rewards", dict)()
+    return bool(getattr(reward, "is_relative", False)) or (
+        bool(inner_rewards) and all(map(_is_relative, inner_rewards.values()))
+    )
 
 
 def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
@@ -73,14 +75,14 @@ def _most(term: RewardTerm, weight: float) -> float:
     return math.copysign(math.inf, end) if term.reward.granularity in DENSE and end else end
 
 
-def check_dense(scorer: Scorer, draws: Draws, plan: GroupPlan, where: str) -> None:
+def check_dense(scorer: Scorer, sample_kind: SampleKind, plan: GroupPlan, where: str) -> None:
     """Refuses dense rewards of decisions that the samples do not have."""
-    allowed = ("step",) if draws == "latents" else ("segment", "token")
+    allowed = ("step",) if sample_kind == "latents" else ("segment", "token")
     for term in scorer.terms:
         granularity = term.reward.granularity
         if granularity in DENSE and granularity not in allowed:
             raise ConfigError(
-                f"reward {term.name!r} judges each {granularity}, but samples made of {draws} have "
+                f"reward {term.name!r} judges each {granularity}, but samples made of {sample_kind} have "
                 f"{' and '.join(f'{one}s' for one in allowed)}"
             )
         if granularity == "step" and plan.num_update_calls == 0:

@@ -90,7 +90,7 @@ class Checking(Protocol):
 class Holding(Protocol):
     """Rewards that hold other rewards have this too."""
 
-    def held(self) -> Mapping[str, Reward]:
+    def inner_rewards(self) -> Mapping[str, Reward]:
         """The rewards that it holds, by the names of their fields and of their places in these."""
         ...
 
@@ -102,7 +102,7 @@ class Mix(Protocol):
     is_of_advantages: ClassVar[bool]  # each reward has its own advantages, which are summed with the weights
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def required_rewards(self) -> tuple[str, ...]:
         """Rewards that it looks at by name, whatever their weight."""
         ...
 

@@ -24,7 +24,7 @@ from mmrl.model_card import write_card
 from mmrl.pairs import final_weights
 from mmrl.parts import build, make_trainer
 from mmrl.prompts import mixture
-from mmrl.readable import tell_cut
+from mmrl.readable import warn_cut
 from mmrl.report import write_report
 from mmrl.run_lock import RunLock
 from mmrl.saved_state import check_state
@@ -85,7 +85,7 @@ def _train(
         )
     kept = trainer.progress.iteration if saved is not None else -1
     is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
-    if trainer.engine.is_main:
+    if trainer.processes.is_main:
         shown = ("reward/mean", "held_out/score")
         bar = TrainingBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
         bar.say(_beginning(trainer, folder))
@@ -93,23 +93,23 @@ def _train(
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
         trainer.tracking = Tracking(metrics, watchers, bar)
-        _tell_cut(trainer)
+        _warn_cut(trainer)
     settings = config.model_dump(mode="json")
     if last_resort is not None:
-        last_resort.watch([scorer.patience for scorer in _scorers(trainer)])
+        last_resort.guard([scorer.patience for scorer in _scorers(trainer)])
     tracking = trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated)
     with tracking, _stop_on_signal(trainer, last_resort) as received:
-        if trainer.engine.is_main:
+        if trainer.processes.is_main:
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
             trainer.settings = settings_kept
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
-    if trainer.engine.is_main and has_numbers:
+    if trainer.processes.is_main and has_numbers:
         replace_file(path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
         write_report(path)
-    trainer.engine.wait()
+    trainer.processes.wait()
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
@@ -125,10 +125,10 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
 
     Newer ones that are damaged are named and set aside. Raises ConfigError where all are damaged.
     """
-    folder, engine, chosen = trainer.folder / "checkpoints", trainer.engine, list[Path | None]()
+    folder, processes, chosen = trainer.folder / "checkpoints", trainer.processes, list[Path | None]()
     loaded: Checkpoint | None = None
-    with engine.together():
-        if engine.is_main:
+    with processes.lockstep():
+        if processes.is_main:
             if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
                 raise ConfigError(f"{folder} is no folder that is there: the run's checkpoints cannot be read")
             checkpoint.recover(folder)
@@ -144,7 +144,7 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
             if whole is None:
                 _refuse_lost(trainer)
             chosen = [whole]
-    (newest,) = engine.gather(chosen)
+    (newest,) = processes.gather(chosen)
     if newest is None:
         return None
     loaded = loaded or checkpoint.load(newest, is_checked=True)
@@ -189,26 +189,26 @@ def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) ->
         yield f"its checkpoint was written by mmrl {version}, this is {version_of('mmrl')}"
 
 
-def _tell_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
+def _warn_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
     """Says which prompts are longer than the policy reads: held-out ones, and where it is trained those of training."""
     if is_trained:
         sources = [source for source, _ in mixture(trainer.config.prompts.train)]
         for source, prompts in zip(sources, trainer.collector.prompts.sets, strict=True):
-            tell_cut(trainer.policy, prompts, source)
+            warn_cut(trainer.policy, prompts, source)
     if trainer.evaluator is not None:
-        tell_cut(trainer.policy, trainer.evaluator.prompts, trainer.config.prompts.held_out)
+        warn_cut(trainer.policy, trainer.evaluator.prompts, trainer.config.prompts.held_out)
 
 
 def _beginning(trainer: Trainer, folder: Path) -> str:
     """What starts and where, in one line."""
     import torch
 
-    engine, done, total = trainer.engine, trainer.progress.iteration, trainer.config.iterations
-    where = str(engine.device)
-    if engine.device.type == "cpu":
+    processes, done, total = trainer.processes, trainer.progress.iteration, trainer.config.iterations
+    where = str(processes.device)
+    if processes.device.type == "cpu":
         where += f" with {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
-    if engine.num_processes > 1:
-        where += f" in each of {engine.num_processes} processes"
+    if processes.num_processes > 1:
+        where += f" in each of {processes.num_processes} processes"
     first = ", the held-out prompts first" if trainer.evaluator is not None and done == 0 else ""
     steps = f"iterations {done + 1} to {total}" if done < total else f"all {total} iterations are done"
     return f"{folder}: {steps}, on {where}{first}"
@@ -235,8 +235,8 @@ def restored(
     trainer = make_trainer(config, build(config), folder)
     if saved is not None:
         trainer.restore(saved)
-        if at == "last" and trainer.engine.is_main:
-            _tell_better(trainer)
+        if at == "last" and trainer.processes.is_main:
+            _report_better(trainer)
     weights = which or (final_weights(config) if is_run else "trained")
     if not trainer.policy.weights.has(weights):
         present = ", ".join(["trained", *trainer.policy.weights.kept])
@@ -244,7 +244,7 @@ def restored(
     return trainer, weights
 
 
-def _tell_better(trainer: Trainer) -> None:
+def _report_better(trainer: Trainer) -> None:
     """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
     now = trainer.progress
     saved = checkpoint_files.saved(trainer.folder / "checkpoints")
@@ -272,10 +272,10 @@ def evaluate(
     trainer, weights = restored(source, which, at, overrides)
     if trainer.evaluator is None:
         raise ConfigError(f"{source} has no evaluation section")
-    if trainer.engine.is_main:
-        _tell_cut(trainer, is_trained=False)
+    if trainer.processes.is_main:
+        _warn_cut(trainer, is_trained=False)
     evaluator = replace(trainer.evaluator, weights=weights)
-    return evaluator(counting=Counter.on_stderr if trainer.engine.is_main else uncounted)
+    return evaluator(counting=Counter.on_stderr if trainer.processes.is_main else uncounted)
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
@@ -289,14 +289,14 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     from safetensors import SafetensorError
 
     trainer, weights = restored(source, which, at, is_whole=True)
-    if trainer.engine.is_main:
+    if trainer.processes.is_main:
         with trainer.policy.weights(weights), whole_folder(out) as unfinished:
             try:
                 trainer.policy.export(unfinished)
             except SafetensorError as error:
                 raise RunError(f"cannot write {out}: {error}; make room on the disk") from error
             write_card(trainer, Path(source), weights, unfinished)
-    trainer.engine.wait()
+    trainer.processes.wait()
     return out
 
 
@@ -379,7 +379,7 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
                 last_resort.stop_soon()
             raise KeyboardInterrupt
         trainer.stop_requested = True
-        if trainer.engine.is_main:
+        if trainer.processes.is_main:
             # not print: the signal may have come in the middle of one
             os.write(
                 2,

@@ -10,10 +10,10 @@ from mmrl.bars import Counter
 from mmrl.contracts import ConfigError, Sampler
 from mmrl.data import Prompt, WeightsName
 from mmrl.durable import whole_folder
-from mmrl.evaluation import drawn_share, save_samples, saved_sample, uncounted
+from mmrl.evaluation import sampled_share, save_samples, saved_sample, uncounted
 from mmrl.keys import GroupKey
 from mmrl.media import StoredPicture
-from mmrl.readable import tell_cut
+from mmrl.readable import warn_cut
 from mmrl.run import config_of, refuse_full, refuse_others, restored
 from mmrl.trainer import Trainer
 from mmrl.video import StoredClip
@@ -49,12 +49,12 @@ def sample(
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
     targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
     asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
-    if trainer.engine.is_main:
-        tell_cut(trainer.policy, asked, None)
+    if trainer.processes.is_main:
+        warn_cut(trainer.policy, asked, None)
     before = trainer.policy.num_calls
-    counting = Counter.on_stderr if trainer.engine.is_main else uncounted
+    counting = Counter.on_stderr if trainer.processes.is_main else uncounted
     with trainer.policy.weights(weights), counting("sampling", len(asked)) as counter:
-        counter.begin(partial(drawn_share, trainer.policy, plans, before))
+        counter.begin(partial(sampled_share, trainer.policy, plans, before))
         rollout = trainer.policy.rollout(asked, plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     with whole_folder(out) as unfinished:
@@ -88,7 +88,7 @@ def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[
         if len(prompts) != 1:
             raise ConfigError(f"{option} belongs to one prompt: give one --prompt, got {len(prompts)}")
         settings = config_of(source).modality
-        if plugins.build("modalities", settings).draws == "latents":
+        if plugins.build("modalities", settings).sample_kind == "latents":
             name, kind = settings["name"], option.removeprefix("--")
             raise ConfigError(f"modality {name!r} draws images and is not asked about any {kind}; leave {option} out")
         if missing := [str(path) for path in paths if not path.is_file()]:

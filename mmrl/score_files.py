@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmrl._score_files.answers import outputs_of
-from mmrl._score_files.items import Item, Reading, read_items, reads
+from mmrl._score_files.items import InputSettings, Item, is_input, read_items
 from mmrl._score_files.page import write_page
 from mmrl._score_files.reckoning import Reckoning, Seeing
 from mmrl.bars import Counter
@@ -102,7 +102,7 @@ def score_path(
     scorer = scorer_of(rewards, device=device)
     if len(scorer.names) > 1 and "total" in scorer.names:
         raise ConfigError("a reward cannot be labelled 'total', as what several rewards make together is called")
-    items = read_items(path, Reading(prompt, response, scorer.demands))[:limit]
+    items = read_items(path, InputSettings(prompt, response, scorer.demands))[:limit]
     group = _groups(items)
     judgements: list[tuple[list[int], Judgement]] = []
     with Counter.on_stderr("scoring", len(items), unit="outputs") as counter:
@@ -196,7 +196,7 @@ def check_written(path: Path, *files: Path | None) -> None:
         above = next(folder for folder in file.absolute().parents if folder.exists())
         if file.resolve() in [other.resolve() for other in given[:number]]:
             raise ConfigError(f"--out, --best and --html need files of their own, got {str(file)!r} twice")
-        if file.resolve() == path.resolve() or (file.exists() and reads(path, file)):
+        if file.resolve() == path.resolve() or (file.exists() and is_input(path, file)):
             raise ConfigError(f"{str(file)!r} is read here, and would be overwritten; name another file")
         if file.is_dir():
             raise ConfigError(f"cannot write {str(file)!r}: it is a folder")

@@ -60,13 +60,13 @@ def advantages_of(scores: Scores, advantage: Advantage, paths: Paths | None) -> 
     """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
     if scores.mix is not None and scores.mix.is_of_advantages:
         pairs = zip(scores.names, scores.weights, strict=True)
-        own = [weight * _asked(advantage, scores.of(name), paths) for name, weight in pairs if weight != 0]
+        own = [weight * _checked(advantage, scores.of(name), paths) for name, weight in pairs if weight != 0]
         # where no weight has risen from 0 yet, nothing is better than anything else
         return torch.stack(own).sum(0) if own else torch.zeros(len(scores.group))
-    return _asked(advantage, scores, paths)
+    return _checked(advantage, scores, paths)
 
 
-def _asked(advantage: Advantage, scores: Scores, paths: Paths | None) -> Tensor:
+def _checked(advantage: Advantage, scores: Scores, paths: Paths | None) -> Tensor:
     """Raises RunError where a class that the user wrote gives something else than advantages."""
     found: Any = advantage(scores, paths)
     number = len(scores.group)

@@ -103,7 +103,7 @@ class Scorer:
             raise ConfigError(f"max_failed_share must be in [0, 1], got {self.max_failed_share}")
 
     def _check_mix(self, mix: Mix) -> None:
-        mixed = {term.name: term for term in self.terms if term.counts or term.name in mix.reads}
+        mixed = {term.name: term for term in self.terms if term.counts or term.name in mix.required_rewards}
         try:
             mix.check(
                 {name: term.reward.range for name, term in mixed.items()},
@@ -153,8 +153,10 @@ class Scorer:
             self._warn_outside(term, answer.values if answer.dense is None else answer.dense)
         values = torch.stack([answer.values for answer in answers], 1)  # [B, R]
         weights = tuple(term.weight_at(iteration) for term in self.terms)
-        reads = () if self.mix is None else self.mix.reads
-        counts = torch.tensor([weight != 0 or name in reads for name, weight in zip(self.names, weights, strict=True)])
+        required_rewards = () if self.mix is None else self.mix.required_rewards
+        counts = torch.tensor(
+            [weight != 0 or name in required_rewards for name, weight in zip(self.names, weights, strict=True)]
+        )
         scores = replace(
             self.empty().scores,
             values=values,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from mmrl.contracts import ConfigError, Modality, Sampler, Shardable
-from mmrl.given import GivenPlan
+from mmrl.given import OfflinePlan
 from mmrl.keys import GroupKey
 
 Place = tuple[nn.Module, str]  # whose attribute of which name
@@ -68,7 +68,8 @@ def layers_of(network: nn.Module) -> list[nn.Module]:
 
 def refuse_unshardable(policy: Modality, name: str, precision: str, optimizer: str) -> None:
     """Raises ConfigError where the weights of modality `name` cannot be sharded, or not with these settings."""
-    if not isinstance(policy, Shardable) or policy.draws == "turns":  # episodes end when they like, each process alone
+    # episodes end when they like, each process alone
+    if not isinstance(policy, Shardable) or policy.sample_kind == "turns":
         raise ConfigError(f"sharding is 'full', but modality {name!r} can only be replicated; set sharding to none")
     if getattr(policy, "engine", None) is not None:
         raise ConfigError("sharding 'full' draws answers itself; remove modality.engine, or set sharding to none")
@@ -78,11 +79,11 @@ def refuse_unshardable(policy: Modality, name: str, precision: str, optimizer: s
         raise ConfigError("sharding 'full' works with adamw, adam and sgd; adamw8bit knows no sharded tensors")
 
 
-def idle_rollout(policy: Modality, sampler: Sampler, group_size: int) -> None:
+def dummy_rollout(policy: Modality, sampler: Sampler, group_size: int) -> None:
     """Takes part in the network calls of a rollout of other processes, without a group to draw."""
     assert isinstance(policy, Shardable), "only sharded processes idle"
     plan = sampler.plan(policy, GroupKey(0, 0, 0), group_size)
-    if isinstance(plan, GivenPlan):  # what is given takes no call
-        plan = plan.drawn
+    if isinstance(plan, OfflinePlan):  # what is given takes no call
+        plan = plan.online
     if plan is not None:
-        policy.idle_rollout(plan)
+        policy.dummy_rollout(plan)

@@ -1,4 +1,4 @@
-"""Plug-ins behind spies, which keep what these return: how a dry run knows what it did."""
+"""Instrumented plug-ins, which record what their calls return: how a dry run knows what it did."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,15 +11,15 @@ from mmrl.pairs import Parts
 
 
 @dataclass
-class Spy:
-    """Stands in front of a plug-in, under the name of its class, and keeps what its methods return."""
+class Instrumented:
+    """Stands in front of a plug-in, under the name of its class, and records what its methods return."""
 
     plugin: Any
     results: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def on(cls, plugin: Any) -> Any:
-        """A spy that messages name as they would the plug-in.
+        """An instrumented plug-in, which messages name as they would the plug-in itself.
 
         Its class has a property for whatever the plug-in has: from Python 3.12 on, `isinstance` with a protocol looks
         at the class and does not ask `__getattr__`.
@@ -30,14 +30,16 @@ class Spy:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.plugin, name)
-        return self._kept(name, value) if callable(value) and name in ("plan", "views", "score", "keeps") else value
+        return (
+            self._kept(name, value) if callable(value) and name in ("plan", "views", "score", "update_mask") else value
+        )
 
-    def __call__(self, *given: Any) -> Any:
-        return self._kept("call", self.plugin)(*given)
+    def __call__(self, *arguments: Any) -> Any:
+        return self._kept("call", self.plugin)(*arguments)
 
     def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
-            result = function(*given)
+        def called(*arguments: Any) -> Any:
+            result = function(*arguments)
             self.results.setdefault(name, []).append(result)
             return result
 
@@ -45,11 +47,11 @@ class Spy:
 
 
 def _handed_on(name: str) -> property:
-    return property(lambda spy: spy.__getattr__(name))
+    return property(lambda one: one.__getattr__(name))
 
 
 @dataclass
-class JitteredReward(Spy):
+class JitteredReward(Instrumented):
     """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
     without spread would move no weight."""
 
@@ -66,15 +68,21 @@ class JitteredReward(Spy):
         return scores + self.size * noise
 
 
-def watch(parts: Parts) -> tuple[Parts, dict[str, Spy]]:
-    """The parts behind spies, and the spies by what a config calls them."""
-    sampler, advantage, loss = Spy.on(parts.sampler), Spy.on(parts.advantage), Spy.on(parts.loss)
+def instrument(parts: Parts) -> tuple[Parts, dict[str, Instrumented]]:
+    """The parts with instrumented plug-ins, and these by what a config calls them."""
+    sampler, advantage, loss = (
+        Instrumented.on(parts.sampler),
+        Instrumented.on(parts.advantage),
+        Instrumented.on(parts.loss),
+    )
     terms = tuple(replace(term, reward=JitteredReward.on(term.reward)) for term in parts.scorer.terms)
-    spies = {"sampler": sampler, "advantage": advantage, "loss": loss}
-    spies |= {f"reward {term.name}": term.reward for term in terms}
+    instrumented = {"sampler": sampler, "advantage": advantage, "loss": loss}
+    instrumented |= {f"reward {term.name}": term.reward for term in terms}
     evaluation = parts.evaluation
     if evaluation is not None:
-        evaluation = replace(evaluation, sampler=Spy.on(evaluation.sampler))
-        spies["evaluation.sampler"] = evaluation.sampler
+        evaluation = replace(evaluation, sampler=Instrumented.on(evaluation.sampler))
+        instrumented["evaluation.sampler"] = evaluation.sampler
     scorer = replace(parts.scorer, terms=terms)
-    return replace(parts, sampler=sampler, advantage=advantage, loss=loss, scorer=scorer, evaluation=evaluation), spies
+    return replace(
+        parts, sampler=sampler, advantage=advantage, loss=loss, scorer=scorer, evaluation=evaluation
+    ), instrumented

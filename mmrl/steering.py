@@ -22,7 +22,7 @@ def reward_of(sampler: Sampler) -> Reward | None:
     return reward
 
 
-def also_asked(demands: Demands, samplers: Iterable[Sampler]) -> Demands:
+def with_sampler_rewards(demands: Demands, samplers: Iterable[Sampler]) -> Demands:
     """What the rewards of samplers ask of prompts, beside others."""
     own = [(type(reward).__name__, reward) for sampler in samplers if (reward := reward_of(sampler)) is not None]
     return Demands((*demands.rewards, *own))
@@ -67,7 +67,7 @@ def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Se
     batch = RewardBatch(
         prompts=tuple(prompts),
         outputs=outputs,
-        group=torch.tensor([key.draw for key in keys]),
+        group=torch.tensor([key.prompt_index for key in keys]),
         episode=everyone,
         turn=torch.zeros_like(everyone),
         seeds=tuple(seeds),

@@ -83,7 +83,7 @@ def summary_of(trainer: "Trainer", is_complete: bool) -> dict[str, Any]:
         "is_complete": is_complete,
         "train_seconds": round(progress.train_seconds, 3),
         "network_calls": progress.network_calls,
-        "processes": trainer.engine.num_processes,
-        "device": str(trainer.engine.device),
+        "processes": trainer.processes.num_processes,
+        "device": str(trainer.processes.device),
         "versions": {"python": platform.python_version()} | {name: version_of(name) for name in REPORTED},
     }

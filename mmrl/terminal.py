@@ -11,7 +11,7 @@ COLOUR = r"\x1b\[[0-9;:]*m"
 CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 but for newlines, tabs and returns of the carriage, DEL, C1
 DIRECTIONS = r"\u202a-\u202e\u2066-\u2069"  # in which what follows is written
 HALVES = r"\ud800-\udfff"  # of characters, which no stream can write
-_FOUND = re.compile(rf"{COLOUR}|\r\n?|[{CONTROLS}{DIRECTIONS}{HALVES}]")
+_UNPRINTABLE = re.compile(rf"{COLOUR}|\r\n?|[{CONTROLS}{DIRECTIONS}{HALVES}]")
 _STEERING = re.compile(f"[{CONTROLS}]")
 _MOVES_OF_BARS = re.compile(r"\n*(?:\x1b\[A)*")
 
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
     Colours are left out, returns of the carriage are newlines, and what else could move the cursor, hide text or answer
     for the user is written out as `\u001b`: JSON keeps its meaning. Newlines and tabs stay.
     """
-    return _FOUND.sub(_replacement, text)
+    return _UNPRINTABLE.sub(_replacement, text)
 
 
 def _replacement(found: re.Match[str]) -> str:

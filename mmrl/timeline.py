@@ -67,7 +67,7 @@ def timeline(
         words = ", ".join(f"{start:g} to {end:g} s" for start, end in spans[:4]) or "none"
         pen.text((2, top + LINE / 2), f"{style.name}: {words}", fill=style.colour, font=font, anchor="lm")
         for span in spans:
-            _draw_span(pen, _placed(span, [second for second, _ in frames], width), top + LINE, style)
+            _render_span(pen, _placed(span, [second for second, _ in frames], width), top + LINE, style)
         top += 2 * LINE
     return whole
 
@@ -81,7 +81,7 @@ def _placed(span: Span, seconds: Sequence[float], width: int) -> tuple[float, fl
     return left, max(right, left + 1)
 
 
-def _draw_span(pen: ImageDraw.ImageDraw, place: tuple[float, float], top: float, style: Style) -> None:
+def _render_span(pen: ImageDraw.ImageDraw, place: tuple[float, float], top: float, style: Style) -> None:
     """A full bar, or a hollow one for the style that is dashed elsewhere."""
     area = (place[0], top + 3, place[1], top + LINE - 6)
     pen.rectangle(area, outline=style.colour, width=3, fill=None if style.is_dashed else style.colour)

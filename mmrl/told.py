@@ -1,7 +1,7 @@
-"""What a loss reads of decisions, against what those of a policy tell."""
+"""What a loss requires of decisions, against what those of a policy provide."""
 
 from mmrl.contracts import ConfigError, Loss, Modality
-from mmrl.evaluations import TOLD
+from mmrl.evaluations import PROVIDED
 from mmrl.plans import GroupPlan, Plan
 
 _WHY_NOT = {
@@ -16,20 +16,20 @@ _WHY_NOT = {
 }
 
 
-def refuse_untold(loss: Loss, policy: Modality, loss_name: str, modality_name: str) -> None:
-    """Raises ConfigError for a loss that reads of decisions what the policy's do not tell."""
+def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_name: str) -> None:
+    """Raises ConfigError for a loss that requires of decisions what the policy's do not provide."""
     if loss.kind != "decisions":
         return
-    for what in sorted(getattr(loss, "reads", frozenset()) - TOLD[policy.draws]):
+    for what in sorted(getattr(loss, "requires", frozenset()) - PROVIDED[policy.sample_kind]):
         raise ConfigError(
             f"loss {loss_name!r} reads {what!r} of each decision, which modality {modality_name!r} does not tell: "
             + _WHY_NOT.get(what, "no modality does")
         )
 
 
-def refuse_single_draws(loss: Loss, plan: GroupPlan, loss_name: str, sampler_name: str) -> None:
+def refuse_single_samples(loss: Loss, plan: GroupPlan, loss_name: str, sampler_name: str) -> None:
     """Raises ConfigError for a loss that compares the draws from one state, where no state has two."""
-    if "choice" in getattr(loss, "reads", frozenset()) and isinstance(plan, Plan) and plan.most_draws < 2:
+    if "choice" in getattr(loss, "requires", frozenset()) and isinstance(plan, Plan) and plan.max_next_states < 2:
         raise ConfigError(
             f"loss {loss_name!r} compares what was drawn from one state, and sampler {sampler_name!r} draws one from "
             "each; take sampler 'neighbor', or one whose steps branch"

@@ -16,10 +16,10 @@ from mmrl.checkpoint import Checkpoint
 from mmrl.collect import Collected, Collector
 from mmrl.config import RunConfig
 from mmrl.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
-from mmrl.correction import correct, is_drawn_elsewhere
+from mmrl.correction import correct, is_sampled_elsewhere
 from mmrl.data import Rollout, WeightsName
 from mmrl.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.errors import HangError
 from mmrl.evaluation import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.keys import GroupKey, seed_from
@@ -41,7 +41,7 @@ class Trainer:
 
     config: RunConfig
     folder: Path
-    engine: Engine
+    processes: Processes
     policy: Modality
     collector: Collector
     advantage: Advantage
@@ -95,7 +95,7 @@ class Trainer:
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
             metrics["time/iteration"] = time.perf_counter() - started
-            with self.engine.together():
+            with self.processes.lockstep():
                 self._log(metrics)
             self._check_learning()
             now.train_seconds += time.perf_counter() - started
@@ -133,11 +133,11 @@ class Trainer:
         weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
         left_out = () if self.config.warm_start else ("reference",)  # the model's folder has it; that run may go on
         names: list[WeightsName] = ["trained", *(which for which in weights.kept if which not in left_out)]
-        tensors = {str(which): self.engine.gathered(weights.tensors(which)) for which in names}
-        tensors["optimizer"] = self.engine.gathered(optimizer)
+        tensors = {str(which): self.processes.gathered(weights.tensors(which)) for which in names}
+        tensors["optimizer"] = self.processes.gathered(optimizer)
         tensors |= {} if self.replay is None else {"replay": self.replay.tensors()}
-        with self.engine.together():
-            if self.engine.is_main:
+        with self.processes.lockstep():
+            if self.processes.is_main:
                 self._write_checkpoint(tensors, optimizer_state)
 
     def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class Trainer:
             "progress": asdict(self.progress),
             "prompts": self.collector.prompts.state_dict(),
             "plugins": self._plugin_states(),
-            "engine": self.engine.state_dict(),
+            "engine": self.processes.state_dict(),
             "optimizer": optimizer,
             "settings": self.settings,
             "mmrl": version_of("mmrl"),
@@ -176,7 +176,7 @@ class Trainer:
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])
         checkpoint.restore_plugins(self.stateful, state["plugins"])
-        self.engine.load_state_dict(state["engine"])
+        self.processes.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
         self.progress = progress
@@ -217,33 +217,39 @@ class Trainer:
         rate = learning_rate(self.config.optimizer, iteration, self.config.iterations)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("rate_scale", 1.0)
-        batch, decay = batch_of(collected, self.advantage, self.engine.device), self.loss.old_decay(iteration)
+        batch, decay = batch_of(collected, self.advantage, self.processes.device), self.loss.old_decay(iteration)
         updates, rollout = self.config.updates, collected.rollout
         is_single = updates.epochs * updates.minibatches == 1 and not self.brings_old
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
-        if is_drawn_elsewhere(self.policy):  # which recomputes in any case
-            settings, drawn_by = self.config.correction, self.sampling_weights
+        if is_sampled_elsewhere(self.policy):  # which recomputes in any case
+            settings, sampled_by = self.config.correction, self.sampling_weights
             rollout, batch, mismatch = correct(
-                self.policy, rollout, batch, settings, self.engine, drawn_by=drawn_by, micro_batch=updates.micro_batch
+                self.policy,
+                rollout,
+                batch,
+                settings,
+                self.processes,
+                sampled_by=sampled_by,
+                micro_batch=updates.micro_batch,
             )
             is_recomputed = False
         score = partial(self.collector.scorer.score_in_graph, iteration=iteration)
-        updater = Updater(self.policy, self.loss, self.engine, updates.micro_batch, score)
+        updater = Updater(self.policy, self.loss, self.processes, updates.micro_batch, score)
         rollout = updater.differentiate(updater.recompute(rollout) if is_recomputed else rollout, batch)
         kept, replayed = collected.kept, dict[str, float]()
         if self.replay is not None:
             refilled = self.replay(collected, rollout, batch, iteration)
-            rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.draws, refilled.metrics
+            rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.prompt_indices, refilled.metrics
             old = "recorded" if refilled.num_replayed and old == "itself" else old
         parts = minibatches(kept, updates, self.config.seed, iteration)
         steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
         if decay is not None:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
-        self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.engine.may_scale)
-        return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.engine)
+        self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
+        return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
 
     def _steps(
         self,
@@ -257,19 +263,21 @@ class Trainer:
         """What the optimizer steps on the draws of each part saw, and the norms of their gradients."""
         steps: list[StepMetrics] = []
         norms: list[Tensor] = []
-        for number, draws in enumerate(parts):
+        for number, prompt_indices in enumerate(parts):
             key = GroupKey(self.config.seed, iteration, number)
-            rows, part = select_groups(batch, draws)
+            rows, part = select_groups(batch, prompt_indices)
             seen = updater.accumulate(rollout, views_of(self.loss, rollout, rows, part, key), part, old)
             if seen is not None:
                 steps.append(seen)
-                norms.append(self.engine.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm))
+                norms.append(
+                    self.processes.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm)
+                )
                 if self.config.averaging is not None:
                     self.policy.weights.average("averaged", self.config.averaging.decay)
         return steps, norms
 
     def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
-        counts = self.engine.gather([(collected.num_calls, update_calls)])
+        counts = self.processes.gather([(collected.num_calls, update_calls)])
         rollout, update = (sum(column) for column in zip(*counts, strict=True))
         self.progress.network_calls += rollout + update
         return {
@@ -308,9 +316,9 @@ class Trainer:
             metrics |= {
                 f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
             }
-        with self.engine.together():
+        with self.processes.lockstep():
             self._log(metrics | {"time/evaluation": time.perf_counter() - started})
-            if self.engine.is_main and result.samples:
+            if self.processes.is_main and result.samples:
                 folder = self.folder / "samples" / f"{now.iteration:06d}"
                 save_samples(result.samples, folder, folder.parent / "questions")  # the same in each evaluation
                 self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
@@ -328,7 +336,7 @@ class Trainer:
 
     def _anywhere(self, is_so: bool) -> bool:
         """Whether it is so on some process: what one does, all must."""
-        return float(self.engine.sum(torch.tensor(float(is_so)))) > 0
+        return float(self.processes.sum(torch.tensor(float(is_so)))) > 0
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return list(self.policy.weights.parameters.values())

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Differentiable, Evaluations, Loss, LossBatch, LossTerms, Modality, Shardable
-from mmrl.data import Outputs, Rollout, WeightsName, draw_of
-from mmrl.engine import Engine
+from mmrl.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable
+from mmrl.data import Outputs, Rollout, WeightsName, prompt_index_of
+from mmrl.engine import Processes
 from mmrl.errors import RunError
 from mmrl.gradients import carries_back
 from mmrl.keys import GroupKey
@@ -44,12 +44,12 @@ class Updater:
         self,
         policy: Modality,
         loss: Loss,
-        engine: Engine,
+        processes: Processes,
         micro_batch: int,
         score: Callable[[Rollout, Outputs, Tensor], Tensor] | None = None,
     ) -> None:
         """`score`: the differentiable rewards of media made anew for samples of a rollout: [N], [N] -> [N]."""
-        self.policy, self.loss, self.engine, self.micro_batch = policy, loss, engine, micro_batch
+        self.policy, self.loss, self.processes, self.micro_batch = policy, loss, processes, micro_batch
         self.score = score
 
     def accumulate(
@@ -67,17 +67,17 @@ class Updater:
             [self._weighed(rollout, view, batch) for view in views] if rollout is not None and batch is not None else []
         )
         counted = [self.loss.coefficients(weighed) for weighed in batches]
-        local = sum((denominator for _, denominator in counted), torch.zeros((), device=self.engine.device))
-        denominator = self.engine.sum(local)
+        local = sum((denominator for _, denominator in counted), torch.zeros((), device=self.processes.device))
+        denominator = self.processes.sum(local)
         if float(denominator) <= 0:
             return None
         # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
-        share = torch.full((), 1 / self.engine.num_processes, device=self.engine.device)
+        share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
-        with self.engine.together():
-            for number in range(self.engine.most(len(batches))):
+        with self.processes.lockstep():
+            for number in range(self.processes.maximum(len(batches))):
                 if rollout is None or number >= len(batches):
-                    self._idle_view(old)
+                    self._dummy_view(old)
                 else:
                     coefficients = counted[number][0] / denominator
                     self._accumulate_view(rollout, views[number], batches[number], coefficients, old, metrics)
@@ -88,7 +88,7 @@ class Updater:
         if rollout is not None:
             return self.policy.recompute(rollout, self.micro_batch)
         with torch.no_grad():
-            for _ in range(self.engine.most(0)):
+            for _ in range(self.processes.maximum(0)):
                 self._nothing()
         return None
 
@@ -103,7 +103,7 @@ class Updater:
             return self.policy.differentiate(rollout, rows, partial(self.score, rollout), self.micro_batch)
 
     def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
-        weight = view.weight_among(rollout, batch.weight.cpu()).to(self.engine.device)
+        weight = view.weight_among(rollout, batch.weight.cpu()).to(self.processes.device)
         advantages = batch.advantages.expand_as(weight)
         return replace(batch, advantages=advantages, weight=weight)
 
@@ -112,12 +112,12 @@ class Updater:
     ) -> None:
         parts = view.split(self.micro_batch)
         if not parts:
-            return self._idle_view(old)
-        most = self.engine.most(len(parts))
+            return self._dummy_view(old)
+        most = self.processes.maximum(len(parts))
         if most == 1 or self.loss.scope == "decision":
             for part in parts:
                 self._learn(rollout, part, batch, coefficients, old, metrics, is_whole=len(parts) == 1)
-            self._idle(most - len(parts), old, learns=True)
+            self._dummy_step(most - len(parts), old, learns=True)
         else:
             self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics, most)
 
@@ -134,13 +134,13 @@ class Updater:
     ) -> None:
         """Forward and backward of one micro-batch under a loss that looks at single decisions."""
         if not is_whole:
-            inside = part.weight(rollout).to(self.engine.device) > 0
+            inside = part.weight(rollout).to(self.processes.device) > 0
             batch = replace(batch, weight=batch.weight * inside)
             coefficients = coefficients * inside
-        evaluations = self._evaluate(rollout, part, old)
-        _add_entropy(evaluations, batch.weight, metrics)
-        terms = self.loss(self.loss.measure(evaluations), batch)
-        self.engine.backward(self._sum_terms(terms, batch, coefficients, metrics))
+        forward_outputs = self._forward(rollout, part, old)
+        _add_entropy(forward_outputs, batch.weight, metrics)
+        terms = self.loss(self.loss.measure(forward_outputs), batch)
+        self.processes.backward(self._sum_terms(terms, batch, coefficients, metrics))
 
     def _learn_in_two_passes(
         self,
@@ -156,32 +156,34 @@ class Updater:
         per_part = []
         with torch.no_grad():
             for part in parts:
-                evaluations = self._evaluate(rollout, part, old)
-                per_part.append(self.loss.measure(evaluations))
-                _add_entropy(evaluations, batch.weight * (part.weight(rollout).to(self.engine.device) > 0), metrics)
-        self._idle(most - len(parts), old, learns=False)
+                forward_outputs = self._forward(rollout, part, old)
+                per_part.append(self.loss.measure(forward_outputs))
+                _add_entropy(
+                    forward_outputs, batch.weight * (part.weight(rollout).to(self.processes.device) > 0), metrics
+                )
+        self._dummy_step(most - len(parts), old, learns=False)
         # a part's measures are 0 outside of it, so the sum puts the parts together
         measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
         total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
         gradients = torch.autograd.grad(total, measures, allow_unused=True)
         for part in parts:
-            inside = part.weight(rollout).to(self.engine.device) > 0  # [B, K]
-            again = self.loss.measure(self._evaluate(rollout, part, old))
+            inside = part.weight(rollout).to(self.processes.device) > 0  # [B, K]
+            again = self.loss.measure(self._forward(rollout, part, old))
             used = [(m, g) for m, g in zip(again, gradients, strict=True) if g is not None and m.requires_grad]
             # a measure of whole samples [B, 1] counts once, not once for each of its K entries
             kept = [inside if m.shape == inside.shape else inside.any(1, keepdim=True) for m, _ in used]
-            self.engine.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
-        self._idle(most - len(parts), old, learns=True)
+            self.processes.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
+        self._dummy_step(most - len(parts), old, learns=True)
 
-    def _idle_view(self, old: OldSource) -> None:
+    def _dummy_view(self, old: OldSource) -> None:
         """What a process without work does while others go through a view: their network calls, with weight 0."""
-        most = self.engine.most(0)
+        most = self.processes.maximum(0)
         if most > 1 and self.loss.scope != "decision":
-            self._idle(most, old, learns=False)
-        self._idle(most, old, learns=True)
+            self._dummy_step(most, old, learns=False)
+        self._dummy_step(most, old, learns=True)
 
-    def _idle(self, count: int, old: OldSource, *, learns: bool) -> None:
-        """The calls of `_evaluate` for so many micro-batches, and the backward pass where there is one."""
+    def _dummy_step(self, count: int, old: OldSource, *, learns: bool) -> None:
+        """The calls of `_forward` for so many micro-batches, and the backward pass where there is one."""
         for _ in range(count):
             with torch.no_grad():
                 for which in self._other_weights(old):
@@ -190,11 +192,11 @@ class Updater:
             with torch.set_grad_enabled(learns):
                 nothing = self._nothing()
             if learns:
-                self.engine.backward(nothing)
+                self.processes.backward(nothing)
 
     def _nothing(self) -> Tensor:
         assert isinstance(self.policy, Shardable), "only sharded processes idle"
-        return self.policy.idle()
+        return self.policy.dummy_forward()
 
     def _other_weights(self, old: OldSource) -> list[WeightsName]:
         """Those that a view is evaluated under before the trained ones, in this order."""
@@ -210,20 +212,20 @@ class Updater:
             metrics.add(f"loss/{name}", values, batch.weight)
         return total
 
-    def _evaluate(self, rollout: Rollout, view: View, old: OldSource) -> Evaluations:
+    def _forward(self, rollout: Rollout, view: View, old: OldSource) -> OutputsByWeights:
         """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
         policy, seen = self.policy, dict[WeightsName, Any]()
         with torch.no_grad():
             for which in self._other_weights(old):
                 with policy.weights(which):
-                    seen[which] = policy.evaluate(rollout, view)
+                    seen[which] = policy.forward(rollout, view)
             if "old" in self.loss.needs and old == "recorded":
                 seen["old"] = policy.recorded(rollout, view)
-        trained: Any = policy.evaluate(rollout, view)
+        trained: Any = policy.forward(rollout, view)
         if "old" in self.loss.needs and old == "itself":
             seen["old"] = trained.detach()
         score = None if self.score is None else partial(self.score, rollout)
-        return Evaluations(trained, seen.get("old"), seen.get("reference"), seen.get("averaged"), score)
+        return OutputsByWeights(trained, seen.get("old"), seen.get("reference"), seen.get("averaged"), score)
 
 
 def _refuse_other_terms(loss: Loss, result: Any) -> None:
@@ -234,31 +236,33 @@ def _refuse_other_terms(loss: Loss, result: Any) -> None:
         raise RunError(f"loss {type(loss).__name__} must give LossTerms with terms [samples, decisions], got {got}")
 
 
-def _add_entropy(evaluations: Evaluations, weight: Tensor, metrics: StepMetrics) -> None:
+def _add_entropy(forward_outputs: OutputsByWeights, weight: Tensor, metrics: StepMetrics) -> None:
     """The entropy of the decisions in nats, where the policy says it: one that falls to 0 has stopped exploring."""
-    entropy = getattr(evaluations.trained, "entropy", None)
+    entropy = getattr(forward_outputs.trained, "entropy", None)
     if entropy is not None:
         metrics.add("policy/entropy", entropy, weight)
 
 
-def mean_metrics(steps: Sequence[StepMetrics], engine: Engine) -> dict[str, float]:
+def mean_metrics(steps: Sequence[StepMetrics], processes: Processes) -> dict[str, float]:
     """Weighted means over steps, micro-batches and processes; every process must call it."""
     own: dict[str, list[float]] = {}
     if columns := [name for seen in steps for name in seen.totals]:
         totals = torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
         places = {name: [n for n, column in enumerate(columns) if column == name] for name in sorted(set(columns))}
         own = {name: totals[rows].sum(0).tolist() for name, rows in places.items()}
-    gathered = engine.gather([own])
+    gathered = processes.gather([own])
     everywhere = sorted({name for seen in gathered for name in seen})
     sums = {n: [math.fsum(s[n][part] for s in gathered if n in s) for part in (0, 1)] for n in everywhere}
     return {name: total / weight for name, (total, weight) in sums.items() if weight > 0}
 
 
-def select_groups(batch: LossBatch | None, draws: list[int]) -> tuple[Tensor, LossBatch | None]:
+def select_groups(batch: LossBatch | None, prompt_indices: list[int]) -> tuple[Tensor, LossBatch | None]:
     """Rows of the samples of the draws, and the batch with weight 0 for all others."""
     if batch is None:
         return torch.zeros(0, dtype=torch.int64), None
-    chosen = torch.isin(draw_of(batch.group.cpu()), torch.tensor(draws)) & (batch.weight > 0).any(1).cpu()
+    chosen = (
+        torch.isin(prompt_index_of(batch.group.cpu()), torch.tensor(prompt_indices)) & (batch.weight > 0).any(1).cpu()
+    )
     weight = batch.weight * chosen.to(batch.weight.device)[:, None]
     return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)
 

@@ -125,7 +125,8 @@ class StoredClip:
     content: bytes | memoryview | None = field(default=None, hash=False)
     start: float | None = None
     end: float | None = None
-    told: Header | None = field(default=None, compare=False, repr=False)  # its header, where that was read before
+    # its header, where that was read before
+    known_header: Header | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
@@ -136,8 +137,8 @@ class StoredClip:
 
     def header(self) -> Header:
         """What the file says of itself; raises ConfigError for most files that `load` cannot read, in a millisecond."""
-        if self.told is not None:
-            return self.told
+        if self.known_header is not None:
+            return self.known_header
         return read_header(self.name, self.path if self.path is not None else self.content or b"")
 
     def duration(self) -> float | None:
@@ -191,7 +192,7 @@ class StoredClip:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
-        return StoredClip, (self.name, self.path, content, self.start, self.end, self.told)
+        return StoredClip, (self.name, self.path, content, self.start, self.end, self.known_header)
 
 
 @dataclass(frozen=True)

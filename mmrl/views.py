@@ -66,13 +66,13 @@ class DenoisingView:
     """The network's prediction on the samples' own outputs, noised again: `sigma` and noise for each of N entries."""
 
     sample: Tensor  # [N] int64: which sample
-    draw: Tensor  # [N] int64 in [0, num_draws): which draw of that sample; the column in [B, K]
+    noise_sample: Tensor  # [N] int64 in [0, num_noise_samples): which draw of that sample; the column in [B, K]
     sigma: Tensor  # [N] float32 noise level in (0, 1)
     noise_seed: tuple[int, ...]  # N seeds; samples that share a seed share the noise
-    num_draws: int  # K
+    num_noise_samples: int  # K
 
     def __post_init__(self) -> None:
-        sizes = {len(self.sample), len(self.draw), len(self.sigma), len(self.noise_seed)}
+        sizes = {len(self.sample), len(self.noise_sample), len(self.sigma), len(self.noise_seed)}
         if len(sizes) != 1:
             raise ValueError(f"the fields of a DenoisingView must be equally long, got lengths {sorted(sizes)}")
 
@@ -85,7 +85,7 @@ class DenoisingView:
             replace(
                 self,
                 sample=self.sample[start : start + size],
-                draw=self.draw[start : start + size],
+                noise_sample=self.noise_sample[start : start + size],
                 sigma=self.sigma[start : start + size],
                 noise_seed=self.noise_seed[start : start + size],
             )
@@ -93,8 +93,8 @@ class DenoisingView:
         ]
 
     def weight(self, rollout: Rollout) -> Tensor:
-        weight = torch.zeros(rollout.num_samples, self.num_draws)
-        weight[self.sample, self.draw] = 1.0
+        weight = torch.zeros(rollout.num_samples, self.num_noise_samples)
+        weight[self.sample, self.noise_sample] = 1.0
         return weight
 
     def weight_among(self, rollout: Rollout, takes_part: Tensor) -> Tensor:
@@ -116,8 +116,9 @@ class OutputsView:
     sample: Tensor  # [N] int64: which sample
     num_steps: int
     left_out: int = 0
-    draw: Tensor | None = None  # [N] int64 in [0, num_draws): which draw of that sample, as in [B, K]; None: 0
-    num_draws: int = 1  # K
+    # [N] int64 in [0, num_noise_samples): which draw of that sample, as in [B, K]; None: 0
+    noise_sample: Tensor | None = None
+    num_noise_samples: int = 1  # K
     noise_seed: tuple[int, ...] = ()  # N seeds, or none
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class OutputsView:
     @property
     def column(self) -> Tensor:
         """[N] int64: the column of each entry in [B, K]."""
-        return torch.zeros_like(self.sample) if self.draw is None else self.draw
+        return torch.zeros_like(self.sample) if self.noise_sample is None else self.noise_sample
 
     @property
     def num_calls(self) -> int:
@@ -149,14 +150,14 @@ class OutputsView:
             replace(
                 self,
                 sample=self.sample[start : start + per_part],
-                draw=self.column[start : start + per_part],
+                noise_sample=self.column[start : start + per_part],
                 noise_seed=self.noise_seed[start : start + per_part],
             )
             for start in range(0, len(self.sample), per_part)
         ]
 
     def weight(self, rollout: Rollout) -> Tensor:
-        weight = torch.zeros(rollout.num_samples, self.num_draws)
+        weight = torch.zeros(rollout.num_samples, self.num_noise_samples)
         weight[self.sample, self.column] = 1.0
         return weight
 

@@ -32,7 +32,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Completions:
     """n answers as they were drawn."""
 
     tokens: Tensor  # [n, T] int64, right-padded with 0
@@ -44,7 +44,7 @@ class Drawn:
     name: Tensor | None = None  # [n, T] int64: tokens of one name are one draw; None: every token is a draw of its own
 
     @classmethod
-    def join(cls, parts: "Sequence[Drawn]") -> "Drawn":
+    def join(cls, parts: "Sequence[Completions]") -> "Completions":
         """All answers, in order; those of two parts share no draw."""
         sizes = [0 if part.name is None or not part.name.numel() else int(part.name.max()) + 1 for part in parts]
         shifted = [
@@ -54,7 +54,7 @@ class Drawn:
         return cls.stack(shifted)
 
     @classmethod
-    def stack(cls, parts: "Sequence[Drawn]") -> "Drawn":
+    def stack(cls, parts: "Sequence[Completions]") -> "Completions":
         """All answers, in order, with the names of draws as they are."""
         supports = [part.support for part in parts if part.support is not None]
         assert len(supports) in (0, len(parts)), "some answers have a truncated distribution and some have not"
@@ -70,11 +70,11 @@ class Drawn:
             name=join_padded(names) if len(names) == len(parts) else None,
         )
 
-    def select(self, rows: Tensor) -> "Drawn":
+    def select(self, rows: Tensor) -> "Completions":
         """The answers `rows` [n], at least 1, as wide as the longest of them."""
         length = self.length[rows]
         width = int(length.max())
-        return Drawn(
+        return Completions(
             tokens=self.tokens[rows, :width],
             length=length,
             log_prob=self.log_prob[rows, :width],

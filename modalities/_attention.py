@@ -48,7 +48,7 @@ def use_flex(model: Any, name: str) -> bool:
     return True
 
 
-def not_as_asked(model: Any, asked: str | None) -> str:
+def not_as_requested(model: Any, asked: str | None) -> str:
     """Why the language model does not run the attention that was asked for; empty where it does."""
     if asked != FLEX or attention_of(model) == FLEX:
         return ""

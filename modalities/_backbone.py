@@ -35,7 +35,7 @@ class Backbone:
 
     model: Any  # a model with `.model`, the network without its head
     pad_token: int
-    reads_token_types: bool  # the mask depends on where images stand (Gemma 3)
+    takes_token_types: bool  # the mask depends on where images stand (Gemma 3)
 
     @property
     def device(self) -> torch.device:
@@ -57,7 +57,7 @@ class Backbone:
 
         `mask`: [n, T], or, where the rows are trees, [n, 1, T, T] or a BlockMask, one for each kind of layer.
         """
-        extra = {"token_type_ids": token_types} if self.reads_token_types and token_types is not None else {}
+        extra = {"token_type_ids": token_types} if self.takes_token_types and token_types is not None else {}
         output = self.model.model(
             input_ids=tokens,
             attention_mask=mask,
@@ -70,7 +70,7 @@ class Backbone:
 
     def prefill(self, prompts: PromptBatch) -> tuple[Tensor, Any]:
         """Hidden states [P, H] of the prompts' last tokens, and the cache that answers go on from."""
-        extra = {"token_type_ids": prompts.token_types} if self.reads_token_types else {}
+        extra = {"token_type_ids": prompts.token_types} if self.takes_token_types else {}
         output = self.model.model(
             input_ids=prompts.tokens,
             attention_mask=prompts.mask,

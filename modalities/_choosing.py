@@ -9,7 +9,7 @@ from torch import Tensor
 from mmrl.contracts import Reward
 from mmrl.data import Outputs, Prompt
 from mmrl.keys import GroupKey, generator
-from mmrl.modalities._strands import Front, Strand, ranges
+from mmrl.modalities._strands import Frontier, PathState, ranges
 from mmrl.steering import judged
 
 # A reward, latents [n, ...], their level (that of an estimate is 0), the number of the plan of each [n] and of the
@@ -39,37 +39,40 @@ def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey
     return judge
 
 
-def chosen(
-    front: Front, strands: Sequence[Strand], call: int, clean: tuple[Tensor, float], judge: Judge
-) -> tuple[Front, Tensor]:
-    """The front of the k states that go on behind network call `call`, and which these are [k]; no forks here.
+def select_states(
+    frontier: Frontier, path_states: Sequence[PathState], call: int, clean: tuple[Tensor, float], judge: Judge
+) -> tuple[Frontier, Tensor]:
+    """The frontier of the k states that go on behind network call `call`, and which these are [k]; no forks here.
 
     Args:
-        front: of the strands that it holds, which have nothing but their own states. clean: what is judged of its n
+        frontier: of the path states that it holds, which have nothing but their own states. clean: what is judged of
+        its n
             states [n, ...], and its level.
     """
-    choices = {index: strands[index].path.choice(call) for index in front.rows}
+    choices = {index: path_states[index].path.choice(call) for index in frontier.rows}
     asked = [index for index, choice in choices.items() if choice is not None]
     if not asked:
-        return front, torch.arange(len(front.latents))
-    rewards = torch.full((len(front.latents),), torch.nan, dtype=torch.float64)
-    rows = torch.cat([torch.arange(front.rows[index].start, front.rows[index].stop) for index in asked])
-    plan = torch.cat([torch.full((len(front.rows[index]),), strands[index].plan) for index in asked])
+        return frontier, torch.arange(len(frontier.latents))
+    rewards = torch.full((len(frontier.latents),), torch.nan, dtype=torch.float64)
+    rows = torch.cat([torch.arange(frontier.rows[index].start, frontier.rows[index].stop) for index in asked])
+    plan = torch.cat([torch.full((len(frontier.rows[index]),), path_states[index].plan) for index in asked])
     latents, level = clean
     first = choices[asked[0]]
     assert first is not None, "one is asked"
     rewards[rows] = judge(first.reward, latents[rows.to(latents.device)], level, plan, call)
-    known = torch.cat([front.judged, rewards[:, None]], 1)  # [n, J]
-    kept = [_kept(strands[index], part, call, known[part.start : part.stop]) for index, part in front.rows.items()]
+    known = torch.cat([frontier.judged, rewards[:, None]], 1)  # [n, J]
+    kept = [
+        _kept(path_states[index], part, call, known[part.start : part.stop]) for index, part in frontier.rows.items()
+    ]
     going = torch.cat(kept)
-    return front.of_rows(going, ranges(list(front.rows), [len(part) for part in kept]), known), going
+    return frontier.of_rows(going, ranges(list(frontier.rows), [len(part) for part in kept]), known), going
 
 
-def _kept(strand: Strand, rows: range, call: int, known: Tensor) -> Tensor:
-    """The rows of a strand's states, of which `known` [n, J] is known, that go on."""
-    choice = strand.path.choice(call)
+def _kept(path_state: PathState, rows: range, call: int, known: Tensor) -> Tensor:
+    """The rows of a path state's states, of which `known` [n, J] is known, that go on."""
+    choice = path_state.path.choice(call)
     if choice is None:
         return torch.arange(rows.start, rows.stop)
-    told = known[:, ~known.isnan().any(0)].unflatten(0, (-1, choice.of))  # [groups, of, J]
-    places = choice.rule(told, choice.keep, generator(strand.key.seed_for("choice", call)))
-    return (rows.start + torch.arange(len(told))[:, None] * choice.of + places).flatten()
+    rewards = known[:, ~known.isnan().any(0)].unflatten(0, (-1, choice.of))  # [groups, of, J]
+    places = choice.rule(rewards, choice.keep, generator(path_state.key.seed_for("choice", call)))
+    return (rows.start + torch.arange(len(rewards))[:, None] * choice.of + places).flatten()

@@ -29,7 +29,8 @@ class Head:
     softcap: float | None = None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[n, V] of hidden [n, H], summed in float32 at least: those that `chosen` takes, for drawing tokens."""
+        """[n, V] of hidden [n, H], summed in float32 at least: those that `token_log_probs` takes, for drawing
+        tokens."""
         with torch.autocast(hidden.device.type, enabled=False):
             return self.cap(self.raw(hidden, self.weight, self.bias))
 
@@ -44,7 +45,7 @@ class Head:
         return raw if self.softcap is None else (raw / self.softcap).tanh() * self.softcap
 
 
-def chosen(
+def token_log_probs(
     hidden: Tensor, head: Head, tokens: Tensor, shaping: Shaping, chunk: int, support: Support | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-prob [n] of each token and entropy [n] in nats of the shaped distribution it was drawn from.
@@ -65,7 +66,7 @@ def chosen(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     blocks = _Blocks(head, shaping.temperature, _Masks.of(shaping, support, hidden.device), chunk)
-    log_prob, entropy = _Chosen.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
+    log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
 
 
@@ -208,7 +209,7 @@ class _Upstream:
         return gradient.scatter_add_(1, place, of_log_prob * is_here[:, None]).mul_(slope)
 
 
-class _Chosen(torch.autograd.Function):
+class _TokenLogProbs(torch.autograd.Function):
     """Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) with the entropy's moment beside the total.
 
     With z the logits, m their maximum, s = sum exp(z - m) and u = sum exp(z - m) (z - m):

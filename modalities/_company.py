@@ -26,10 +26,10 @@ FILLER = Prompt("", (_Grey(),))
 
 
 @dataclass(frozen=True)
-class Company:
+class Lockstep:
     """What a process needs to keep step: the vision tower and each layer are called by all processes or by none."""
 
-    most: Callable[[int], int]  # the largest of the counts that the processes ask with
+    maximum: Callable[[int], int]  # the largest of the counts that the processes ask with
     filler: EncodedPrompt  # a prompt with an image
     end_token: int
 
@@ -37,7 +37,7 @@ class Company:
         """The prompts, and the filler behind them where none has an image."""
         return [*prompts, *([] if any(prompt.media for prompt in prompts) else [self.filler])]
 
-    def with_idle_row(self, prompt: Tensor, uniform: Tensor, num_prompts: int) -> tuple[Tensor, Tensor]:
+    def with_dummy_row(self, prompt: Tensor, uniform: Tensor, num_prompts: int) -> tuple[Tensor, Tensor]:
         """`prompt` [n] and `uniform` [n, T] of answers to draw, and one more to the last prompt behind them."""
         last = prompt.new_tensor([num_prompts - 1])
         return torch.cat([prompt, last]), torch.cat([uniform, uniform.new_zeros(1, uniform.shape[1])])
@@ -56,7 +56,7 @@ class Company:
             length = torch.cat([length, length.new_tensor([2])])
         return filled, Answers(prompt, tokens, length)
 
-    def idle(self, device: torch.device) -> tuple[list[EncodedPrompt], Answers]:
+    def dummy(self, device: torch.device) -> tuple[list[EncodedPrompt], Answers]:
         """The filler and its answer alone."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
         return self.filled([], Answers(none, none.view(0, 0), none))

@@ -86,7 +86,7 @@ def _keep_top_p(scores: Tensor, top_p: float, num_candidates: int) -> Tensor:
     return torch.full_like(scores, -math.inf).scatter_(1, ids.gather(1, order), ranked)
 
 
-def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
+def sample_tokens(log_probs: Tensor, uniform: Tensor) -> Tensor:
     """Tokens [n] int64 by inverse CDF: the first whose cumulated probability exceeds `uniform` [n] in [0, 1).
 
     A `uniform` below 0 takes the likeliest token.

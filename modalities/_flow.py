@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from mmrl.contracts import ConfigError, DifferentiableScore, Placement
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
-from mmrl.evaluations import Denoising, Evaluation
+from mmrl.evaluations import Denoising, ForwardOutputs
 from mmrl.keys import GroupKey, normal
 from mmrl.modalities._choosing import judge_of
 from mmrl.modalities._flow_trace import FlowTrace
-from mmrl.modalities._growth import Tree, grow
+from mmrl.modalities._growth import Tree, sample_trees
 from mmrl.modalities._records import FACTS, Records
 from mmrl.modalities._rendering import differentiated, rendered
 from mmrl.modalities._trajectory import Recorder
@@ -42,8 +42,8 @@ class FlowPolicy(ABC):
     gradient through the sampler keeps the latents of its steps alone, and computes what is inside of each again.
     """
 
-    evaluates: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising", "outputs"})
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
+    forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising", "outputs"})
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
     makes: ClassVar[frozenset[str]] = frozenset({"images"})
     facts: ClassVar[frozenset[str]] = frozenset(FACTS)
 
@@ -54,7 +54,7 @@ class FlowPolicy(ABC):
     latent_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     prompt_cache: int = 4096
     recompute_activations: bool = True
-    keeps_trajectories: bool = field(default=False, init=False, repr=False)
+    records_trajectories: bool = field(default=False, init=False, repr=False)
     num_calls: int = field(default=0, init=False, repr=False)  # network evaluations so far, in batch elements
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _encoded: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
@@ -137,7 +137,7 @@ class FlowPolicy(ABC):
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
-        """Draws one group of images per prompt by its plan (see `_growth.grow`)."""
+        """Draws one group of images per prompt by its plan (see `_growth.sample_trees`)."""
         scales = {plan.guidance_scale for plan in plans}
         assert len(scales) == 1, f"the plans of one rollout must share one guidance scale, got {sorted(scales)}"
         scale, before = scales.pop(), self.num_calls
@@ -146,13 +146,15 @@ class FlowPolicy(ABC):
 
         def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
             parts = torch.arange(len(latents), device=self.device).split(self.network_batch)
-            self._idle(self._most(len(parts)) - len(parts))
+            self._dummy_forwards(self._maximum(len(parts)) - len(parts))
             return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
 
-        keeps = self.keeps_trajectories and all(plan.is_plain for plan in plans)
+        keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
         records = Records(self.reduction, Recorder() if keeps else None)
         judge = judge_of(self, prompts, keys) if any(plan.choices for plan in plans) else None
-        tree = grow(plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge)
+        tree = sample_trees(
+            plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge
+        )
         clean = self.final(tree.clean, tree.sigma.to(self.device))
         images = torch.cat([self.decode_latents(part) for part in clean.split(self.decode_batch)])
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
@@ -160,30 +162,30 @@ class FlowPolicy(ABC):
         return replace(rollout, levels=tuple(dict.fromkeys(plans[0].paths[0].levels)))
 
     @torch.no_grad()
-    def idle_rollout(self, plan: Plan) -> None:
+    def dummy_rollout(self, plan: Plan) -> None:
         """Takes part in the network calls of other processes' rollouts."""
-        for _ in range(plan.num_ticks):
-            self._idle(self._most(0))
+        for _ in range(plan.num_tree_steps):
+            self._dummy_forwards(self._maximum(0))
 
-    def idle(self) -> Tensor:
-        """Takes part in the network call of one `evaluate` of other processes; 0, with a graph to all weights."""
+    def dummy_forward(self) -> Tensor:
+        """Takes part in the network call of one `forward` of other processes; 0, with a graph to all weights."""
         latents = torch.zeros(1, *self.latent_shape, device=self.device)
         return 0 * self.velocity(latents, latents.new_full((1,), 0.5), self.conditioning([""])).sum()
 
     def networks(self) -> Sequence[nn.Module]:
         return list(self.modules().values())
 
-    def _idle(self, count: int) -> None:
+    def _dummy_forwards(self, count: int) -> None:
         for _ in range(count):
-            self.idle()
+            self.dummy_forward()
 
-    def _most(self, count: int) -> int:
+    def _maximum(self, count: int) -> int:
         """The largest count of all processes where weights are sharded, since a network call is then one of all."""
-        most = None if self._placement is None else self._placement.most
-        return count if most is None else most(count)
+        maximum = None if self._placement is None else self._placement.maximum
+        return count if maximum is None else maximum(count)
 
     @torch.no_grad()
-    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied images [P, 3, H, W], one per prompt, as a rollout without decisions."""
         if outputs.images is None or len(outputs.images) != len(prompts):
             got = "none" if outputs.images is None else str(len(outputs.images))
@@ -191,12 +193,14 @@ class FlowPolicy(ABC):
         images = outputs.images.to(self.device)
         clean = torch.cat([self.encode_images(part) for part in images.split(self.decode_batch)])
         clean = clean.to(LATENT_DTYPES[self.latent_dtype])
-        draws, each = torch.tensor([key.draw for key in keys]), torch.arange(len(prompts))
-        tree = Tree(Decided.none(clean), clean, torch.zeros(len(each)), each, draws, DecisionBlock.none(len(each)))
+        prompt_indices, each = torch.tensor([key.prompt_index for key in keys]), torch.arange(len(prompts))
+        tree = Tree(
+            Decided.none(clean), clean, torch.zeros(len(each)), each, prompt_indices, DecisionBlock.none(len(each))
+        )
         trace = FlowTrace(self.conditioning([prompt.text for prompt in prompts]), 1.0, tree.decided, clean)
         return self._rollout(prompts, keys, images, tree, trace, 0)
 
-    def evaluate(self, rollout: Rollout, view: View) -> Evaluation:
+    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Decisions or denoising under the weights now in place."""
         if isinstance(view, DenoisingView):
             return self._denoise(rollout, view)
@@ -204,12 +208,12 @@ class FlowPolicy(ABC):
             return rendered(self, rollout, view)
         if not isinstance(view, DecisionView):
             raise ConfigError(
-                f"a flow policy evaluates {', '.join(sorted(self.evaluates))}, not a {type(view).__name__}"
+                f"a flow policy evaluates {', '.join(sorted(self.forward_kinds))}, not a {type(view).__name__}"
             )
         trace: FlowTrace = rollout.trace
         calls = view.calls.to(self.device)
         mean = self._mean(trace, calls)
-        found = trace.decided.evaluation(rollout.blocks[view.block], calls, mean, self.reduction)
+        found = trace.decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
         if trace.gradient is None:
             return found
         return replace(found, gradient=trace.gradient[torch.isin(trace.decided.call, calls)])
@@ -219,12 +223,12 @@ class FlowPolicy(ABC):
         weights now in place, `size` network calls at a time; decisions then tell it."""
         return differentiated(self, rollout, rows, score, size)
 
-    def recorded(self, rollout: Rollout, view: View) -> Evaluation:
+    def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """The decisions as the weights that drew them saw them."""
         assert isinstance(view, DecisionView), "only decisions are recorded"
         decided: Decided = rollout.trace.decided
         calls = view.calls.to(self.device)
-        return decided.evaluation(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
+        return decided.forward_outputs(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
 
     @torch.no_grad()
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
@@ -232,7 +236,7 @@ class FlowPolicy(ABC):
         trace: FlowTrace = rollout.trace
         calls = torch.arange(len(trace.decided.state), device=self.device)
         parts = calls.split(size) if len(calls) else ()
-        self._idle(self._most(len(parts)) - len(parts))
+        self._dummy_forwards(self._maximum(len(parts)) - len(parts))
         means = [self._mean(trace, part) for part in parts]
         decided = replace(trace.decided, mean=torch.cat(means)) if means else trace.decided
         return replace(rollout, trace=replace(trace, decided=decided))
@@ -255,8 +259,8 @@ class FlowPolicy(ABC):
         negative = self.negative()[torch.zeros(len(latents), dtype=torch.int64)]
         both = self.velocity(latents.repeat(2, *[1] * (latents.dim() - 1)), sigma.repeat(2),
                              Conditioning.join([negative, conditioning]))  # fmt: skip
-        without, told = both.chunk(2)
-        return without + scale * (told - without)
+        without, guided = both.chunk(2)
+        return without + scale * (guided - without)
 
     def _denoise(self, rollout: Rollout, view: DenoisingView) -> Denoising:
         trace: FlowTrace = rollout.trace
@@ -269,8 +273,8 @@ class FlowPolicy(ABC):
         rows = rollout.prompt[view.sample].to(self.device)
         self.num_calls += len(noisy)
         prediction = self.velocity(noisy, sigma, trace.conditioning[rows])
-        entry = torch.full((rollout.num_samples, view.num_draws), -1)
-        entry[view.sample, view.draw] = torch.arange(view.num_calls)
+        entry = torch.full((rollout.num_samples, view.num_noise_samples), -1)
+        entry[view.sample, view.noise_sample] = torch.arange(view.num_calls)
         return Denoising(prediction, noise - clean, noisy, sigma, entry.to(self.device))
 
     def _rollout(

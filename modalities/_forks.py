@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from mmrl.answer_trees import AnswerTree, ForkTree, SegmentTree, Uncertainty
-from mmrl.modalities._answers import Drawn, uniforms
+from mmrl.modalities._answers import Completions, uniforms
 from mmrl.modalities._inputs import EncodedPrompt
-from mmrl.modalities._writer import Names, Reading, Writer
+from mmrl.modalities._writer import Names, PrefilledPrompts, Writer
 
 Seeds = Callable[..., int]  # of a root, by its number, and of what leaves it, by its path
 
 
 @dataclass(frozen=True)
-class Grown:
+class TreeCompletions:
     """The leaves of some trees, those of one root next to each other."""
 
-    drawn: Drawn  # n answers
+    completions: Completions  # n answers
     root: Tensor  # [n] int64: which answer that began at a prompt each grew from
     num_read_again: int  # tokens that the network read twice
 
@@ -34,33 +34,36 @@ class _Forks:
 
 
 @torch.no_grad()
-def grow(
+def generate_trees(
     writer: Writer, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, seed_of: Seeds, plan: AnswerTree
-) -> Grown:
+) -> TreeCompletions:
     """Draws the trees of n roots, root i under prompt `prompt_of[i]` (ascending), by the plan.
 
     Each node draws by a stream of its own, seeded by its path; the first child goes on with the stream of its parent,
     so that a tree without forks is the plain answers.
     """
-    names, parts, read_again = Names(), list[tuple[Drawn, Tensor]](), 0
+    names, parts, read_again = Names(), list[tuple[Completions, Tensor]](), 0
     leaves = plan.num_samples // plan.num_roots
-    for roots, reading in writer.readings(prompts, prompt_of, leaves):
-        prompt = prompt_of[roots] - reading.first
+    for roots, prefilled in writer.prefills(prompts, prompt_of, leaves):
+        prompt = prompt_of[roots] - prefilled.first
         if isinstance(plan, SegmentTree):
             uniform = uniforms(_segment_seeds(roots, seed_of, plan), plan.max_tokens)
-            found = reading.answers(prompt, uniform, names, plan.splits)
+            found = prefilled.answers(prompt, uniform, names, plan.splits)
         else:
             assert isinstance(plan, ForkTree), "a tree of segments or of forks"
             uniform = uniforms([seed_of(root) for root in roots.tolist()], plan.max_tokens)
-            found = reading.answers(prompt, uniform, names)
+            found = prefilled.answers(prompt, uniform, names)
             found, more = _forked(
-                reading, found, prompt, names, lambda n, *path, of=roots: seed_of(int(of[n]), *path), plan
+                prefilled, found, prompt, names, lambda n, *path, of=roots: seed_of(int(of[n]), *path), plan
             )
             read_again += more
-        parts += [(drawn, roots[own]) for drawn, own in found]
-    drawn, root = Drawn.stack([drawn for drawn, _ in parts]), torch.cat([own for _, own in parts])
+        parts += [(completions, roots[own]) for completions, own in found]
+    completions, root = (
+        Completions.stack([completions for completions, _ in parts]),
+        torch.cat([own for _, own in parts]),
+    )
     order = root.argsort(stable=True)
-    return Grown(drawn.select(order), root[order], read_again)
+    return TreeCompletions(completions.select(order), root[order], read_again)
 
 
 def _segment_seeds(roots: Tensor, seed_of: Seeds, plan: SegmentTree) -> list[int]:
@@ -76,24 +79,24 @@ def _without_firsts(path: Sequence[int]) -> tuple[int, ...]:
 
 
 def _forked(
-    reading: Reading,
-    found: list[tuple[Drawn, Tensor]],
+    prefilled: PrefilledPrompts,
+    found: list[tuple[Completions, Tensor]],
     prompt: Tensor,
     names: Names,
     seed_of: Seeds,
     plan: ForkTree,
-) -> tuple[list[tuple[Drawn, Tensor]], int]:
+) -> tuple[list[tuple[Completions, Tensor]], int]:
     """The chains that were found [n], with root numbers, and what leaves them; how many tokens were read again."""
     used = torch.zeros(0, dtype=torch.int64)
-    read_again, size = 0, max(1, reading.writer.batch_size // plan.branch)
+    read_again, size = 0, max(1, prefilled.writer.batch_size // plan.branch)
     for turn in range(plan.rounds):
-        tree, root = Drawn.stack([drawn for drawn, _ in found]), torch.cat([own for _, own in found])
+        tree, root = Completions.stack([completions for completions, _ in found]), torch.cat([own for _, own in found])
         forks = fork_points(tree, root, used, plan.forks, plan.by)
         if not len(forks.row):
             break
         assert tree.name is not None, "answers drawn here have names"
         used = torch.cat([used, tree.name[forks.row, forks.column]])
-        for part in _batches(forks, size, is_free=reading.writer.backbone.goes_by_the_mask):
+        for part in _batches(forks, size, is_free=prefilled.writer.backbone.goes_by_the_mask):
             own = root[forks.row[part]]
             before = _cut(tree, forks.row[part], forks.column[part])
             read_again += int(before.length.sum())
@@ -102,25 +105,29 @@ def _forked(
                 for n, rank in zip(own.tolist(), forks.rank[part].tolist(), strict=True)
                 for child in range(plan.branch)
             ]
-            drawn, child = reading.go_on(prompt[own], before, plan.branch, uniforms(seeds, plan.max_tokens), names)
-            found = [*found, (drawn, own[child])]
-            assert drawn.name is not None, "answers drawn here have names"
-            used = torch.cat([used, drawn.name[torch.arange(len(child)), before.length[child]]])
+            completions, child = prefilled.go_on(
+                prompt[own], before, plan.branch, uniforms(seeds, plan.max_tokens), names
+            )
+            found = [*found, (completions, own[child])]
+            assert completions.name is not None, "answers drawn here have names"
+            used = torch.cat([used, completions.name[torch.arange(len(child)), before.length[child]]])
     return found, read_again
 
 
-def fork_points(drawn: Drawn, root: Tensor, used: Tensor, count: int, by: Uncertainty) -> _Forks:
+def fork_points(completions: Completions, root: Tensor, used: Tensor, count: int, by: Uncertainty) -> _Forks:
     """The `count` least certain tokens of each root's tree: those of the highest entropy or of the lowest probability.
 
     Not an answer's first token, whose fork is another answer, and none of the names `used` [k]. Of equals the one
     drawn first. A tree with fewer tokens has fewer forks.
     """
-    assert drawn.name is not None and drawn.entropy is not None, "answers drawn here have names and entropies"
-    column = torch.arange(drawn.tokens.shape[1]).expand_as(drawn.tokens)
-    is_open = (column > 0) & (column < drawn.length[:, None]) & ~torch.isin(drawn.name, used)
+    assert completions.name is not None and completions.entropy is not None, (
+        "answers drawn here have names and entropies"
+    )
+    column = torch.arange(completions.tokens.shape[1]).expand_as(completions.tokens)
+    is_open = (column > 0) & (column < completions.length[:, None]) & ~torch.isin(completions.name, used)
     row, at = is_open.nonzero().unbind(1)
-    uncertainty = (drawn.entropy if by == "entropy" else -drawn.log_prob)[row, at]
-    name, order = drawn.name[row, at], uncertainty.argsort(descending=True, stable=True)
+    uncertainty = (completions.entropy if by == "entropy" else -completions.log_prob)[row, at]
+    name, order = completions.name[row, at], uncertainty.argsort(descending=True, stable=True)
     order = order[name[order].argsort(stable=True)]  # by name: the leaves that share a draw next to each other
     first = torch.cat([torch.ones(min(1, len(order)), dtype=torch.bool), name[order][1:] != name[order][:-1]])
     order = order[first]
@@ -139,13 +146,15 @@ def _batches(forks: _Forks, size: int, *, is_free: bool) -> list[Tensor]:
     return [part for group in groups for part in group.split(size)]
 
 
-def _cut(drawn: Drawn, rows: Tensor, length: Tensor) -> Drawn:
+def _cut(completions: Completions, rows: Tensor, length: Tensor) -> Completions:
     """The first `length` [m] tokens of the answers `rows` [m]."""
-    assert drawn.entropy is not None and drawn.name is not None, "answers drawn here have names and entropies"
+    assert completions.entropy is not None and completions.name is not None, (
+        "answers drawn here have names and entropies"
+    )
     width = int(length.max())
     is_there = torch.arange(width) < length[:, None]
     tokens, log_prob, entropy, name = (
         torch.where(is_there, table[rows, :width], 0)
-        for table in (drawn.tokens, drawn.log_prob, drawn.entropy, drawn.name)
+        for table in (completions.tokens, completions.log_prob, completions.entropy, completions.name)
     )
-    return Drawn(tokens, length, log_prob, torch.zeros(len(rows), dtype=torch.bool), None, entropy, name)
+    return Completions(tokens, length, log_prob, torch.zeros(len(rows), dtype=torch.bool), None, entropy, name)

@@ -169,9 +169,11 @@ def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: An
     shaping = Shaping(1.0, banned=policy.banned)
     writer = _Dictated(policy.backbone, policy.head, shaping, ending, policy.answer_batch)
     with policy.running():
-        drawn = writer.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
-    assert drawn is not None and torch.equal(drawn.tokens, answers.tokens.cpu()), "each answer ends with its end token"
-    return drawn.log_prob[answers.is_token.cpu()].to(answers.tokens.device)
+        completions = writer.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
+    assert completions is not None and torch.equal(completions.tokens, answers.tokens.cpu()), (
+        "each answer ends with its end token"
+    )
+    return completions.log_prob[answers.is_token.cpu()].to(answers.tokens.device)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.de
 
 def _masks(backbone: Backbone, rows: PackedRows) -> Any:
     """The mask as the attention takes it, one for each kind of layer where the model has several."""
-    config, ahead = backbone.model.config.get_text_config(), backbone.reads_token_types
+    config, ahead = backbone.model.config.get_text_config(), backbone.takes_token_types
     attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
     # where no layer is named, all have the window, if there is one (Mistral)
     full = _as_taken(attention, rows, None if kinds else getattr(config, "sliding_window", None), ahead)

@@ -55,7 +55,8 @@ class Records:
         return Decided(*(torch.cat(parts) for table in (self.nodes, self.edges) for parts in zip(*table, strict=True)))
 
     def block(self, taken: Tensor) -> DecisionBlock:
-        """Of the decisions [B, ticks, 2] that B leaves took, moved to the left: paths may decide at different steps."""
+        """Of the decisions [B, tree steps, 2] that B leaves took, moved to the left: paths may decide at different
+        steps."""
         if not self.nodes:
             return DecisionBlock.none(len(taken))
         calls, edges = taken.unbind(2)
@@ -68,10 +69,10 @@ class Records:
         return DecisionBlock(call, edge, weight, dict(zip(FACTS, known.unbind(2), strict=True)))
 
 
-def numbers_of(step: Step, tick: int) -> tuple[float, ...]:
+def numbers_of(step: Step, tree_step: int) -> tuple[float, ...]:
     """Its transition, its level, whether it is a decision, and its facts but the log-probability."""
     move = step.transition
-    facts = (float(tick), step.sigma, step.sigma_next, move.std, abs(move.velocity))
+    facts = (float(tree_step), step.sigma, step.sigma_next, move.std, abs(move.velocity))
     return move.state, move.velocity, move.std, step.sigma, float(step.is_decision), *facts
 
 

@@ -41,7 +41,9 @@ def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedO
     clean = render(trace.trajectory, trace.clean, view, _velocity(policy, trace), policy.final)
     decode = kept_small(policy.decode_latents) if policy.recompute_activations else policy.decode_latents
     images = torch.cat([decode(part) for part in clean.split(policy.decode_batch)])
-    return RenderedOutputs(Outputs(images=images), view.sample, view.column, (rollout.num_samples, view.num_draws))
+    return RenderedOutputs(
+        Outputs(images=images), view.sample, view.column, (rollout.num_samples, view.num_noise_samples)
+    )
 
 
 def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:

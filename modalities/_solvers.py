@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.modalities._strands import Tick
+from mmrl.modalities._strands import TreeStep
 from mmrl.tails import SolverName, Tail
 
 # Multistep solvers count in log-SNR, which is infinite at sigma = 1. DPM-Solver++ has a limit there: its second step is
@@ -33,23 +33,23 @@ class Solver:
 
 
 class Solvers:
-    """The solvers of the tails of a tree; strands that begin the same tail at one call share one."""
+    """The solvers of the tails of a tree; path states that begin the same tail at one call share one."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[Tail, int], Solver] = {}
 
-    def stepped(self, tick: Tick, called: tuple[Tensor, Tensor], branch: Tensor, child: Tensor) -> Tensor:
-        """The children [c, ...] of a tick, those in tails as their solvers have them.
+    def stepped(self, tree_step: TreeStep, called: tuple[Tensor, Tensor], branch: Tensor, child: Tensor) -> Tensor:
+        """The children [c, ...] of a tree step, those in tails as their solvers have them.
 
         Args:
             called: latents and velocity [n, ...] of the states before. branch: [n] children of each, next to each
                 other; one in a tail.
         """
-        tails = [strand.tail(tick.number) for strand in tick.strands]
+        tails = [path_state.tail(tree_step.number) for path_state in tree_step.path_states]
         keys = [tail for tail in dict.fromkeys(tails) if tail is not None]
         if not keys:
             return child
-        which = tick.spread([-1 if tail is None else keys.index(tail) for tail in tails], torch.int64)
+        which = tree_step.spread([-1 if tail is None else keys.index(tail) for tail in tails], torch.int64)
         place, result = branch.cumsum(0) - branch, child.clone()
         for number, key in enumerate(keys):
             if key not in self._of:

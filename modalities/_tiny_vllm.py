@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmrl.media import StoredPicture
-from mmrl.modalities._answers import Drawn, Ending, uniforms
+from mmrl.modalities._answers import Completions, Ending, uniforms
 from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._data_urls import content_of
@@ -151,8 +151,8 @@ class TinyVllm:
         self._activate(name)
         self._keep({(name if name in self.adapters and self.adapts_tower else "", image) for image in images})
         prompt = self._read(body["token_ids"], images)
-        drawn = self._draw(prompt, parameters)
-        return _response(name, prompt.tokens, drawn)
+        completions = self._write(prompt, parameters)
+        return _response(name, prompt.tokens, completions)
 
     def _keep(self, images: set[tuple[str, str]]) -> None:
         """Images are encoded once, as long as the scheduler and the worker agree on which ones were."""
@@ -175,7 +175,7 @@ class TinyVllm:
         positions = rope_positions(self._network.model, read, types, media, None)
         return EncodedPrompt(read, types, positions, int(positions.max()) + 1, media, None)
 
-    def _draw(self, prompt: EncodedPrompt, parameters: Mapping[str, Any]) -> Drawn:
+    def _write(self, prompt: EncodedPrompt, parameters: Mapping[str, Any]) -> Completions:
         policy, budget = self._policy, parameters["max_tokens"]
         biases = {int(token): bias for token, bias in parameters["logit_bias"].items()}
         banned = tuple(token for token, bias in biases.items() if bias == BANNED_BIAS)
@@ -187,9 +187,9 @@ class TinyVllm:
         ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
         first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
         with policy.running():
-            drawn = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
-        assert drawn is not None, "there is a prompt"
-        return drawn
+            completions = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
+        assert completions is not None, "there is a prompt"
+        return completions
 
 
 def _biased(head: Head, biases: Mapping[int, float]) -> Head:
@@ -206,18 +206,18 @@ def _drop_tower(network: Any) -> None:
             parameter.zero_()
 
 
-def _response(model: str, prompt: Tensor, drawn: Drawn) -> dict[str, Any]:
-    tokens, log_probs = drawn.tokens[0].tolist(), drawn.log_prob[0].tolist()
+def _response(model: str, prompt: Tensor, completions: Completions) -> dict[str, Any]:
+    tokens, log_probs = completions.tokens[0].tolist(), completions.log_prob[0].tolist()
     mask = None
-    if drawn.support is not None:
-        mask = [ids.tolist() for ids in drawn.support.ids.split(drawn.support.sizes.tolist())]
+    if completions.support is not None:
+        mask = [ids.tolist() for ids in completions.support.ids.split(completions.support.sizes.tolist())]
     content = [
         {"token_id": token, "logprob": value, "rank": None, "top_logprobs": []}
         for token, value in zip(tokens, log_probs, strict=True)
     ]
     choice = {
         "index": 0,
-        "finish_reason": "stop" if bool(drawn.is_finished[0]) else "length",
+        "finish_reason": "stop" if bool(completions.is_finished[0]) else "length",
         "stop_reason": None,
         "token_ids": tokens,
         "routed_experts": None,

@@ -13,16 +13,16 @@ from mmrl.answer_trees import AnswerTree
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import DecisionBlock, Prompt, Rollout
 from mmrl.keys import GroupKey
-from mmrl.modalities._answers import Drawn, Ending, uniforms
+from mmrl.modalities._answers import Completions, Ending, uniforms
 from mmrl.modalities._backbone import Answers
-from mmrl.modalities._company import FILLER, Company
+from mmrl.modalities._company import FILLER, Lockstep
 from mmrl.modalities._distribution import Shaping, Support
-from mmrl.modalities._forks import grow
+from mmrl.modalities._forks import generate_trees
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.modalities._pieces import Pieces
 from mmrl.modalities._questions import question_of
 from mmrl.modalities._token_model import TokenModel
-from mmrl.modalities._token_trace import TokenTrace, answer_block, count_draws, count_stretches
+from mmrl.modalities._token_trace import TokenTrace, answer_block, count_sampled_tokens, count_stretches
 from mmrl.modalities._vllm import Vllm, VllmEngine
 from mmrl.modalities._vllm_protocol import Question, Sampling
 from mmrl.modalities._vllm_tower import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
@@ -31,7 +31,7 @@ from mmrl.plans import PROMPT_READS, AnswerPlan
 
 
 @dataclass(kw_only=True)
-class TokenDrawer(TokenModel):
+class TokenGenerator(TokenModel):
     """The half of a token policy that draws answers, by the weights now in place; its settings are the policy's."""
 
     vocabulary_chunk: int = 2**22
@@ -41,7 +41,7 @@ class TokenDrawer(TokenModel):
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
     _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as images were asked about
     _placement: Placement | None = field(default=None, init=False, repr=False)
-    _company: Company | None = field(default=None, init=False, repr=False)
+    _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
 
     _pieces: Pieces = field(init=False, repr=False, compare=False)
 
@@ -63,21 +63,21 @@ class TokenDrawer(TokenModel):
         return self._placement.dtype
 
     @property
-    def company(self) -> Company | None:
+    def lockstep(self) -> Lockstep | None:
         """The processes to keep step with, where weights are sharded."""
-        most = None if self._placement is None else self._placement.most
-        if most is None:
+        maximum = None if self._placement is None else self._placement.maximum
+        if maximum is None:
             return None
-        if self._company is None or self._company.most is not most:
-            self._company = Company(most, self.encode([FILLER])[0], self.end_tokens[0])
-        return self._company
+        if self._lockstep is None or self._lockstep.maximum is not maximum:
+            self._lockstep = Lockstep(maximum, self.encode([FILLER])[0], self.end_tokens[0])
+        return self._lockstep
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
         """Draws one group of answers per prompt by its plan, every member's tokens from its own stream."""
         plan = plans[0]
         if isinstance(plan, AnswerTree):
-            return self._grown(prompts, cast("Sequence[AnswerTree]", plans), keys)
+            return self._rollout_trees(prompts, cast("Sequence[AnswerTree]", plans), keys)
         assert all(replace(p, num_samples=1) == replace(plan, num_samples=1) for p in plans), "plans of two samplers"
         asked: list[tuple[Prompt, GroupKey, range, int]] = []  # members that are asked this, the first control
         for prompt, key, count in zip(prompts, keys, (p.num_samples for p in plans), strict=True):
@@ -91,7 +91,7 @@ class TokenDrawer(TokenModel):
             for n in numbers
         ]
         prompt_of, is_control = torch.tensor([row for row, *_ in members]), torch.tensor([one for *_, one in members])
-        trace = self.draw([prompt for prompt, *_ in asked], prompt_of, [seed for _, seed, _ in members], plan)
+        trace = self.generate([prompt for prompt, *_ in asked], prompt_of, [seed for _, seed, _ in members], plan)
         is_decision = decides(trace, plan) & ~is_control
         everyone, of_group = [prompt for prompt, *_ in asked], [key for _, key, *_ in asked]
         rollout = self.assemble(everyone, of_group, prompt_of, trace, is_decision if plan.temperature > 0 else None)
@@ -103,7 +103,7 @@ class TokenDrawer(TokenModel):
             f"sampler.controls: modality {type(self).__name__} has no media to put in disorder; 'video' has"
         )
 
-    def draw(
+    def generate(
         self, prompts: Sequence[Prompt], prompt_of: Tensor, seeds: Sequence[int | None], plan: AnswerPlan
     ) -> TokenTrace:
         """Draws n answers, answer i to prompt `prompt_of[i]` (ascending) by `seeds[i]`; each prompt is read once.
@@ -112,15 +112,15 @@ class TokenDrawer(TokenModel):
         """
         encoded = self.encode(prompts)
         if self.engine is not None:
-            drawn = self._drawn_elsewhere(self.engine, prompts, encoded, prompt_of, seeds, plan)
+            completions = self._generate_by_engine(self.engine, prompts, encoded, prompt_of, seeds, plan)
         else:
-            own = self._draw(encoded, prompt_of, uniforms(seeds, plan.max_tokens), plan)
+            own = self._generate(encoded, prompt_of, uniforms(seeds, plan.max_tokens), plan)
             assert own is not None, "a rollout of no prompts"
-            drawn = own
+            completions = own
         self.num_calls += len(seeds)
-        return TokenTrace(tuple(encoded), drawn, self._shaping(plan), is_recorded=True)
+        return TokenTrace(tuple(encoded), completions, self._shaping(plan), is_recorded=True)
 
-    def _drawn_elsewhere(
+    def _generate_by_engine(
         self,
         engine: Vllm,
         prompts: Sequence[Prompt],
@@ -128,7 +128,7 @@ class TokenDrawer(TokenModel):
         prompt_of: Tensor,
         seeds: Sequence[int | None],
         plan: AnswerPlan,
-    ) -> Drawn:
+    ) -> Completions:
         """The same by the engine, with the weights that are in place here."""
         own = [seed for seed in seeds if seed is not None]
         if len(own) < len(seeds):
@@ -138,22 +138,22 @@ class TokenDrawer(TokenModel):
         sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
         shown = next((number for number, question in enumerate(questions) if question.images), None)
-        if shown is not None and not self._is_tower_served and self.company is None:
+        if shown is not None and not self._is_tower_served and self.lockstep is None:
             check_tower([*self.adapted_tower.values()], partial(self._tried, service, questions[shown], encoded[shown]))
             self._is_tower_served = True
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
-        return service.draw(questions, prompt_of.tolist(), own, sampling)
+        return service.generate(questions, prompt_of.tolist(), own, sampling)
 
     def _tried(self, service: VllmEngine, question: Question, encoded: EncodedPrompt) -> Trial:
         """Some answers of the server to a question, by the weights that are in place now."""
         service.follow({**self.weights.parameters, **self.adapted_tower}, self.export, self.end_tokens[0])
         sampling = Sampling(1.0, 1.0, None, 0.0, TRIED_TOKENS, (), self.end_tokens, self.banned)
-        drawn = service.draw([question], [0] * TRIED_ANSWERS, range(TRIED_ANSWERS), sampling)
+        completions = service.generate([question], [0] * TRIED_ANSWERS, range(TRIED_ANSWERS), sampling)
         device = self.backbone.device
-        tokens, length = drawn.tokens.to(device), drawn.length.to(device)
+        tokens, length = completions.tokens.to(device), completions.length.to(device)
         answers = Answers(torch.zeros_like(length), tokens, length)
         shaping = Shaping(1.0, banned=self.banned)
-        said = drawn.log_prob.to(device)[answers.is_token]
+        said = completions.log_prob.to(device)[answers.is_token]
         return Trial(said, lambda: self.log_probs([encoded], answers, shaping)[0])
 
     @property
@@ -167,10 +167,12 @@ class TokenDrawer(TokenModel):
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the N tokens of the answers."""
 
-    def _grown(self, prompts: Sequence[Prompt], plans: Sequence[AnswerTree], keys: Sequence[GroupKey]) -> Rollout:
+    def _rollout_trees(
+        self, prompts: Sequence[Prompt], plans: Sequence[AnswerTree], keys: Sequence[GroupKey]
+    ) -> Rollout:
         """The same where a group is a tree: its leaves, next to each other."""
         plan = plans[0]
-        if self.engine is not None or self.company is not None:
+        if self.engine is not None or self.lockstep is not None:
             other = "the engine draws" if self.engine is not None else "sharded processes draw"
             raise ConfigError(f"sampler: {other} no trees of answers; use sampler 'autoregressive'")
         number = [(row, n) for row, p in enumerate(plans) for n in range(p.num_roots)]
@@ -182,33 +184,33 @@ class TokenDrawer(TokenModel):
 
         encoded = self.encode(prompts)
         with self.running():
-            grown = grow(self._writer(plan), encoded, roots, seed_of, plan)
-        drawn, prompt_of = grown.drawn, roots[grown.root]
-        trace = TokenTrace(tuple(encoded), drawn, self._shaping(plan), is_recorded=True)
-        num_calls, num_tokens = count_stretches(drawn), int(drawn.length.sum())
+            trees = generate_trees(self._writer(plan), encoded, roots, seed_of, plan)
+        completions, prompt_of = trees.completions, roots[trees.root]
+        trace = TokenTrace(tuple(encoded), completions, self._shaping(plan), is_recorded=True)
+        num_calls, num_tokens = count_stretches(completions), int(completions.length.sum())
         self.num_calls += num_calls
         counts = {
-            "tokens/drawn": count_draws(drawn),
+            "tokens/sampled": count_sampled_tokens(completions),
             "tokens/without_sharing": num_tokens,
-            "tokens/read_again": grown.num_read_again,
+            "tokens/read_again": trees.num_read_again,
         }
         rollout = self.assemble(prompts, keys, prompt_of, trace, decides(trace, plan))
         return replace(rollout, num_calls=num_calls, counts={**rollout.counts, **counts})
 
     @torch.no_grad()
-    def idle_rollout(self, plan: AnswerPlan) -> None:
+    def dummy_rollout(self, plan: AnswerPlan) -> None:
         """Takes part in the network calls of other processes' rollouts."""
-        self._draw([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
+        self._generate([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
 
-    def _draw(
+    def _generate(
         self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
-    ) -> Drawn | None:
+    ) -> Completions | None:
         with self.running():
             return self._writer(plan).answers(prompts, prompt_of, uniform)
 
     def _writer(self, plan: AnswerPlan) -> Writer:
         ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        return Writer(self.backbone, self.head, self._shaping(plan), ending, self.answer_batch, self.company)
+        return Writer(self.backbone, self.head, self._shaping(plan), ending, self.answer_batch, self.lockstep)
 
     def _shaping(self, plan: AnswerPlan) -> Shaping:
         return Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
@@ -229,7 +231,7 @@ class TokenDrawer(TokenModel):
             prompts=tuple(prompts),
             keys=tuple(keys),
             prompt=prompt_of,
-            group=torch.tensor([key.draw for key in keys])[prompt_of],
+            group=torch.tensor([key.prompt_index for key in keys])[prompt_of],
             episode=torch.arange(count),
             turn=torch.zeros(count, dtype=torch.int64),
             outputs=outputs,
@@ -242,5 +244,5 @@ class TokenDrawer(TokenModel):
 
 def decides(trace: TokenTrace, plan: AnswerPlan) -> Tensor:
     """[B] bool: the answers that an update may learn from."""
-    is_decision = torch.full((len(trace.drawn.length),), plan.temperature > 0)
-    return is_decision & trace.drawn.is_finished if plan.masks_truncated else is_decision
+    is_decision = torch.full((len(trace.completions.length),), plan.temperature > 0)
+    return is_decision & trace.completions.is_finished if plan.masks_truncated else is_decision

@@ -77,18 +77,18 @@ class TokenModel(ABC):
 
     def outputs_of(self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: Pieces) -> Outputs:
         """What B answers say: `prompts` [B] of their own, `prompt_of` [B] their places in the trace."""
-        drawn = trace.drawn
+        completions = trace.completions
         before_end = [
             [token for token in row[:length] if token not in self.end_tokens]
-            for row, length in zip(drawn.tokens.tolist(), drawn.length.tolist(), strict=True)
+            for row, length in zip(completions.tokens.tolist(), completions.length.tolist(), strict=True)
         ]
         texts = tuple(self.decode(tokens) for tokens in before_end)
-        ends = [("",) * (num - len(row)) for row, num in zip(before_end, drawn.length.tolist(), strict=True)]
+        ends = [("",) * (num - len(row)) for row, num in zip(before_end, completions.length.tolist(), strict=True)]
         outputs = Outputs(
             texts=texts,
             pieces=tuple(pieces(row, text) + end for row, text, end in zip(before_end, texts, ends, strict=True)),
-            is_finished=drawn.is_finished,
-            num_tokens=drawn.length,
+            is_finished=completions.is_finished,
+            num_tokens=completions.length,
             canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),
         )
         return self.completed(prompts, outputs)

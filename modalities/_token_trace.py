@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmrl.data import DecisionBlock
-from mmrl.modalities._answers import Drawn
+from mmrl.modalities._answers import Completions
 from mmrl.modalities._distribution import Shaping
 from mmrl.modalities._inputs import EncodedPrompt
 from mmrl.views import DecisionView
@@ -18,7 +18,7 @@ class TokenTrace:
     """What a token policy needs to evaluate a rollout again."""
 
     prompts: tuple[EncodedPrompt, ...]  # P
-    drawn: Drawn  # B answers
+    completions: Completions  # B answers
     shaping: Shaping
     is_recorded: bool  # the log-probs are there; False for answers from elsewhere
 
@@ -28,7 +28,7 @@ class TokenTrace:
         assert len({part.shaping for part in parts}) == 1, "rollouts of different distributions"
         prompts = tuple(prompt for part in parts for prompt in part.prompts)
         is_recorded = all(part.is_recorded for part in parts)
-        return cls(prompts, Drawn.join([part.drawn for part in parts]), parts[0].shaping, is_recorded)
+        return cls(prompts, Completions.join([part.completions for part in parts]), parts[0].shaping, is_recorded)
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,27 @@ def answer_block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> D
 
     Groups stay together, short ones first; in a group short answers first, or the order of its tree.
     """
-    drawn, count = trace.drawn, len(prompt_of)
-    is_edge = (torch.arange(drawn.tokens.shape[1]) < drawn.length[:, None]) & is_decision[:, None]  # [B, K]
-    edge = _numbered(torch.arange(is_edge.numel()).view_as(is_edge) if drawn.name is None else drawn.name, is_edge)
+    completions, count = trace.completions, len(prompt_of)
+    is_edge = (torch.arange(completions.tokens.shape[1]) < completions.length[:, None]) & is_decision[:, None]  # [B, K]
+    edge = _numbered(
+        torch.arange(is_edge.numel()).view_as(is_edge) if completions.name is None else completions.name, is_edge
+    )
     weight = DecisionBlock(edge, edge, is_edge.float()).weight_among(is_edge)
-    longest = torch.zeros(len(trace.prompts), dtype=torch.int64).scatter_reduce(0, prompt_of, drawn.length, "amax")
+    longest = torch.zeros(len(trace.prompts), dtype=torch.int64).scatter_reduce(
+        0, prompt_of, completions.length, "amax"
+    )
     longest += torch.tensor([len(prompt) for prompt in trace.prompts])
     is_shared = torch.zeros(len(trace.prompts)).index_add(0, prompt_of, (is_edge & (weight < 1)).any(1).float()) > 0
 
     def place(row: int) -> tuple[int, int, int]:
         prompt = int(prompt_of[row])
-        return int(longest[prompt]), prompt, 0 if is_shared[prompt] else int(drawn.length[row])
+        return int(longest[prompt]), prompt, 0 if is_shared[prompt] else int(completions.length[row])
 
     order = torch.tensor(sorted(range(count), key=place), dtype=torch.int64)
     call = torch.full_like(edge, -1)
     call[order] = _numbered(first_of_stretch(edge, weight)[order], is_edge[order])
-    facts = {"log_prob": drawn.log_prob} if trace.is_recorded else {}
-    facts |= {"entropy": drawn.entropy} if drawn.entropy is not None else {}
+    facts = {"log_prob": completions.log_prob} if trace.is_recorded else {}
+    facts |= {"entropy": completions.entropy} if completions.entropy is not None else {}
     kept = {name: torch.where(is_edge, values, torch.zeros(())) for name, values in facts.items()}
     return DecisionBlock(call, edge, weight, kept)
 
@@ -90,19 +94,19 @@ def first_of_stretch(edge: Tensor, weight: Tensor) -> Tensor:
     return edge.gather(1, torch.where(begins, column, 0).cummax(1).values) if edge.numel() else edge
 
 
-def count_stretches(drawn: Drawn) -> int:
+def count_stretches(completions: Completions) -> int:
     """Calls that it takes to evaluate every draw once."""
-    if drawn.name is None:
-        return len(drawn.length)
-    is_there = torch.arange(drawn.tokens.shape[1]) < drawn.length[:, None]
-    block = DecisionBlock(drawn.name, torch.where(is_there, drawn.name, -1), is_there.float())
-    return len(first_of_stretch(drawn.name, block.weight_among(is_there))[is_there].unique())
+    if completions.name is None:
+        return len(completions.length)
+    is_there = torch.arange(completions.tokens.shape[1]) < completions.length[:, None]
+    block = DecisionBlock(completions.name, torch.where(is_there, completions.name, -1), is_there.float())
+    return len(first_of_stretch(completions.name, block.weight_among(is_there))[is_there].unique())
 
 
-def count_draws(drawn: Drawn) -> int:
+def count_sampled_tokens(completions: Completions) -> int:
     """Tokens that were drawn, those that answers share once."""
-    is_there = torch.arange(drawn.tokens.shape[1]) < drawn.length[:, None]
-    return int(is_there.sum()) if drawn.name is None else len(drawn.name[is_there].unique())
+    is_there = torch.arange(completions.tokens.shape[1]) < completions.length[:, None]
+    return int(is_there.sum()) if completions.name is None else len(completions.name[is_there].unique())
 
 
 def _numbered(names: Tensor, is_there: Tensor) -> Tensor:

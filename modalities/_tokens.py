@@ -13,17 +13,17 @@ from mmrl.contracts import ConfigError
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.decisions import after
 from mmrl.evaluations import TokenDecisions
-from mmrl.given import GIVEN, TOKENS
+from mmrl.given import OFFLINE, TOKENS
 from mmrl.keys import GroupKey
-from mmrl.modalities._answers import Drawn
+from mmrl.modalities._answers import Completions
 from mmrl.modalities._attention import takes_trees
 from mmrl.modalities._backbone import Answers
-from mmrl.modalities._chunked import chosen
+from mmrl.modalities._chunked import token_log_probs
 from mmrl.modalities._distribution import Shaping, Support
 from mmrl.modalities._inputs import EncodedPrompt, called, pad_rows
 from mmrl.modalities._packed import hidden_by_packing
 from mmrl.modalities._prefix import hidden_by_cache, hidden_by_rows
-from mmrl.modalities._token_drawing import TokenDrawer, decides
+from mmrl.modalities._token_drawing import TokenGenerator, decides
 from mmrl.modalities._token_model import Way
 from mmrl.modalities._token_trace import Stretches, TokenTrace
 from mmrl.plans import PROMPT_READS, AnswerPlan
@@ -33,7 +33,7 @@ _WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_b
 
 
 @dataclass(kw_only=True)
-class TokenPolicy(TokenDrawer):
+class TokenPolicy(TokenGenerator):
     """A language model that reads a prompt and answers in tokens; a family supplies inputs, network and text.
 
     One network call is one answer. Vision tower and prompt run once for all answers of a micro-batch to one prompt.
@@ -43,17 +43,17 @@ class TokenPolicy(TokenDrawer):
     evaluates them, and the run's `correction` says what is done about the difference.
     """
 
-    evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
+    forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions"})
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
     makes: ClassVar[frozenset[str]] = frozenset({"texts", "is_finished", "num_tokens", "pieces", "canvases"})
 
-    def idle(self) -> Tensor:
-        """Takes part in the network calls of one `evaluate` of other processes; 0, with a graph to all weights."""
-        assert self.company is not None, "only sharded processes idle"
-        log_prob, _ = self.log_probs(*self.company.idle(self.backbone.device), Shaping(1.0))
+    def dummy_forward(self) -> Tensor:
+        """Takes part in the network calls of one `forward` of other processes; 0, with a graph to all weights."""
+        assert self.lockstep is not None, "only sharded processes idle"
+        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), Shaping(1.0))
         return 0 * log_prob.sum()
 
-    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
 
         Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing, and
@@ -68,12 +68,14 @@ class TokenPolicy(TokenDrawer):
         rows = [torch.tensor(self.tokens_of(text)) for text in outputs.texts]
         length = torch.tensor([len(row) for row in rows])
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
-        drawn = Drawn(table, length, torch.zeros(table.shape), is_finished, None)
-        trace = TokenTrace(tuple(self.encode(prompts)), drawn, Shaping(1.0, banned=self.banned), is_recorded=False)
+        completions = Completions(table, length, torch.zeros(table.shape), is_finished, None)
+        trace = TokenTrace(
+            tuple(self.encode(prompts)), completions, Shaping(1.0, banned=self.banned), is_recorded=False
+        )
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
-    def given_tokens(
+    def offline_tokens(
         self,
         prompts: Sequence[Prompt],
         tokens: Sequence[Sequence[int]],
@@ -98,9 +100,9 @@ class TokenPolicy(TokenDrawer):
         """The tokens of an answer that ended by itself."""
         return (*self.tokenize(text), self.end_tokens[0])
 
-    def refusal_of_given(self, prompt: Prompt) -> str | None:
+    def refusal_of_offline(self, prompt: Prompt) -> str | None:
         """Why an answer that a prompt brings cannot be learned from; None where all can."""
-        given = prompt.target.get(GIVEN, ())
+        given = prompt.target.get(OFFLINE, ())
         if TOKENS in prompt.target:
             refusals = map(self._fault_of_tokens, prompt.target[TOKENS], given)
             return next((f"{called(prompt)}: {why}" for why in refusals if why is not None), None)
@@ -137,10 +139,14 @@ class TokenPolicy(TokenDrawer):
     def taken(self, rollout: Rollout, row: int) -> dict[str, Tensor]:
         """What it takes to evaluate an answer again: its tokens [T], their log-probs [T] as recorded, and whether it
         ended by itself [1]."""
-        drawn: Drawn = rollout.trace.drawn
-        stop = int(drawn.length[row])
-        is_finished = drawn.is_finished[row : row + 1]
-        return {"tokens": drawn.tokens[row, :stop], "log_prob": drawn.log_prob[row, :stop], "is_finished": is_finished}
+        completions: Completions = rollout.trace.completions
+        stop = int(completions.length[row])
+        is_finished = completions.is_finished[row : row + 1]
+        return {
+            "tokens": completions.tokens[row, :stop],
+            "log_prob": completions.log_prob[row, :stop],
+            "is_finished": is_finished,
+        }
 
     def replayed(
         self, prompts: Sequence[Prompt], samples: Sequence[Mapping[str, Tensor]], keys: Sequence[GroupKey],
@@ -150,12 +156,14 @@ class TokenPolicy(TokenDrawer):
         tokens, log_probs = ([one[name] for one in samples] for name in ("tokens", "log_prob"))
         is_finished = torch.cat([one["is_finished"] for one in samples])
         length = torch.tensor([len(row) for row in tokens])
-        drawn = Drawn(pad_rows(tokens, 0, "right"), length, pad_rows(log_probs, 0, "right"), is_finished, None)
-        trace = TokenTrace(tuple(self.encode(prompts)), drawn, self._shaping(plan), is_recorded=True)
+        completions = Completions(
+            pad_rows(tokens, 0, "right"), length, pad_rows(log_probs, 0, "right"), is_finished, None
+        )
+        trace = TokenTrace(tuple(self.encode(prompts)), completions, self._shaping(plan), is_recorded=True)
         rollout = self.assemble(prompts, keys, torch.arange(len(tokens)), trace, decides(trace, plan))
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
-    def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         """Log-probs and entropies of the view's answers under the weights now in place."""
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
@@ -167,7 +175,7 @@ class TokenPolicy(TokenDrawer):
         place[edges] = torch.arange(len(edges))
         entry = place[block.edge].to(self.backbone.device)  # [B, K]
         log_prob, entropy = (
-            self._chosen(trace, rollout.prompt, block, asked) if len(edges) else (entry.new_zeros(0),) * 2
+            self._token_log_probs(trace, rollout.prompt, block, asked) if len(edges) else (entry.new_zeros(0),) * 2
         )
 
         def spread(values: Tensor) -> Tensor:
@@ -183,7 +191,7 @@ class TokenPolicy(TokenDrawer):
             raise ValueError("the log-probs of given answers are not recorded; recompute the rollout first")
         block = rollout.blocks[view.block]
         is_inside = torch.isin(block.call, view.calls)  # [B, K]
-        values = torch.where(is_inside, trace.drawn.log_prob[:, : block.call.shape[1]], torch.zeros(()))
+        values = torch.where(is_inside, trace.completions.log_prob[:, : block.call.shape[1]], torch.zeros(()))
         return TokenDecisions(values.to(self.backbone.device))
 
     @torch.no_grad()
@@ -192,20 +200,22 @@ class TokenPolicy(TokenDrawer):
         trace: TokenTrace = rollout.trace
         calls = rollout.blocks[0].call
         view = DecisionView(torch.arange(int(calls.max()) + 1 if calls.numel() else 0))
-        log_prob = torch.zeros_like(trace.drawn.log_prob)
-        parts, company = view.split(size), self.company
-        for number in range(len(parts) if company is None else company.most(len(parts))):
+        log_prob = torch.zeros_like(trace.completions.log_prob)
+        parts, lockstep = view.split(size), self.lockstep
+        for number in range(len(parts) if lockstep is None else lockstep.maximum(len(parts))):
             if number < len(parts):
-                log_prob[:, : calls.shape[1]] += self.evaluate(rollout, parts[number]).values.cpu()
+                log_prob[:, : calls.shape[1]] += self.forward(rollout, parts[number]).values.cpu()
             else:
-                self.idle()
-        return replace(rollout, trace=replace(trace, drawn=replace(trace.drawn, log_prob=log_prob), is_recorded=True))
+                self.dummy_forward()
+        return replace(
+            rollout, trace=replace(trace, completions=replace(trace.completions, log_prob=log_prob), is_recorded=True)
+        )
 
-    def _chosen(
+    def _token_log_probs(
         self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, asked: Stretches
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the tokens of the stretches `asked`, one after the other."""
-        if self.engine is not None and trace.shaping.is_truncated and trace.drawn.support is None:
+        if self.engine is not None and trace.shaping.is_truncated and trace.completions.support is None:
             raise ConfigError(
                 "sampler: the engine does not say which tokens top_p, top_k and min_p kept, which log-probs are taken "
                 "over; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
@@ -217,24 +227,24 @@ class TokenPolicy(TokenDrawer):
         width, is_tree = int(asked.stop.max()), bool((asked.start > 0).any())
         answers = Answers(
             torch.tensor([place[id(trace.prompts[number])] for number in prompt], device=device),
-            trace.drawn.tokens[rows, :width].to(device),
+            trace.completions.tokens[rows, :width].to(device),
             asked.stop.to(device),
             asked.start.to(device) if is_tree else None,
             block.edge[rows, :width].to(device) if is_tree else None,
         )
         self.num_calls += len(rows)
-        support = trace.drawn.support_of(rows, asked.start, asked.stop)
+        support = trace.completions.support_of(rows, asked.start, asked.stop)
         return self.log_probs(list(distinct.values()), answers, trace.shaping, support)
 
     def log_probs(
         self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the N tokens of the answers."""
-        company, tokens = self.company, answers.tokens[answers.is_token]
-        read = (prompts, answers) if company is None else company.filled(prompts, answers)
+        lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
+        read = (prompts, answers) if lockstep is None else lockstep.filled(prompts, answers)
         with self.running():
             hidden = _WAYS[self._way_of(answers)](self.backbone, *read)[: len(tokens)]
-            return chosen(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
+            return token_log_probs(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
 
     def _way_of(self, answers: Answers) -> Way:
         """A cache would read what the stretches of a tree share once for each, a packed row reads it once."""

@@ -58,7 +58,9 @@ class Decided:
         ]
         return cls(*(torch.cat([getattr(part, item.name) for part in shifted]) for item in fields(cls)))
 
-    def evaluation(self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction) -> GaussianDecisions:
+    def forward_outputs(
+        self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction
+    ) -> GaussianDecisions:
         """The decisions that follow the network calls `calls` [n], with the given mean [n, ...] of each."""
         device = self.state.device
         position = torch.full((len(self.state),), -1, device=device)

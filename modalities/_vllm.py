@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import ConfigError, RunError
-from mmrl.modalities._answers import Drawn
+from mmrl.modalities._answers import Completions
 from mmrl.modalities._distribution import Support
 from mmrl.modalities._fingerprint import fingerprint
 from mmrl.modalities._http import JsonServer, Refused
@@ -87,9 +87,9 @@ class VllmEngine:
         goodbye = replace(self._server, timeout_seconds=min(self.settings.timeout_seconds, 10.0), retries=0)
         finalize(self, _clear, goodbye, self._adapters, self._folders)
 
-    def draw(
+    def generate(
         self, questions: Sequence[Question], prompt_of: Sequence[int], seeds: Sequence[int], sampling: Sampling
-    ) -> Drawn:
+    ) -> Completions:
         """n answers: answer i to question `prompt_of[i]`, drawn by `seeds[i]`.
 
         Raises ConfigError where nothing answers or prompts are read otherwise, RunError where the server fails.
@@ -106,7 +106,7 @@ class VllmEngine:
             answers = list(pool.map(ask, range(len(seeds))))
         finally:
             pool.shutdown(cancel_futures=True)
-        return _drawn(answers, sampling)
+        return _completions(answers, sampling)
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
         """Gives the server the weights in place, where it has others.
@@ -230,14 +230,14 @@ def _clear(server: JsonServer, adapters: Sequence[str], folders: Sequence[Path])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drawn(answers: Sequence[Answer], sampling: Sampling) -> Drawn:
+def _completions(answers: Sequence[Answer], sampling: Sampling) -> Completions:
     supports = [answer.support for answer in answers]
     is_truncated = sampling.top_p < 1 or sampling.top_k is not None or sampling.min_p > 0
     support = None
     if is_truncated and sampling.temperature > 0 and None not in supports:
         rows = [torch.tensor(ids, dtype=torch.int32) for masks in supports if masks is not None for ids in masks]
         support = Support(torch.cat(rows), torch.tensor([len(row) for row in rows]))
-    return Drawn(
+    return Completions(
         tokens=pad_rows([torch.tensor(answer.tokens) for answer in answers], 0, "right"),
         length=torch.tensor([len(answer.tokens) for answer in answers]),
         log_prob=pad_rows([torch.tensor(answer.log_probs) for answer in answers], 0, "right"),

@@ -38,7 +38,7 @@ class Agent(Gui):
     open at once.
     """
 
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
     makes: ClassVar[frozenset[str]] = Gui.makes | {"step_rewards", "outcomes"}
 
     environment: Environment
@@ -47,7 +47,7 @@ class Agent(Gui):
     invalid_limit: int = 3
     step_seconds: float = 30.0
     parallel: int = 64
-    _idle: list[World] = field(default_factory=list, init=False, repr=False)
+    _free: list[World] = field(default_factory=list, init=False, repr=False)
     _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # what no stranger's text may spell
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class Agent(Gui):
             going.sort(key=lambda episode: place[episode.number])
             prompt_of = torch.tensor([place[episode.number] for episode in going])
             seeds = [episode.key.seed_for("tokens", episode.member, episode.turn) for episode in going]
-            trace = self.draw([prompt for _, prompt in contexts], prompt_of, seeds, plan)
+            trace = self.generate([prompt for _, prompt in contexts], prompt_of, seeds, plan)
             keys = [key for key, _ in contexts]
             is_decision = decides(trace, plan) if plan.temperature > 0 else None
             part = replace(
@@ -212,10 +212,10 @@ class Agent(Gui):
         return harmless(text, self._meaningful)
 
     def _world(self) -> World:
-        return self._idle.pop() if self._idle else World(self.environment, self.step_seconds)
+        return self._free.pop() if self._free else World(self.environment, self.step_seconds)
 
     def _put_back(self, worlds: Iterable[World]) -> None:
-        self._idle.extend(worlds)
+        self._free.extend(worlds)
 
 
 def _beginning(episode: Episode) -> Callable[[Environment], tuple[Observation, str]]:
@@ -240,7 +240,7 @@ def _in_order(rollout: Rollout) -> Rollout:
         turn=rollout.turn[order],
         outputs=rollout.outputs.select(order),
         blocks=tuple(block.select(order) for block in rollout.blocks),
-        trace=replace(trace, drawn=trace.drawn.select(order)),
+        trace=replace(trace, completions=trace.completions.select(order)),
         anchor=rollout.anchor[order],
         is_control=rollout.is_control[order],
     )

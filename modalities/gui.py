@@ -36,7 +36,7 @@ class Gui(VisionLanguage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = DIALECTS[self.dialect].says
+        known = DIALECTS[self.dialect].vocabulary
         if self.actions is not None and (not self.actions or set(self.actions) - set(known)):
             unknown = ", ".join(kind for kind in self.actions if kind not in known)
             raise ValueError(
@@ -77,7 +77,7 @@ class Gui(VisionLanguage):
             return None
         return action if self.actions is None or action.kind in self.actions else None
 
-    def told(self, prompt: Prompt) -> Prompt:
+    def with_instructions(self, prompt: Prompt) -> Prompt:
         return prompt if self.instructions == "none" else self._instructed(prompt, screen(self.encoder.convention))
 
     @property
@@ -87,7 +87,7 @@ class Gui(VisionLanguage):
     def _instructed(self, prompt: Prompt, screen: Canvas) -> Prompt:
         """The prompt with the instructions where they belong."""
         words = self._dialect.prompt(screen)
-        if self.actions is not None and set(self.actions) != set(self._dialect.says):
+        if self.actions is not None and set(self.actions) != set(self._dialect.vocabulary):
             words += f" Only these actions are allowed: {', '.join(kind.replace('_', ' ') for kind in self.actions)}."
         if self.instructions == "prompt":
             return replace(prompt, text=f"{words}\n\n{prompt.text}")

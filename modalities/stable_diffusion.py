@@ -115,10 +115,10 @@ class StableDiffusion(PipelinePolicy):
     def known(self, sigma: Tensor) -> Tensor:
         return self.schedule.nearest(sigma)
 
-    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Supplied images, one per prompt; their noise levels are those of all timesteps that the network knows."""
         levels = tuple(self.schedule.levels.flip(0).tolist())
-        return replace(super().given(prompts, outputs, keys), levels=levels)
+        return replace(super().offline(prompts, outputs, keys), levels=levels)
 
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         assert self._placement is not None

@@ -14,7 +14,7 @@ from mmrl.contracts import ConfigError, Placement, Usage
 from mmrl.coordinates import Convention
 from mmrl.data import Prompt
 from mmrl.modalities._answer_usage import Clips, Question, Tokens, code_of, unit_note
-from mmrl.modalities._attention import FLEX, attention_of, loaded_with, not_as_asked, takes_trees, use_flex
+from mmrl.modalities._attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
 from mmrl.modalities._backbone import Backbone
 from mmrl.modalities._chunked import Head
 from mmrl.modalities._encoder import PromptEncoder
@@ -98,7 +98,7 @@ class VisionLanguage(TokenPolicy):
         Raises ConfigError where they cannot be found or are of another kind, and where a type of model that no test
         runs differs from its own forward pass.
         """
-        self._placement = replace(placement, most=None)  # every process by itself, until weights are sharded
+        self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, loaded_with(self.attention), self.model_file)
         with refusing_errors(self.model, self._model.config):
@@ -219,7 +219,7 @@ class VisionLanguage(TokenPolicy):
     def refusal(self, prompt: Prompt) -> str | None:
         """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
         why = (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
-        return why or self.refusal_of_given(prompt)
+        return why or self.refusal_of_offline(prompt)
 
     def unreadable(self, prompt: Prompt) -> str | None:
         """The same with the prompt encoded."""
@@ -254,7 +254,7 @@ class VisionLanguage(TokenPolicy):
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """How transformers answers a prompt with the export, as the plan does."""
         assert self._placement is not None, "prepare() comes first"
-        told, is_adapter = self.told(prompt), self.lora is not None
+        told, is_adapter = self.with_instructions(prompt), self.lora is not None
         images = self.encoder.processor.image_processor
         question = Question(
             text=self.template.replace("{prompt}", told.text),
@@ -280,7 +280,7 @@ class VisionLanguage(TokenPolicy):
         trained = f"{parts}, {'a LoRA' if is_adapter else 'all weights'}"
         return Usage("peft" if is_adapter else "transformers", self.task, trained, is_adapter, code, notes)
 
-    def told(self, prompt: Prompt) -> Prompt:
+    def with_instructions(self, prompt: Prompt) -> Prompt:
         """The prompt with the words that the policy adds to any; `_answer_usage.SCREEN` stands for a screen's size."""
         return prompt
 
@@ -329,7 +329,7 @@ class VisionLanguage(TokenPolicy):
         wanted: Way = self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
-        return wanted, not_as_asked(self._model, self.attention)
+        return wanted, not_as_requested(self._model, self.attention)
 
 
 def _language_name(model: Any) -> str:

@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 
 from mmrl.contracts import ConfigError
 from mmrl.coordinates import Box
-from mmrl.rewards._scenes import Found, same_name
+from mmrl.rewards._scenes import DetectedObject, same_name
 
 # COCO's classes as GenEval names them.
 COCO = (
@@ -36,7 +36,7 @@ class Detector:
     classes: Mapping[str, str]  # by the `same_name` of each what the model calls it
     # Images [B, 3, H, W] in [0, 1] and a threshold -> for each image the objects that are surer than that, the surest
     # first, by the `same_name` of their class.
-    find: Callable[[Tensor, float], list[dict[str, list[Found]]]]
+    find: Callable[[Tensor, float], list[dict[str, list[DetectedObject]]]]
 
 
 def load_detector(model: str, device: torch.device) -> Detector:
@@ -51,7 +51,7 @@ def load_detector(model: str, device: torch.device) -> Detector:
     labels = {int(number): same_name(label) for number, label in network.config.id2label.items()}
 
     @torch.no_grad()
-    def find(images: Tensor, threshold: float) -> list[dict[str, list[Found]]]:
+    def find(images: Tensor, threshold: float) -> list[dict[str, list[DetectedObject]]]:
         size = (images.shape[-2], images.shape[-1])
         with torch.autocast(device.type, enabled=False):
             pixels = processor(images=images.to(device, torch.float32), do_rescale=False, return_tensors="pt")
@@ -90,7 +90,7 @@ def _loaded(model: str) -> tuple[Any, Any, bool]:
 
 def _with_masks(
     class_logits: Tensor, mask_logits: Tensor, seen: Sequence[int], size: tuple[int, int], threshold: float
-) -> list[tuple[int, Found]]:
+) -> list[tuple[int, DetectedObject]]:
     """Instances of Mask2Former (Cheng et al. 2021, arXiv 2112.01527), as mmdet has them: class number and object.
 
     Of Q queries and C classes the Q surest pairs; score = probability of the class * mean probability of the mask where
@@ -118,23 +118,23 @@ def _with_masks(
         if score > threshold:  # then the mask is not empty
             rows, columns = mask.any(1).nonzero()[:, 0].tolist(), mask.any(0).nonzero()[:, 0].tolist()
             box = float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
-            found.append((number, Found(box, score, mask)))
+            found.append((number, DetectedObject(box, score, mask)))
     return found
 
 
-def _with_boxes(detected: Any, size: tuple[int, int]) -> list[tuple[int, Found]]:
+def _with_boxes(detected: Any, size: tuple[int, int]) -> list[tuple[int, DetectedObject]]:
     """What transformers' detectors of boxes give for one image, cut at its edges; those wholly outside are none."""
     found = []
     for score, number, box in zip(*(detected[key].tolist() for key in ("scores", "labels", "boxes")), strict=True):
         x1, y1, x2, y2 = (min(max(side, 0.0), float(size[1 - place % 2])) for place, side in enumerate(box))
         inside: Box = x1, y1, x2, y2
         if x1 < x2 and y1 < y2:
-            found.append((number, Found(inside, score)))
+            found.append((number, DetectedObject(inside, score)))
     return found
 
 
-def _by_class(objects: list[tuple[int, Found]], labels: dict[int, str]) -> dict[str, list[Found]]:
-    found: defaultdict[str, list[Found]] = defaultdict(list)
+def _by_class(objects: list[tuple[int, DetectedObject]], labels: dict[int, str]) -> dict[str, list[DetectedObject]]:
+    found: defaultdict[str, list[DetectedObject]] = defaultdict(list)
     for number, one in sorted(objects, key=lambda pair: -pair[1].score):
         found[labels[number]].append(one)
     return dict(found)

@@ -1,4 +1,4 @@
-"""What rewards share that hold another one: its weights, its checks, its state."""
+"""What rewards that wrap other ones share: the weights, the checks and the state of the inner rewards."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -15,23 +15,23 @@ from mmrl.dense import DENSE
 from mmrl.reward_batches import pack, select, units_of
 
 
-class Holder:
+class RewardWrapper:
     """Passes on to the rewards in the fields of a dataclass what is asked of rewards beside their score.
 
-    A field is a reward, a tuple of rewards, a dictionary of them, or None. What the holder needs, and its range,
-    are its own: it sets them on itself in `__post_init__` (`says`).
+    A field is a reward, a tuple of rewards, a dictionary of them, or None. What the wrapper needs, and its range,
+    are its own: it sets them on itself in `__post_init__` (`override`).
     """
 
-    def says(self, **attributes: Any) -> None:
-        """Sets what this one says of itself, such as `needs`, in place of what its class says.
+    def override(self, **attributes: Any) -> None:
+        """Overrides attributes of the class, such as `needs`, for this instance.
 
-        Raises ValueError for a reward held that learns from its scores: it would not be told of them; and for a dense
-        one: of its numbers a holder would make one.
+        Raises ValueError for an inner reward that learns from its scores: it would not see them; and for a dense one:
+        of its numbers a wrapper would make one.
         """
-        for name, reward in self.held().items():
+        for name, reward in self.inner_rewards().items():
             if reward.granularity in DENSE:
                 raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
-            if hasattr(reward, "update") and getattr(type(reward), "update", None) is not Holder.update:
+            if hasattr(reward, "update") and getattr(type(reward), "update", None) is not RewardWrapper.update:
                 raise ValueError(
                     f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "
                     "not inside"
@@ -39,14 +39,14 @@ class Holder:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
-    def adopt(self, reward: Reward, **attributes: Any) -> None:
-        """Says what `reward` says of itself, but for these attributes; needs what both need."""
+    def inherit(self, reward: Reward, **attributes: Any) -> None:
+        """Takes over the attributes of `reward`, but for those given here; needs what both need."""
         said = {name: getattr(reward, name) for name in ("range", "granularity", "differentiable", "batch_size")}
-        needs = type(self).needs | self.needs_of_held()  # type: ignore[attr-defined]  # of every reward
-        self.says(**(said | {"needs": needs} | attributes))
+        needs = type(self).needs | self.needs_of_inner()  # type: ignore[attr-defined]  # of every reward
+        self.override(**(said | {"needs": needs} | attributes))
 
-    def held(self) -> dict[str, Reward]:
-        """The rewards that it holds, by the names of their fields and of their places in these."""
+    def inner_rewards(self) -> dict[str, Reward]:
+        """The inner rewards, by the names of their fields and of their places in these."""
         found: dict[str, Reward] = {}
         for item in fields(self):  # type: ignore[arg-type]  # the classes that inherit are dataclasses
             found |= dict(_rewards_in(item.name, getattr(self, item.name))) if item.init else {}
@@ -55,22 +55,22 @@ class Holder:
     @property
     def declaration(self) -> RewardDeclaration:
         """As many batches may be under way at once as all of the rewards held allow."""
-        concurrency = (RewardDeclaration.of(reward).concurrency for reward in self.held().values())
+        concurrency = (RewardDeclaration.of(reward).concurrency for reward in self.inner_rewards().values())
         return RewardDeclaration(concurrency=min(concurrency, default=1))
 
-    def needs_of_held(self) -> frozenset[str]:
+    def needs_of_inner(self) -> frozenset[str]:
         """What at least one of them needs."""
-        return frozenset().union(*(reward.needs for reward in self.held().values()))
+        return frozenset().union(*(reward.needs for reward in self.inner_rewards().values()))
 
     def prepare(self, placement: Placement) -> None:
         """Loads the weights of the rewards that have some."""
-        for reward in self.held().values():
+        for reward in self.inner_rewards().values():
             if hasattr(reward, "prepare"):
                 reward.prepare(placement)
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same with the tiny twins of those that have some."""
-        names = iter(self.held())
+        names = iter(self.inner_rewards())
 
         def twin(reward: Reward) -> Reward:
             name = next(names)
@@ -81,7 +81,7 @@ class Holder:
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where one of them could not judge any answer to this prompt."""
-        for reward in self.held().values():
+        for reward in self.inner_rewards().values():
             check_prompt(reward, prompt)
 
     def update(self, scores: Scores) -> None:
@@ -89,10 +89,12 @@ class Holder:
 
     def state_dict(self) -> dict[str, Any]:
         """The states of those that have one."""
-        return {name: reward.state_dict() for name, reward in self.held().items() if hasattr(reward, "state_dict")}
+        return {
+            name: reward.state_dict() for name, reward in self.inner_rewards().items() if hasattr(reward, "state_dict")
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, reward in self.held().items():
+        for name, reward in self.inner_rewards().items():
             if hasattr(reward, "state_dict"):
                 reward.load_state_dict(state[name])  # type: ignore[attr-defined]
 
@@ -103,7 +105,7 @@ def check_judges_samples(reward: Reward, what: str = "the reward held") -> None:
         raise ValueError(f"{what} must judge samples, got one that judges {reward.granularity}s")
 
 
-def ask_held(reward: Reward, batch: RewardBatch) -> Tensor:
+def score_inner(reward: Reward, batch: RewardBatch) -> Tensor:
     """[B] what a reward says of a batch, asked about no more samples at once than it wants, but for whole groups."""
     parts = [torch.cat(units) for units in pack(units_of(reward, batch), reward.batch_size)]
     if len(parts) < 2:
@@ -122,9 +124,9 @@ def check_prompt(reward: Reward, prompt: Prompt) -> None:
 
 def is_changing(reward: Reward) -> bool:
     """Whether the same sample may score otherwise in another call: noise of its own, the iteration, a state."""
-    held = reward.held().values() if isinstance(reward, Holder) else ()
-    has_state = hasattr(reward, "state_dict") and not isinstance(reward, Holder)
-    return has_state or getattr(reward, "is_changing", False) or any(map(is_changing, held))
+    inner_rewards = reward.inner_rewards().values() if isinstance(reward, RewardWrapper) else ()
+    has_state = hasattr(reward, "state_dict") and not isinstance(reward, RewardWrapper)
+    return has_state or getattr(reward, "is_changing", False) or any(map(is_changing, inner_rewards))
 
 
 def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:

@@ -28,7 +28,7 @@ class LanguageModel:
         without tokens, or that is longer than that itself. The parts become tokens apart from each other, so that
         the answer's tokens are known.
         """
-        asked = self._ids(self._asked(question, max_tokens), split_special_tokens=False)
+        asked = self._ids(self._as_chat(question, max_tokens), split_special_tokens=False)
         before = asked + self._ids(_last(thought, max_tokens))
         after = self._ids(answer) if len(answer) <= 20 * max_tokens else []
         room = max_tokens - len(after)
@@ -41,7 +41,7 @@ class LanguageModel:
             log_prob = logits.float().log_softmax(-1).gather(1, ids[0, -len(after) :, None])
         return float(log_prob.mean())
 
-    def _asked(self, question: str, max_tokens: int) -> str:
+    def _as_chat(self, question: str, max_tokens: int) -> str:
         question = _last(question, max_tokens)
         if self.tokenizer.chat_template is None:
             return f"{question}\n"

@@ -28,7 +28,7 @@ _OTHER_NAMES = {
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedObject:
     """An object that a detector found in an image."""
 
     box: Box  # x1, y1, x2, y2 in pixels of the image
@@ -36,8 +36,8 @@ class Found:
     mask: Tensor | None = None  # [H, W] bool; None: the detector knows boxes only
 
 
-Objects = Mapping[str, Sequence[Found]]  # by the `same_name` of their class, the surest first
-Colors = Callable[[Sequence[Found], str], Sequence[str]]  # objects of a class -> the colour of each
+Objects = Mapping[str, Sequence[DetectedObject]]  # by the `same_name` of their class, the surest first
+Colors = Callable[[Sequence[DetectedObject], str], Sequence[str]]  # objects of a class -> the colour of each
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) 
     fulfilled itself. For each clause of `exclude` about a class that is not asked for: whether there are fewer.
     """
     parts: list[float] = []
-    matched: list[Sequence[Found]] = []
+    matched: list[Sequence[DetectedObject]] = []
     for clause in scene.include:
         found = objects.get(same_name(clause.name), ())
         own = [max(0.0, 1 - abs(len(found) - clause.count) / clause.count)]
@@ -132,7 +132,7 @@ def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) 
 
 def is_correct(objects: Objects, scene: Scene, colors: Colors, margin: float) -> bool:
     """GenEval's own verdict: at least so many, of which the surest are looked at; and not too many of others."""
-    matched: list[Sequence[Found]] = []
+    matched: list[Sequence[DetectedObject]] = []
     for clause in scene.include:
         found = objects.get(same_name(clause.name), ())[: clause.count]
         is_right = len(found) == clause.count
@@ -147,7 +147,10 @@ def is_correct(objects: Objects, scene: Scene, colors: Colors, margin: float) ->
 
 
 def _is_placed(
-    found: Sequence[Found], matched: Sequence[Sequence[Found]], position: tuple[Relation, int], margin: float
+    found: Sequence[DetectedObject],
+    matched: Sequence[Sequence[DetectedObject]],
+    position: tuple[Relation, int],
+    margin: float,
 ) -> bool:
     """Whether each object lies in that relation to each of the other clause, of which there is at least one."""
     relation, number = position

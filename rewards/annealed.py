@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder, ask_held
+from mmrl.rewards._held import RewardWrapper, score_inner
 from mmrl.schedules import Schedule, Shape
 
 
 @dataclass(frozen=True)
-class Annealed(Holder):
+class Annealed(RewardWrapper):
     """(1 - a) r + a r2 with a from 0 at the iteration `first` to 1 at `last`; r2 is the reward `then`, or 0.
 
     Such as from a soft reward, which early answers can earn, to the strict one that is meant (curricula of rewards,
@@ -45,8 +45,8 @@ class Annealed(Holder):
         if self.then is not None and self.then.granularity != self.reward.granularity:
             raise ValueError(f"both must judge the same, got {self.reward.granularity} and {self.then.granularity}")
         schedule = Schedule(start=0.0, end=1.0, first=self.first, last=self.last, shape=self.shape)
-        self.says(_schedule=schedule)
-        self.adopt(
+        self.override(_schedule=schedule)
+        self.inherit(
             self.reward,
             range=(min(low, other_low), max(high, other_high)),
             differentiable=self.reward.differentiable and (self.then is None or self.then.differentiable),
@@ -56,7 +56,7 @@ class Annealed(Holder):
         """[B] float32; raises what the rewards held raise."""
         share = self._schedule(batch.iteration)
         terms = [(self.reward, 1 - share)] + ([] if self.then is None else [(self.then, share)])
-        asked = [part * ask_held(reward, batch) for reward, part in terms if part > 0]
+        asked = [part * score_inner(reward, batch) for reward, part in terms if part > 0]
         if not asked:
             return torch.zeros(len(batch))
         return torch.stack([one.to(asked[0].device) for one in asked]).sum(0)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mmrl.answers import ParseError, check_tag, tagged
 from mmrl.contracts import Granularity, Placement, Reward, RewardBatch
-from mmrl.rewards._held import Holder, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples
 from mmrl.rewards._likelihood import LanguageModel, load_language_model, write_tiny_language_model
 
 
 @dataclass
-class AnswerConsistency(Holder):
+class AnswerConsistency(RewardWrapper):
     """a_i for each right answer whose likelihood after its own thought is not below that of its right peers, else 0.
 
     Chen et al. 2025, "GRPO-CARE", arXiv 2506.16141. With a_i the held `reward` (the accuracy) of sample i:
@@ -61,7 +61,7 @@ class AnswerConsistency(Holder):
         check_judges_samples(self.reward)
         if not self.threshold < self.reward.range[1] < math.inf:
             raise ValueError(f"the reward held must end above the threshold {self.threshold}, got {self.reward.range}")
-        self.says(needs=self.needs | self.needs_of_held(), range=(0.0, self.reward.range[1]))
+        self.override(needs=self.needs | self.needs_of_inner(), range=(0.0, self.reward.range[1]))
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same on a random Llama of small sizes, with the tiny twin of the reward that it holds."""

@@ -15,11 +15,11 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Outputs
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, check_judges_samples, is_changing
+from mmrl.rewards._held import RewardWrapper, check_judges_samples, is_changing
 
 
 @dataclass
-class Cached(Holder):
+class Cached(RewardWrapper):
     """What `reward` said of the same prompt and output before, else what it says now.
 
     For slow judges of answers that come up again: greedy evaluation, groups that have converged, a resumed run within
@@ -50,7 +50,7 @@ class Cached(Holder):
         check_judges_samples(self.reward)
         if is_changing(self.reward):
             raise ValueError("the reward held changes from call to call; put cached inside of it")
-        self.adopt(self.reward, differentiable=False)  # a number from the past has no gradient
+        self.inherit(self.reward, differentiable=False)  # a number from the past has no gradient
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:

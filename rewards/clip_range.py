@@ -7,11 +7,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 
 
 @dataclass(frozen=True)
-class ClipRange(Holder):
+class ClipRange(RewardWrapper):
     """min(max(r, low), high): an outlier of one reward then cannot decide a group or drown the others of a mix.
 
     Scores beyond the ends have no gradient. Raises ValueError where low is not below high, or where the reward held
@@ -37,7 +37,7 @@ class ClipRange(Holder):
             raise ValueError(
                 f"the reward held runs from {low:g} to {high:g}: cut to {self.low:g} to {self.high:g} it is constant"
             )
-        self.adopt(self.reward, range=(max(self.low, low), min(self.high, high)))
+        self.inherit(self.reward, range=(max(self.low, low), min(self.high, high)))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""

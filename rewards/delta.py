@@ -9,11 +9,11 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.media import as_tensor
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 
 
 @dataclass(frozen=True)
-class Delta(Holder):
+class Delta(RewardWrapper):
     """r(output, prompt) - r(input, prompt), the input being the first image of the prompt, at its own size.
 
     For edits, restoration and image to image, where an image that was good before needs no praise. The input is judged
@@ -39,7 +39,7 @@ class Delta(Holder):
                 f"{', '.join(sorted(self.reward.needs)) or 'nothing'} and judges {self.reward.granularity}s"
             )
         low, high = self.reward.range
-        self.adopt(self.reward, range=(low - high, high - low))
+        self.inherit(self.reward, range=(low - high, high - low))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises, and ConfigError for an image that cannot be read."""

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.keys import generator
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 
 Noise = Literal["gaussian", "uniform"]
 
 
 @dataclass(frozen=True)
-class Dithered(Holder):
+class Dithered(RewardWrapper):
     """r + n with zero-mean noise of standard deviation `std`.
 
     Wei et al. 2025, "ReDit: Reward Dithering for Improved LLM Policy Optimization", arXiv 2506.18631, section 4, for
@@ -45,15 +45,15 @@ class Dithered(Holder):
             raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {self.noise!r}")
         low, high = self.reward.range
         reach = float("inf") if self.noise == "gaussian" else 3**0.5 * self.std
-        self.adopt(self.reward, range=(low - reach, high + reach))
+        self.inherit(self.reward, range=(low - reach, high + reach))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""
         scores = self.reward.score(batch)
-        noise = torch.tensor([self._draw(seed) for seed in batch.seeds])
+        noise = torch.tensor([self._noise(seed) for seed in batch.seeds])
         return scores + noise.to(scores.device)
 
-    def _draw(self, seed: int) -> float:
+    def _noise(self, seed: int) -> float:
         source = generator(seed, "dither")
         if self.noise == "gaussian":
             return self.std * float(torch.randn((), generator=source))

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.rewards._frames import frames_of
-from mmrl.rewards._held import Holder, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples
 
 Reduction = Literal["mean", "min", "median"]
 
 
 @dataclass(frozen=True)
-class FrameMean(Holder):
+class FrameMean(RewardWrapper):
     """The mean over frames of what `reward`, a reward of images, says of each frame as an image of its own.
 
     As DanceGRPO and Flow-GRPO judge videos by rewards of images, such as the text that is to be read in them. `min` is
@@ -39,18 +39,18 @@ class FrameMean(Holder):
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        held = self.reward
-        if "images" not in held.needs or "videos" in held.needs:
+        inner = self.reward
+        if "images" not in inner.needs or "videos" in inner.needs:
             raise ValueError(
-                f"the reward held must judge images, got one that needs {', '.join(sorted(held.needs)) or 'nothing'}"
+                f"the reward held must judge images, got one that needs {', '.join(sorted(inner.needs)) or 'nothing'}"
             )
-        check_judges_samples(held)
+        check_judges_samples(inner)
         if self.frames is not None and self.frames < 1:
             raise ValueError(f"frames must be at least 1, or null for all, got {self.frames}")
-        self.says(
-            range=held.range,
-            differentiable=held.differentiable,
-            needs=(held.needs - {"images"}) | {"videos"},
+        self.override(
+            range=inner.range,
+            differentiable=inner.differentiable,
+            needs=(inner.needs - {"images"}) | {"videos"},
         )
 
     def score(self, batch: RewardBatch) -> Tensor:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, ask_held, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples, score_inner
 
 
 @dataclass(frozen=True)
-class Gated(Holder):
+class Gated(RewardWrapper):
     """r where the reward `gate` is at least `threshold`, else `otherwise`.
 
     Such as a slow judge that is asked about answers in the right format only (SophiaVL-R1 asks its thinking model
@@ -40,15 +40,15 @@ class Gated(Holder):
             raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
         check_judges_samples(self.gate, "the gate")
         low, high = self.reward.range
-        self.adopt(self.reward, range=(min(low, self.otherwise), max(high, self.otherwise)))
+        self.inherit(self.reward, range=(min(low, self.otherwise), max(high, self.otherwise)))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
-        gate = ask_held(self.gate, batch).detach()
+        gate = score_inner(self.gate, batch).detach()
         is_open, shut = gate >= self.threshold, torch.where(gate.isnan(), torch.nan, self.otherwise)  # [B]
         if self.reward.granularity != "sample":  # a group has to stay whole
-            return torch.where(is_open, ask_held(self.reward, batch).to(gate.device), shut)
+            return torch.where(is_open, score_inner(self.reward, batch).to(gate.device), shut)
         rows = is_open.cpu().nonzero()[:, 0]
         if not len(rows):
             return shut
-        return shut.index_put((rows.to(shut.device),), ask_held(self.reward, select(batch, rows)).to(shut.device))
+        return shut.index_put((rows.to(shut.device),), score_inner(self.reward, select(batch, rows)).to(shut.device))

@@ -16,7 +16,17 @@ from mmrl.contracts import Granularity, Placement, RewardBatch
 from mmrl.data import Prompt
 from mmrl.rewards._clip import Clip, Library, load_clip, write_tiny_clip
 from mmrl.rewards._detectors import Detector, load_detector, write_tiny_detector
-from mmrl.rewards._scenes import COLORS, Colors, Found, Objects, Scene, graded_parts, is_correct, read_scene, same_name
+from mmrl.rewards._scenes import (
+    COLORS,
+    Colors,
+    DetectedObject,
+    Objects,
+    Scene,
+    graded_parts,
+    is_correct,
+    read_scene,
+    same_name,
+)
 
 Form = Literal["graded", "strict", "geneval"]
 GREY = 0x99 / 255  # what stands around an object while its colour is judged
@@ -129,7 +139,7 @@ class Geneval:
                 raise ValueError(f"the detector {self.detector!r} knows no {clause.name!r}{hint}; for {prompt.text!r}")
         return scene
 
-    def _colors(self, image: Tensor, chosen: Sequence[Found], name: str) -> list[str]:
+    def _colors(self, image: Tensor, chosen: Sequence[DetectedObject], name: str) -> list[str]:
         """The colour of each object of a class in an image [3, H, W], among COLORS."""
         assert self._clip is not None
         if name not in self._phrases:
@@ -140,7 +150,7 @@ class Geneval:
         return [COLORS[place] for place in (embeddings @ self._phrases[name].T).argmax(1).tolist()]
 
 
-def cut_out(image: Tensor, found: Found) -> Tensor:
+def cut_out(image: Tensor, found: DetectedObject) -> Tensor:
     """[3, h, w]: the object in its box, with grey where its mask is not; sides as Pillow rounds them, 1 at least."""
     if found.mask is not None:
         image = torch.where(found.mask.to(image.device), image, GREY)

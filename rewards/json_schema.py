@@ -76,9 +76,9 @@ class JsonSchema:
             value = read_json(_inside(extract(text, self.tag)))
         except ParseError:
             return 0.0
-        return self._asked(value) if may_take_long(self.schema) else grade(self._validator, value, self.is_graded)
+        return self._graded(value) if may_take_long(self.schema) else grade(self._validator, value, self.is_graded)
 
-    def _asked(self, value: object) -> float:
+    def _graded(self, value: object) -> float:
         """The grade by a process that may be stopped: a pattern of the schema may take any time."""
         word = self._process.ask({"value": value})
         if word in FAILED:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_std
-from mmrl.rewards._held import Holder, ask_held, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples, score_inner
 
 Kind = Literal["kimi", "efficient"]
 
 
 @dataclass(frozen=True)
-class LengthPenalised(Holder):
+class LengthPenalised(RewardWrapper):
     """r and what the length of the answer, n tokens, adds or takes, compared within the group.
 
       kimi       r + penalty l for right answers, r + penalty min(0, l) for wrong ones, with
@@ -56,12 +56,12 @@ class LengthPenalised(Holder):
         lowest_right = max(low, self.threshold) * (1 - self.penalty)
         is_kimi = self.kind == "kimi"
         ends = (low - self.penalty / 2, high + self.penalty / 2) if is_kimi else (min(low, lowest_right), high)
-        self.says(range=ends, needs=self.needs | self.reward.needs)
+        self.override(range=ends, needs=self.needs | self.reward.needs)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""
         assert batch.outputs.num_tokens is not None, "scoring checks needs"
-        scores, lengths = ask_held(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
+        scores, lengths = score_inner(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
         is_right = scores >= self.threshold
         is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control.cpu()
         if self.kind == "kimi":

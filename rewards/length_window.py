@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_sum
-from mmrl.rewards._held import Holder, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples
 
 
 @dataclass(frozen=True)
-class LengthWindow(Holder):
+class LengthWindow(RewardWrapper):
     """1 for each answer that is right and has `shortest` to `longest` tokens, ends included, else 0.
 
     Feng et al. 2025, "Video-R1", arXiv 2503.21776, section 3.2: right answers of 320 to 512 tokens get a bonus of 0.2,
@@ -41,7 +41,7 @@ class LengthWindow(Holder):
         if self.min_right < 1:
             raise ValueError(f"min_right must be at least 1, got {self.min_right}")
         check_judges_samples(self.reward)
-        self.says(needs=self.needs | self.needs_of_held())
+        self.override(needs=self.needs | self.needs_of_inner())
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32 in {0, 1}; 0 for the controls."""

@@ -85,12 +85,12 @@ class MathAnswer:
                 continue
             for right in targets[id(prompt)]:
                 if (right, answer) not in known:
-                    known[right, answer] = self._asked.are_equal(right, answer)
+                    known[right, answer] = self._process.are_equal(right, answer)
             scores[row] = float(any(known[right, answer] for right in targets[id(prompt)]))
         return torch.tensor(scores, dtype=torch.float32)
 
     @property
-    def _asked(self) -> Mathematician:
+    def _process(self) -> Mathematician:
         return self._mathematician  # type: ignore[attr-defined, no-any-return]  # set beside the fields
 
     def _right(self, prompt: Prompt) -> list[str]:
@@ -103,7 +103,7 @@ class MathAnswer:
         except ParseError as error:
             raise ValueError(f"target.answer of {prompt.text!r} is no mathematics: {error}") from None
         for text in right:
-            if not self._asked.can_read(text):
+            if not self._process.can_read(text):
                 raise ValueError(f"target.answer of {prompt.text!r} is no mathematics that math-verify reads: {text!r}")
         return right
 

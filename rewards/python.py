@@ -28,7 +28,7 @@ OUTPUTS = {
     "step_reward": "step_rewards",
     "outcome": "outcomes",
 }
-GIVEN = ("prompt", "target", "seed", "iteration")  # there for every sample
+ALWAYS = ("prompt", "target", "seed", "iteration")  # there for every sample
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Python:
             return
         if self.granularity not in ("sample", "turn"):
             raise ValueError(f"granularity {self.granularity} needs mode batch: a function for samples sees one alone")
-        wanted = {_need(name) for name, default in parameters.items() if default is MISSING and name not in GIVEN}
+        wanted = {_need(name) for name, default in parameters.items() if default is MISSING and name not in ALWAYS}
         object.__setattr__(self, "needs", self.needs | wanted)
 
     @property
@@ -140,7 +140,7 @@ class Python:
         there = {"prompt": prompt, "target": prompt.target, "seed": batch.seeds[row], "iteration": batch.iteration}
         arguments = {}
         for name, default in self._parameters.items():
-            if name in GIVEN:
+            if name in ALWAYS:
                 arguments[name] = deepcopy(dict(prompt.target)) if name == "target" else there[name]
             elif name in OUTPUTS and getattr(batch.outputs, OUTPUTS[name]) is not None:
                 arguments[name] = _one(getattr(batch.outputs, OUTPUTS[name]), row)
@@ -228,7 +228,7 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
     if unnamed or not parameters:
         raise ConfigError(
             f"function {name!r} must name what it wants, such as (text, answer), got ({', '.join(unnamed)});"
-            f" known are {', '.join((*OUTPUTS, *GIVEN))}, and every field of the target"
+            f" known are {', '.join((*OUTPUTS, *ALWAYS))}, and every field of the target"
         )
     return {one.name: MISSING if one.default is one.empty else one.default for one in parameters}
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Prompt
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, ask_held, check_prompt
+from mmrl.rewards._held import RewardWrapper, check_prompt, score_inner
 
 
 @dataclass(frozen=True)
-class Router(Holder):
+class Router(RewardWrapper):
     """The reward `rewards[target.<by>]` of each sample's prompt: boxes by their IoU, sums by their number, and so on.
 
     As the trainers of Video-R1 (arXiv 2503.21776) and its kin score each kind of question by its own rule; there the
@@ -44,8 +44,8 @@ class Router(Holder):
             raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
         ends = [reward.range for reward in self.rewards.values()]
         sizes = [reward.batch_size for reward in self.rewards.values() if reward.batch_size is not None]
-        media = frozenset(need for need in self.needs_of_held() if not need.startswith("target."))
-        self.says(
+        media = frozenset(need for need in self.needs_of_inner() if not need.startswith("target."))
+        self.override(
             range=(min(low for low, _ in ends), max(high for _, high in ends)),
             granularity="group" if "group" in found else next(iter(found)),
             differentiable=all(reward.differentiable for reward in self.rewards.values()),
@@ -63,7 +63,7 @@ class Router(Holder):
             rows.setdefault(id(self._reward_for(prompt)), []).append(row)
         asked = {id(reward): reward for reward in self.rewards.values()}
         places = [torch.tensor(chosen) for chosen in rows.values()]
-        parts = [ask_held(asked[key], select(batch, place)) for key, place in zip(rows, places, strict=True)]
+        parts = [score_inner(asked[key], select(batch, place)) for key, place in zip(rows, places, strict=True)]
         together = torch.cat([part.to(parts[0].device) for part in parts])
         return together[torch.cat(places).argsort()]
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Scores
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 
 
 @dataclass
-class RunningNormalised(Holder):
+class RunningNormalised(RewardWrapper):
     """(r - mean) / (std + epsilon), both over all scores of earlier iterations; r itself before there are two.
 
     Statistics as in Engstrom et al. 2020, "Implementation Matters in Deep RL", arXiv 2005.12729, which divides by a
@@ -41,7 +41,7 @@ class RunningNormalised(Holder):
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
             raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
-        self.adopt(self.reward, range=(float("-inf"), float("inf")))
+        self.inherit(self.reward, range=(float("-inf"), float("inf")))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""

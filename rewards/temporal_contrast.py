@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
-from mmrl.rewards._held import Holder, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples
 
 
 @dataclass(frozen=True)
-class TemporalContrast(Holder):
+class TemporalContrast(RewardWrapper):
     """1 for each answer that is right, in groups that are as good on ordered frames as the shuffled ones allow, else 0.
 
     Feng et al. 2025, "Video-R1", arXiv 2503.21776, section 3.1: with p the mean of `reward` over a group's answers and
@@ -39,7 +39,7 @@ class TemporalContrast(Holder):
         if self.share < 0:
             raise ValueError(f"share must be at least 0, got {self.share}")
         check_judges_samples(self.reward)
-        self.says(needs=self.needs | self.needs_of_held())
+        self.override(needs=self.needs | self.needs_of_inner())
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32 in {0, 1}; 0 for the controls."""

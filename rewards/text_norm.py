@@ -9,11 +9,11 @@ from torch import Tensor
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.data import Prompt
 from mmrl.reward_batches import select
-from mmrl.rewards._held import Holder, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples
 
 
 @dataclass(frozen=True)
-class TextNorm(Holder):
+class TextNorm(RewardWrapper):
     """exp(r(x, y) / temperature) / sum of exp(r(x, y') / temperature) over y and the texts of `target.contrasts`.
 
     Kim et al. 2024, "Confidence-aware Reward Optimization for Fine-tuning Text-to-Image Models", arXiv 2404.01863,
@@ -38,7 +38,7 @@ class TextNorm(Holder):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         check_judges_samples(self.reward)
-        self.adopt(self.reward, range=(0.0, 1.0))
+        self.inherit(self.reward, range=(0.0, 1.0))
 
     def check(self, prompt: Prompt) -> None:
         _contrasts(prompt)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
 from mmrl.numerics import group_mean, group_sum
-from mmrl.rewards._held import Holder, ask_held, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples, score_inner
 
 
 @dataclass(frozen=True)
-class Trusted(Holder):
+class Trusted(RewardWrapper):
     """gamma e^(-iteration / decay) r, with gamma = min(1, exp(mean of r over right answers - that over wrong ones)).
 
     Fan et al. 2025, "SophiaVL-R1", arXiv 2505.17018, equations 1 to 4: r judges the thoughts, `accuracy` the answers;
@@ -44,7 +44,7 @@ class Trusted(Holder):
         if self.decay is not None and not self.decay > 0:
             raise ValueError(f"decay must be above 0, or null for none, got {self.decay}")
         low, high = self.reward.range
-        self.says(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_held())
+        self.override(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_inner())
 
     @property
     def follows_iteration(self) -> bool:
@@ -53,7 +53,7 @@ class Trusted(Holder):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""
-        thoughts, accuracy = ask_held(self.reward, batch).cpu(), ask_held(self.accuracy, batch).cpu()
+        thoughts, accuracy = score_inner(self.reward, batch).cpu(), score_inner(self.accuracy, batch).cpu()
         is_right, is_judged = accuracy >= self.threshold, ~(thoughts + accuracy).isnan()
         is_counted = is_judged if batch.is_control is None else is_judged & ~batch.is_control
         right, wrong = is_right & is_counted, ~is_right & is_counted

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 
 Kind = Literal["discount", "lower_bound", "variance"]
 
 
 @dataclass(frozen=True)
-class UncertaintyWeighted(Holder):
+class UncertaintyWeighted(RewardWrapper):
     """The mean m of several rewards, made less by their disagreement u, the population std over them.
 
       discount     m e^(-scale u), for rewards of at least 0: Zhang et al. 2025, "Ctrl-U", arXiv 2410.11236, equation 5,
@@ -54,11 +54,11 @@ class UncertaintyWeighted(Holder):
         high = max(reward.range[1] for reward in self.rewards)
         if self.kind == "discount" and low < 0:
             raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
-        self.says(
+        self.override(
             range=(self._lowest(low, high), high),
             granularity=self.rewards[0].granularity,
             differentiable=all(reward.differentiable for reward in self.rewards),
-            needs=self.needs_of_held(),
+            needs=self.needs_of_inner(),
             batch_size=min((r.batch_size for r in self.rewards if r.batch_size is not None), default=None),
         )
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from mmrl.contracts import Granularity, Reward, RewardBatch
-from mmrl.rewards._held import Holder, ask_held, check_judges_samples
+from mmrl.rewards._held import RewardWrapper, check_judges_samples, score_inner
 from mmrl.rewards._win_rates import win_rates
 
 
 @dataclass(frozen=True)
-class WinRate(Holder):
+class WinRate(RewardWrapper):
     """The mean over the other members j of the group of P(i is preferred to j), in [0, 1]; its mean in a group is 1/2.
 
     Wang et al. 2025, "Pref-GRPO", arXiv 2508.20751: a win rate keeps the spread of a group the same however close its
@@ -50,12 +50,12 @@ class WinRate(Holder):
             raise ValueError(f"margin must be at least 0, got {self.margin}")
         if self.temperature is not None and self.margin > 0:
             raise ValueError("a temperature has no ties: give margin or temperature, not both")
-        self.says(needs=self.needs_of_held())
+        self.override(needs=self.needs_of_inner())
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""
-        scores = ask_held(self.reward, batch).double().cpu()
+        scores = score_inner(self.reward, batch).double().cpu()
         rates = torch.where(scores.isfinite(), 0.5, torch.nan)
         for rows in batch.members():
             judged = rows[scores[rows].isfinite()]

@@ -19,7 +19,7 @@ LONGEST = 1_000_000  # tokens of an answer: random numbers for all of them are d
 class TokenSampler:
     """Samples the tokens of each answer; `samplers/autoregressive.py` says what each setting means."""
 
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
 
     max_tokens: int
     temperature: float = 1.0

@@ -13,7 +13,7 @@ from mmrl.numerics import check_count
 from mmrl.plans import Plan, Step, Transition
 from mmrl.samplers._kernels import ode
 from mmrl.samplers._tail import ShortTail
-from mmrl.samplers._window import Window, draw_subset
+from mmrl.samplers._window import Window, sample_subset
 
 
 class FlowPolicy(Protocol):
@@ -32,7 +32,7 @@ class FlowSampler(ABC):
     a list of num_steps + 1 numbers is used as it is. `guidance_scale`: of classifier-free guidance; 1 is without.
     """
 
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
 
     num_steps: int
     sigmas: Literal["pipeline", "uniform"] | tuple[float, ...] = "pipeline"
@@ -90,7 +90,7 @@ class WindowedSampler(FlowSampler):
 
     def trained(self, random_steps: tuple[int, ...], key: GroupKey) -> tuple[int, ...]:
         """Those of the random steps that are decisions."""
-        return draw_share(random_steps, self.train_fraction, key)
+        return sample_share(random_steps, self.train_fraction, key)
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class StochasticSampler(WindowedSampler):
         return Plan(1, (*steps[:first], fan, *steps[first + 1 :]), self.guidance_scale, tail=tail)
 
 
-def draw_share(steps: range | tuple[int, ...], fraction: float, key: GroupKey) -> tuple[int, ...]:
+def sample_share(steps: range | tuple[int, ...], fraction: float, key: GroupKey) -> tuple[int, ...]:
     """So large a share of the steps, drawn anew for each group, ascending."""
-    return draw_subset(steps, rounded_share(fraction, len(steps)), key, "trained")
+    return sample_subset(steps, rounded_share(fraction, len(steps)), key, "trained")
 
 
 def rounded_share(fraction: float, count: int) -> int:

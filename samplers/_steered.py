@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, Placement, Prepared, Reward, Sampler
 from mmrl.keys import GroupKey
-from mmrl.neighbours import Neighbours
+from mmrl.neighbours import Neighbors
 from mmrl.plans import Plan, Step
 from mmrl.samplers._base import FlowPolicy
 
@@ -29,7 +29,7 @@ class SteeredSampler(ABC):
     initial latents, so the proposal shares no noise.
     """
 
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
 
     reward: Reward
     proposal: Sampler
@@ -37,8 +37,8 @@ class SteeredSampler(ABC):
     def __post_init__(self) -> None:
         if self.reward.granularity != "sample":
             raise ConfigError(f"reward judges each {self.reward.granularity}, and steering needs one of samples")
-        if self.proposal.draws != "latents":
-            raise ConfigError(f"proposal draws {self.proposal.draws}, and steering goes with samplers of latents")
+        if self.proposal.sample_kind != "latents":
+            raise ConfigError(f"proposal draws {self.proposal.sample_kind}, and steering goes with samplers of latents")
 
     def prepare(self, placement: Placement) -> None:
         """Loads the weights of the reward, if it has some."""
@@ -58,8 +58,8 @@ class SteeredSampler(ABC):
         plan = self.proposal.plan(policy, key, count)
         if not isinstance(plan, Plan) or plan.roots != count or plan.forks or plan.choices:
             raise ConfigError("proposal must draw each sample alone: no tree, share_noise false, nothing given")
-        near = plan.neighbours and Neighbours(plan.neighbours.spread)
-        return replace(plan, steps=tuple(replace(step, is_trained=False) for step in plan.steps), neighbours=near)
+        near = plan.neighbors and Neighbors(plan.neighbors.spread)
+        return replace(plan, steps=tuple(replace(step, is_trained=False) for step in plan.steps), neighbors=near)
 
 
 def random_steps(steps: tuple[Step, ...]) -> list[int]:
@@ -72,7 +72,7 @@ def random_steps(steps: tuple[Step, ...]) -> list[int]:
     return found
 
 
-def drawn(log_weights: Tensor, keep: int, generator: torch.Generator) -> Tensor:
+def multinomial(log_weights: Tensor, keep: int, generator: torch.Generator) -> Tensor:
     """`keep` places [n, keep], each drawn alone with probabilities softmax(log_weights [n, of])."""
     return torch.multinomial(log_weights.softmax(1), keep, replacement=True, generator=generator)
 

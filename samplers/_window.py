@@ -10,7 +10,7 @@ from typing import Literal
 
 from mmrl.keys import GroupKey, seed_from
 
-_READS = {
+_REQUIRES = {
     "all": (),
     "range": ("first", "last"),
     "random": ("first", "last", "size"),
@@ -62,7 +62,7 @@ class Window:
     decay_start: int = 13
 
     def __post_init__(self) -> None:
-        read = _READS[self.mode]
+        read = _REQUIRES[self.mode]
         for setting in fields(self):
             if setting.name != "mode" and setting.name not in read and getattr(self, setting.name) != setting.default:
                 allowed = ", ".join(read) or "nothing else"
@@ -96,7 +96,7 @@ class Window:
         size = self.size or last - first
         start = first
         if self.mode == "subset":
-            return draw_subset(range(first, last), size, key, "window")
+            return sample_subset(range(first, last), size, key, "window")
         if self.mode == "random":
             start += key.seed_for("window") % (last - first - size + 1)
         elif self.mode == "sliding":
@@ -121,6 +121,6 @@ class Window:
         return self.every
 
 
-def draw_subset(steps: range | tuple[int, ...], size: int, key: GroupKey, purpose: str) -> tuple[int, ...]:
+def sample_subset(steps: range | tuple[int, ...], size: int, key: GroupKey, purpose: str) -> tuple[int, ...]:
     """`size` of the steps, every subset equally likely, ascending: those whose own seeds are the smallest."""
     return tuple(sorted(sorted(steps, key=lambda step: key.seed_for(purpose, step))[:size]))

@@ -30,7 +30,7 @@ class BestOfN(SteeredSampler):
         plan = self.proposed(policy, key, group_size * self.n)
         if self.n == 1:
             return plan
-        return replace(plan, choices=(Choice(plan.num_ticks, self.n, 1, most_rewarded, self.reward),))
+        return replace(plan, choices=(Choice(plan.num_tree_steps, self.n, 1, most_rewarded, self.reward),))
 
 
 def most_rewarded(rewards: Tensor, keep: int, generator: torch.Generator) -> Tensor:

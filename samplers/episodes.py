@@ -16,7 +16,7 @@ class Episodes(TokenSampler):
     `max_tokens` is the budget of one turn. A group is `group_size` episodes of one task that begin in the same state.
     """
 
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
 
     max_turns: int
 

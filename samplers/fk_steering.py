@@ -13,7 +13,7 @@ from mmrl.keys import GroupKey
 from mmrl.numerics import check_count
 from mmrl.plans import Plan
 from mmrl.samplers._base import FlowPolicy
-from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, drawn, random_steps
+from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, multinomial, random_steps
 
 Potential = Literal["diff", "max", "sum"]
 
@@ -53,7 +53,7 @@ class FKSteering(SteeredSampler):
         move = partial(resampled, potential=self.potential, scale=self.scale)
         end = partial(finished, potential=self.potential, scale=self.scale, takes_best=self.last == "best")
         choices = [Choice(place, self.particles, self.particles, move, self.reward) for place in places]
-        return replace(plan, choices=(*choices, Choice(plan.num_ticks, self.particles, 1, end, self.reward)))
+        return replace(plan, choices=(*choices, Choice(plan.num_tree_steps, self.particles, 1, end, self.reward)))
 
     def _places(self, num_steps: int, last: int) -> tuple[int, ...]:
         """Before which steps particles are drawn again; `last` is the last random one."""
@@ -79,7 +79,7 @@ def log_potentials(rewards: Tensor, potential: Potential, scale: float) -> Tenso
 
 def resampled(rewards: Tensor, keep: int, generator: torch.Generator, *, potential: Potential, scale: float) -> Tensor:
     """Particles [n, keep] by their potentials at the last of J drawings; rewards [n, of, J]: a `choices.Rule`."""
-    return drawn(log_potentials(rewards, potential, scale)[:, :, -1], keep, generator)
+    return multinomial(log_potentials(rewards, potential, scale)[:, :, -1], keep, generator)
 
 
 def finished(
@@ -90,4 +90,4 @@ def finished(
     if takes_best:
         return best(final, keep)
     passed = log_potentials(rewards[:, :, :-1], potential, scale).sum(2)
-    return drawn(scale * final - passed, keep, generator)
+    return multinomial(scale * final - passed, keep, generator)

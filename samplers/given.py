@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from mmrl.given import GivenPlan
+from mmrl.given import OfflinePlan
 from mmrl.keys import GroupKey
 
 
@@ -15,8 +15,8 @@ class Given:
     The layouts `given_images` and `given_answers` read such data; the reward `given_score` says what each is worth.
     """
 
-    draws: ClassVar[Literal["given"]] = "given"
+    sample_kind: ClassVar[Literal["given"]] = "given"
 
-    def plan(self, policy: Any, key: GroupKey, group_size: int) -> GivenPlan:
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> OfflinePlan:
         """The same for every group: the outputs stand with the prompts."""
-        return GivenPlan(group_size, are_decisions=policy.draws != "latents")
+        return OfflinePlan(group_size, are_decisions=policy.sample_kind != "latents")

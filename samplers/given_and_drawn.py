@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmrl.given import GivenPlan
+from mmrl.given import OfflinePlan
 from mmrl.keys import GroupKey
 from mmrl.samplers._base import FlowPolicy
 from mmrl.samplers.ode import ODE
@@ -22,7 +22,7 @@ class GivenAndDrawn(ODE):
         if self.given < 1:
             raise ValueError(f"given must be at least 1, got {self.given}; 'ode' draws all of a group")
 
-    def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> GivenPlan:  # type: ignore[override]  # around one
+    def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> OfflinePlan:  # type: ignore[override]  # around one
         if group_size <= self.given:
             raise ValueError(f"{self.given} of the group are given, which leaves none of {group_size} to draw")
-        return GivenPlan(self.given, are_decisions=False, drawn=super().plan(policy, key, group_size - self.given))
+        return OfflinePlan(self.given, are_decisions=False, online=super().plan(policy, key, group_size - self.given))

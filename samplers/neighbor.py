@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mmrl.keys import GroupKey
-from mmrl.neighbours import Neighbours
+from mmrl.neighbours import Neighbors
 from mmrl.plans import Plan, Step
-from mmrl.samplers._base import FlowPolicy, check_positive, draw_share, rounded_share
+from mmrl.samplers._base import FlowPolicy, check_positive, rounded_share, sample_share
 from mmrl.samplers._kernels import ode
-from mmrl.samplers._window import draw_subset
+from mmrl.samplers._window import sample_subset
 from mmrl.samplers.ode import ODE
 
 
@@ -57,11 +57,11 @@ class Neighbor(ODE):
             raise ValueError("anchors go with solvers that make one call for a step, got solver heun")
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
-        near = Neighbours(self.spread)
+        near = Neighbors(self.spread)
         if self.anchors:
-            anchors = draw_subset(range(group_size), min(self.anchors, group_size), key, "anchors")
-            near = Neighbours(self.spread, anchors, self._moves(policy, key))
-        return replace(super().plan(policy, key, group_size), neighbours=near)
+            anchors = sample_subset(range(group_size), min(self.anchors, group_size), key, "anchors")
+            near = Neighbors(self.spread, anchors, self._moves(policy, key))
+        return replace(super().plan(policy, key, group_size), neighbors=near)
 
     def _moves(self, policy: FlowPolicy, key: GroupKey) -> tuple[tuple[int, Step], ...]:
         """The steps from anchors, by their numbers."""
@@ -70,5 +70,5 @@ class Neighbor(ODE):
         std = math.sqrt(self.temperature / 2)  # of the Gaussian with the density exp(-distance / temperature)
         return tuple(
             (number, Step(*levels[number], replace(ode(*levels[number]), std=std)))
-            for number in draw_share(early, self.train_fraction, key)
+            for number in sample_share(early, self.train_fraction, key)
         )

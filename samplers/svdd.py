@@ -10,7 +10,7 @@ from mmrl.keys import GroupKey
 from mmrl.numerics import check_count
 from mmrl.plans import Plan
 from mmrl.samplers._base import FlowPolicy
-from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, drawn, random_steps
+from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, multinomial, random_steps
 
 
 @dataclass(frozen=True)
@@ -44,4 +44,4 @@ class SVDD(SteeredSampler):
     def rule(self, rewards: Tensor, keep: int, generator: torch.Generator) -> Tensor:
         """A `choices.Rule` of the last rewards of [n, of, J]."""
         value = rewards[:, :, -1]
-        return best(value, keep) if self.alpha == 0 else drawn(value / self.alpha, keep, generator)
+        return best(value, keep) if self.alpha == 0 else multinomial(value / self.alpha, keep, generator)

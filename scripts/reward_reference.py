@@ -75,7 +75,7 @@ def section(name: str) -> str:
 def declared(cls: Any) -> str:
     """One line: what it judges, its range, what it needs, and where it comes from."""
     needs = ", ".join(f"`{need}`" for need in sorted(cls.needs))
-    if held := sorted(plugins.held(cls)):
+    if held := sorted(plugins.inner_kinds(cls)):
         where = " and ".join(f"`{name}`" for name in held)
         said = [f"Holds what stands in {where}, and has the range and the needs that follow from it"]
         said += [] if cls.granularity == "sample" else [f"judges each {cls.granularity}"]

@@ -59,7 +59,7 @@ def rollout(num_groups: int = 2, size: int = 2, first: int = 0) -> Rollout:
     images = torch.arange(float(count)) + first * size
     return Rollout(
         prompts=tuple(Prompt(f"prompt {first + n}") for n in range(num_groups)),
-        keys=tuple(GroupKey(seed=0, iteration=0, draw=first + n) for n in range(num_groups)),
+        keys=tuple(GroupKey(seed=0, iteration=0, prompt_index=first + n) for n in range(num_groups)),
         prompt=torch.arange(num_groups).repeat_interleave(size),
         group=torch.arange(first, first + num_groups).repeat_interleave(size),
         episode=torch.arange(count),

@@ -89,7 +89,7 @@ def random_flow(seed: int = 0, **settings: object) -> LinearFlow:
     with torch.no_grad():
         for parameter in policy.network.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=source))
-    policy.keeps_trajectories = True
+    policy.records_trajectories = True
     policy.weights.keep("reference")
     return policy
 

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from mmrl.checks import check_tiny
 from mmrl.config import load_config, shipped_names
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 
 DEVICE = torch.device("meta")
 _FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
@@ -166,9 +166,9 @@ _IS_AUTOCAST_ENABLED: Callable[..., bool] = torch.is_autocast_enabled
 @contextmanager
 def pretended() -> Iterator[Counter[str]]:
     """Runs of mmrl take the pretend accelerator for this machine's; gives what mixes devices in the block."""
-    made = Engine.__init__
+    made = Processes.__init__
 
-    def elsewhere(engine: Engine, *given: Any, **settings: Any) -> None:
+    def elsewhere(engine: Processes, *given: Any, **settings: Any) -> None:
         made(engine, *given, **settings)
         engine.placement = replace(engine.placement, device=DEVICE)
 
@@ -179,7 +179,7 @@ def pretended() -> Iterator[Counter[str]]:
     torch.__future__.set_swap_module_params_on_conversion(True)  # the other way keeps a tensor's class
     with pytest.MonkeyPatch.context() as patch, _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
         patch.setattr(Remote, "noted", Counter())
-        patch.setattr(Engine, "__init__", elsewhere)
+        patch.setattr(Processes, "__init__", elsewhere)
         patch.setattr(torch, "autocast", _NoAutocast)
         patch.setattr(torch, "is_autocast_enabled", is_autocast_enabled)
         try:

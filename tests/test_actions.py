@@ -87,13 +87,13 @@ TYPED = st.text(max_size=30) | st.sampled_from(NASTY)
 @st.composite
 def actions(draw: st.DrawFn, name: DialectName, canvas: Canvas) -> Action:
     """Any action that the dialect can write, inside or outside of the screen."""
-    says = DIALECTS[name].says
-    kind: Kind = draw(st.sampled_from(sorted(says)))
+    vocabulary = DIALECTS[name].vocabulary
+    kind: Kind = draw(st.sampled_from(sorted(vocabulary)))
     share = st.floats(-0.5, 1.5)
     width, height = canvas.original
     points = st.tuples(share.map(lambda x: x * width), share.map(lambda y: y * height))
     parts: dict[str, Any] = {}
-    for part in says[kind].split():
+    for part in vocabulary[kind].split():
         is_needed = (kind, part) not in [("finish", "text"), ("wait", "amount"), ("long_press", "amount")]
         if part in ("point", "end"):
             parts[part] = draw(points)

@@ -10,7 +10,7 @@ from mmrl.answer_trees import ForkTree, SegmentTree
 def test_a_tree_of_segments_has_branch_to_the_depth_leaves_and_a_call_for_each_node() -> None:
     plan = SegmentTree(8, 12, segment_tokens=3, branch=(2, 2, 2))
     assert (plan.num_roots, plan.num_rollout_calls, plan.num_update_calls) == (2, 2 + 4 + 8, 14)
-    assert plan.max_drawn == 2 * 3 + 4 * 3 + 8 * 6
+    assert plan.max_sampled_tokens == 2 * 3 + 4 * 3 + 8 * 6
     assert plan.splits == {3: 2, 6: 2} and plan.is_bound
     assert plan.shared_work == {
         "prompt_reads": 1,
@@ -24,14 +24,14 @@ def test_an_only_child_goes_on_with_its_parents_call() -> None:
     plan = SegmentTree(6, 12, segment_tokens=2, branch=(3, 1, 2))
     assert (plan.num_rollout_calls, plan.splits) == (3 + 6, {4: 2})
     alone = SegmentTree(4, 12, segment_tokens=2, branch=(4, 1))
-    assert (alone.num_rollout_calls, alone.max_drawn, alone.splits) == (4, 48, {})
+    assert (alone.num_rollout_calls, alone.max_sampled_tokens, alone.splits) == (4, 48, {})
 
 
 def test_the_published_tree_of_forks_has_30_leaves() -> None:
     plan = ForkTree(30, 100, chains=6, rounds=1, forks=2, branch=2)
     assert plan.num_roots == 6
     assert plan.num_rollout_calls == 6 * (3 + 4)  # a chain with two forks is three stretches; four others leave it
-    assert plan.max_drawn == 6 + 30 * 99
+    assert plan.max_sampled_tokens == 6 + 30 * 99
     assert ForkTree(4, 9, chains=4).num_rollout_calls == 4
 
 

@@ -16,7 +16,7 @@ from mmrl.contracts import ConfigError, RewardBatch, Selective
 from mmrl.declarations import AdvantageDeclaration
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.rewards.jpeg_size import JpegSize
-from mmrl.spies import Spy
+from mmrl.spies import Instrumented
 from mmrl.trainer import Trainer
 
 SHARED = {
@@ -171,10 +171,10 @@ def test_what_an_advantage_leaves_out_costs_no_call() -> None:
 @pytest.mark.parametrize("plugin, has_it", [(Tree(), True), (Grpo(), False)])
 def test_a_spy_is_of_the_protocols_of_its_plug_in_as_every_python_sees_it(plugin: Any, has_it: bool) -> None:
     """From 3.12 on, isinstance looks the names of a protocol up without asking `__getattr__`."""
-    spy = Spy.on(plugin)
-    assert (inspect.getattr_static(spy, "keeps", None) is not None) is has_it
-    assert isinstance(spy, Selective) is has_it
-    assert AdvantageDeclaration.of(spy) == AdvantageDeclaration.of(plugin)
+    one = Instrumented.on(plugin)
+    assert (inspect.getattr_static(one, "update_mask", None) is not None) is has_it
+    assert isinstance(one, Selective) is has_it
+    assert AdvantageDeclaration.of(one) == AdvantageDeclaration.of(plugin)
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,13 @@ def test_a_tensor_that_does_not_move_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_work_beyond_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = StableDiffusion3.evaluate
+    once = StableDiffusion3.forward
 
     def twice(policy: StableDiffusion3, *given: Any) -> Any:
         once(policy, *given)
         return once(policy, *given)
 
-    monkeypatch.setattr(StableDiffusion3, "evaluate", twice)
+    monkeypatch.setattr(StableDiffusion3, "forward", twice)
     found = tiny()
     assert not found["is_good"]
     planned = 2 * 2 * (1 + 1 + 3 * 2) + 2 * 2  # two iterations of two groups: rollout and update

@@ -22,11 +22,11 @@ def texts_by_draw(collected: Collected) -> dict[int, str]:
     """What each draw asked for, in the order of the rollout."""
     assert collected.rollout is not None
     pairs = zip(collected.rollout.keys, collected.rollout.prompts, strict=True)
-    return {key.draw: prompt.text for key, prompt in pairs}
+    return {key.prompt_index: prompt.text for key, prompt in pairs}
 
 
 def drawn(count: int) -> list[str]:
-    return [prompt.text for _, prompt in stream(*MIXED).draw(count)]
+    return [prompt.text for _, prompt in stream(*MIXED).take(count)]
 
 
 def test_draws_keep_the_order_and_the_numbers_of_the_stream() -> None:
@@ -38,7 +38,7 @@ def test_draws_keep_the_order_and_the_numbers_of_the_stream() -> None:
         assert texts_by_draw(collected) == {n: drawn(8)[n] for n in numbers}
         assert collected.kept == numbers
         assert collected.scores.group.tolist() == [n for n in numbers for _ in range(GROUP_SIZE)]
-        assert collected.mine.tolist() == list(range(4 * GROUP_SIZE))
+        assert collected.local_rows.tolist() == list(range(4 * GROUP_SIZE))
         assert collected.num_calls == 4 * GROUP_SIZE
 
 
@@ -53,7 +53,7 @@ def test_neither_chunks_nor_overlap_change_the_result(groups: GroupSettings, ove
     assert cut.kept == whole.kept
     for name in ("values", "valid", "group"):
         assert torch.equal(getattr(cut.scores, name), getattr(whole.scores, name))
-    assert torch.equal(cut.mine, whole.mine)
+    assert torch.equal(cut.local_rows, whole.local_rows)
 
 
 def test_scores_belong_to_the_answers_beside_them() -> None:
@@ -63,7 +63,7 @@ def test_scores_belong_to_the_answers_beside_them() -> None:
     for row, answer in enumerate(rollout.outputs.texts):
         is_dull = "dull" in rollout.prompts[int(rollout.prompt[row])].text
         expected = 0.5 if is_dull else answer.count("0")
-        assert collected.scores.values[collected.mine[row], 0] == expected
+        assert collected.scores.values[collected.local_rows[row], 0] == expected
 
 
 def test_what_is_watched_of_answers_is_meant_over_all_that_were_drawn() -> None:
@@ -107,7 +107,7 @@ def refilled(wanted: int, max_refills: int) -> tuple[list[int], int]:
     """The kept draws and the number of all draws, by a loop over the stream alone."""
     prompts, kept, count = stream(*MIXED), list[int](), 0
     for _ in range(1 + max_refills):
-        for number, prompt in prompts.draw(wanted - len(kept)):
+        for number, prompt in prompts.take(wanted - len(kept)):
             count += 1
             if "bright" in prompt.text:
                 kept.append(number)
@@ -121,7 +121,7 @@ def test_dull_groups_are_replaced_until_there_are_enough_or_the_rounds_are_used_
     collected = collector(prompts, groups, wanted=6)(0, "trained")
     kept, count = refilled(6, max_refills)
     assert collected.kept == kept
-    assert prompts.drawn == count == len(texts_by_draw(collected))
+    assert prompts.num_taken == count == len(texts_by_draw(collected))
     assert collected.scores.group.tolist() == [n for n in range(count) for _ in range(GROUP_SIZE)]
     assert len(kept) == 6 or max_refills < 5
 
@@ -132,7 +132,7 @@ def test_refill_rounds_have_numbers_of_their_own() -> None:
     assert collected.rollout is not None
     rounds = [key.round for key in collected.rollout.keys]
     assert rounds == sorted(rounds) and set(rounds) == set(range(max(rounds) + 1)) and max(rounds) >= 1
-    assert all(first.draw < second.draw for first, second in pairwise(collected.rollout.keys))
+    assert all(first.prompt_index < second.prompt_index for first, second in pairwise(collected.rollout.keys))
 
 
 @pytest.mark.parametrize("groups", [DROP, REFILL], ids=lambda groups: groups.degenerate)
@@ -140,7 +140,7 @@ def test_nothing_is_kept_where_every_group_is_dull(groups: GroupSettings) -> Non
     prompts = stream("dull")
     collected = collector(prompts, groups)(0, "trained")
     assert collected.kept == []
-    assert prompts.drawn == (4 if groups is DROP else 12)
+    assert prompts.num_taken == (4 if groups is DROP else 12)
 
 
 def test_a_spread_of_at_most_the_smallest_wanted_one_is_dull() -> None:

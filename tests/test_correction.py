@@ -9,8 +9,8 @@ import torch
 
 from mmrl.config import CorrectionSettings
 from mmrl.contracts import ConfigError
-from mmrl.correction import correct, corrected, importance, is_drawn_elsewhere, mismatch, mismatch_metrics
-from mmrl.engine import Engine
+from mmrl.correction import correct, corrected, importance, is_sampled_elsewhere, mismatch, mismatch_metrics
+from mmrl.engine import Processes
 from mmrl.evaluations import TokenDecisions
 from tests.toys import loss_batch, toy_rollout
 
@@ -82,14 +82,14 @@ def test_no_decision_gives_no_metrics() -> None:
 
 def test_another_engines_rollout_is_recomputed_and_its_advantages_weighed() -> None:
     policy, rollout = toy_rollout()
-    assert not is_drawn_elsewhere(policy)
+    assert not is_sampled_elsewhere(policy)
     log_prob, shift = rollout.trace.log_prob, math.log(1.25)
     theirs = replace(rollout, trace=replace(rollout.trace, log_prob=log_prob - shift))  # less likely to them: w = 1.25
     policy.recompute = lambda rolled, size: rollout  # type: ignore[method-assign, assignment]
     batch = loss_batch(rollout)
     batch = replace(batch, weight=torch.ones_like(batch.weight))
     settings = CorrectionSettings(kind="truncated", level="token", cap=1.2)
-    again, weighed, found = correct(policy, theirs, batch, settings, Engine(), drawn_by="trained", micro_batch=4)
+    again, weighed, found = correct(policy, theirs, batch, settings, Processes(), sampled_by="trained", micro_batch=4)
     assert again is rollout and weighed is not None
     there = rollout.blocks[0].weight > 0
     torch.testing.assert_close(weighed.advantages, batch.advantages * torch.where(there, 1.2, 1.0))
@@ -105,7 +105,7 @@ def test_an_engine_is_compared_with_the_weights_that_drew() -> None:
     batch = loss_batch(rollout)
     settings, differences = CorrectionSettings(), dict[str, float]()
     for which in ("old", "trained"):
-        *_, found = correct(policy, rollout, batch, settings, Engine(), drawn_by=which, micro_batch=4)
+        *_, found = correct(policy, rollout, batch, settings, Processes(), sampled_by=which, micro_batch=4)
         differences[which] = found["engine/difference"]
     assert differences["old"] < 1e-6 and differences["trained"] > 0.1
 
@@ -119,7 +119,7 @@ def test_samples_that_take_no_part_are_no_mismatch() -> None:
     weight[0] = 0
     theirs, batch = replace(rollout, trace=replace(rollout.trace, log_prob=log_prob)), replace(batch, weight=weight)
     _, weighed, found = correct(
-        policy, theirs, batch, CorrectionSettings(), Engine(), drawn_by="trained", micro_batch=4
+        policy, theirs, batch, CorrectionSettings(), Processes(), sampled_by="trained", micro_batch=4
     )
     assert found["engine/difference_max"] == pytest.approx(0, abs=1e-6)
     assert weighed is not None
@@ -128,7 +128,7 @@ def test_samples_that_take_no_part_are_no_mismatch() -> None:
 
 def test_a_process_without_a_rollout_takes_part() -> None:
     policy, _ = toy_rollout()
-    none = correct(policy, None, None, CorrectionSettings(), Engine(), drawn_by="trained", micro_batch=4)
+    none = correct(policy, None, None, CorrectionSettings(), Processes(), sampled_by="trained", micro_batch=4)
     assert none == (None, None, {})
 
 

@@ -45,8 +45,8 @@ def test_chances_are_those_of_upper_confidence_bounds_by_hand() -> None:
 
 def test_before_anything_is_known_the_weights_of_the_mixture_hold() -> None:
     assert_close(torch.tensor(Curriculum(2).weights([1.0, 3.0])), torch.tensor([1.0, 3.0]))
-    plain = PromptStream(sets(), [1.0, 3.0], 5).draw(20)
-    assert PromptStream(sets(), [1.0, 3.0], 5, Curriculum(2)).draw(20) == plain
+    plain = PromptStream(sets(), [1.0, 3.0], 5).take(20)
+    assert PromptStream(sets(), [1.0, 3.0], 5, Curriculum(2)).take(20) == plain
 
 
 def test_only_the_last_groups_count() -> None:
@@ -83,8 +83,8 @@ def run(folder: Path, iterations: int, resumed: Path | None = None) -> tuple[lis
         assert found is not None
         made.trainer.restore(checkpoint.load(found))
     asked: list[str] = []
-    draw = prompts.draw
-    prompts.draw = lambda count: [(n, p) for n, p in draw(count) if asked.append(p.text) is None]  # type: ignore[method-assign,func-returns-value]
+    draw = prompts.take
+    prompts.take = lambda count: [(n, p) for n, p in draw(count) if asked.append(p.text) is None]  # type: ignore[method-assign,func-returns-value]
     made.trainer.train()
     return asked, curriculum
 

@@ -9,7 +9,7 @@ from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import SDE, SMALL
 
 LONG = "red circle " * 60
-TOLD = "prompts: the model reads only the beginning of 1 of"
+PROVIDED = "prompts: the model reads only the beginning of 1 of"
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def test_train_evaluate_and_sample_say_which_of_their_prompts_are_cut(
     ]
     run.train(*start.new_run("quickstart", changes, tmp_path / "run"))
     first, second = caplog.messages
-    assert first.startswith(f"{TOLD} 2 of train.txt; the first, train.txt, line 2: 'red circle red")
-    assert second.startswith(f"{TOLD} 3 of held_out.txt; the first, held_out.txt, line 1: 'red circle red")
+    assert first.startswith(f"{PROVIDED} 2 of train.txt; the first, train.txt, line 2: 'red circle red")
+    assert second.startswith(f"{PROVIDED} 3 of held_out.txt; the first, held_out.txt, line 1: 'red circle red")
     caplog.clear()
     assert cli("evaluate", "run", "--json").code == 0
-    assert [message for message in caplog.messages if message.startswith(TOLD)] == [second]
+    assert [message for message in caplog.messages if message.startswith(PROVIDED)] == [second]
     caplog.clear()
     assert cli("sample", "run", "--prompt", "red circle", "--prompt", LONG, "--count", "1").code == 0
-    assert [f"{TOLD} 2; the first: 'red circle red" in message for message in caplog.messages].count(True) == 1
+    assert [f"{PROVIDED} 2; the first: 'red circle red" in message for message in caplog.messages].count(True) == 1

@@ -67,7 +67,7 @@ def test_join_shifts_prompts_and_episodes_but_keeps_groups_and_turns() -> None:
 def test_join_puts_prompts_keys_outputs_and_traces_in_order() -> None:
     joined = Rollout.join([FIRST, SECOND, THIRD])
     assert [prompt.text for prompt in joined.prompts] == ["a", "b", "c"]
-    assert [key.draw for key in joined.keys] == [4, 5, 6]
+    assert [key.prompt_index for key in joined.keys] == [4, 5, 6]
     assert joined.outputs.texts == ("a", "a", "b", "b", "c")
     assert joined.outputs.images is not None
     assert joined.outputs.images[:, 0, 0, 0].mul(10).round().tolist() == [4, 4, 5, 5, 6]
@@ -155,9 +155,9 @@ def test_what_is_watched_of_answers_is_what_there_is() -> None:
         is_finished=torch.tensor([True, False]),
         actions=(Action("wait"), None),
     )
-    watched = {name: values.tolist() for name, values in outputs.watched().items()}
+    watched = {name: values.tolist() for name, values in outputs.statistics().items()}
     assert watched == {"answers/tokens": [3, 5], "answers/finished": [1, 0], "answers/understood": [1, 0]}
-    assert Outputs(texts=("a",)).watched() == {}
+    assert Outputs(texts=("a",)).statistics() == {}
 
 
 def test_controls_are_not_watched() -> None:
@@ -173,7 +173,7 @@ def test_controls_are_not_watched() -> None:
         turn=torch.tensor([0, 1, 0, 0, 1, 2]),
         is_control=torch.tensor([False, False, True, True, True, True]),
     )
-    watched = {name: values.tolist() for name, values in rollout.watched().items()}
+    watched = {name: values.tolist() for name, values in rollout.statistics().items()}
     assert watched == {
         "answers/tokens": [3, 5],
         "answers/finished": [1, 0],

@@ -65,7 +65,7 @@ def test_a_part_is_as_long_as_the_file_reaches(
 def test_where_a_header_says_no_duration_the_frames_are_counted(
     four_seconds: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clip = StoredClip("a", content=four_seconds, told=video.Header(size=(WIDTH, HEIGHT)))
+    clip = StoredClip("a", content=four_seconds, known_header=video.Header(size=(WIDTH, HEIGHT)))
     assert clip.duration() == 4.0
     monkeypatch.setattr("mmrl._video.readers._problem", lambda reader: "not here")
     assert clip.duration() is None
@@ -75,9 +75,9 @@ def test_where_a_header_says_no_duration_the_frames_are_counted(
 
 
 def test_a_clip_keeps_its_header_in_another_process(four_seconds: bytes) -> None:
-    clip = StoredClip("a", content=four_seconds, told=video.Header(4.0, (WIDTH, HEIGHT)))
+    clip = StoredClip("a", content=four_seconds, known_header=video.Header(4.0, (WIDTH, HEIGHT)))
     again = pickle.loads(pickle.dumps(clip))
-    assert again == clip and again.told == clip.told
+    assert again == clip and again.known_header == clip.known_header
 
 
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {

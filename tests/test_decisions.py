@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.data import DecisionBlock, Paths, draw_of, subgroup
+from mmrl.data import DecisionBlock, Paths, prompt_index_of, subgroup
 from mmrl.views import DecisionView
 from tests.toys import toy_rollout
 
@@ -62,4 +62,4 @@ def test_blocks_take_their_facts_along() -> None:
 def test_the_groups_of_a_draw_are_told_apart_and_know_their_draw(draw: int) -> None:
     groups = torch.tensor([subgroup(draw, number) for number in range(4)])
     assert groups[0] == draw and len(groups.unique()) == 4
-    assert draw_of(groups).tolist() == [draw] * 4
+    assert prompt_index_of(groups).tolist() == [draw] * 4

@@ -22,7 +22,7 @@ from mmrl.declarations import (
     RewardDeclaration,
 )
 from mmrl.errors import ConfigError
-from mmrl.spies import Spy
+from mmrl.spies import Instrumented
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 # Kinds whose shipped plug-ins still say in attributes what they are to say in a declaration.
@@ -73,8 +73,8 @@ def test_a_declaration_is_read_from_a_class_attribute_a_property_and_a_spy_in_fr
 
     assert AdvantageDeclaration.of(Fixed()).compares_with == "batch"
     assert AdvantageDeclaration.of(Own(7)).min_group_size == 7
-    assert AdvantageDeclaration.of(Spy.on(Own(7))).min_group_size == 7
-    assert AdvantageDeclaration.of(Spy.on(object())) == AdvantageDeclaration()
+    assert AdvantageDeclaration.of(Instrumented.on(Own(7))).min_group_size == 7
+    assert AdvantageDeclaration.of(Instrumented.on(object())) == AdvantageDeclaration()
 
 
 def test_a_property_that_fails_is_no_missing_declaration() -> None:

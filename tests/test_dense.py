@@ -16,7 +16,7 @@ from mmrl.judging import score, scorer_of
 from mmrl.keys import GroupKey
 from mmrl.mixes.product import Product
 from mmrl.plugins import build, find, names
-from mmrl.rewards._held import Holder
+from mmrl.rewards._held import RewardWrapper
 from mmrl.scorers import build_scorer
 from mmrl.scoring import Judgement, RewardTerm, Scorer
 
@@ -265,7 +265,7 @@ def test_no_wrapper_holds_a_dense_reward() -> None:
     plain = {"name": "tests.rewards.held:Written"}
     several: dict[str, Any] = {"router": {"rewards": {"a": held}}, "uncertainty_weighted": {"rewards": [held, held]}}
     beside: dict[str, Any] = {"gated": {"gate": plain}, "trusted": {"accuracy": plain}, "annealed": {"last": 3}}
-    wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), Holder)]
+    wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), RewardWrapper)]
     assert {"clip_range", "running_normalised", *several, *beside} <= set(wrappers)
     for name in wrappers:
         own = images if name in ("frame_mean", "delta") else held

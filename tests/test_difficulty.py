@@ -28,7 +28,7 @@ def test_an_episode_counts_once() -> None:
 def test_the_groups_that_are_kept_are_inside(degenerate: str) -> None:
     groups = GroupSettings(degenerate=degenerate, mean_between=(1.0, 2.0), max_refills=9)  # type: ignore[arg-type]
     every = collector(stream(*(f"bright {n}" for n in range(12))), wanted=12)(0, "trained")
-    means = {draw: float(every.scores.values[every.scores.draw == draw].mean()) for draw in every.kept}
+    means = {draw: float(every.scores.values[every.scores.prompt_index == draw].mean()) for draw in every.kept}
     inside = [draw for draw, mean in means.items() if 1.0 <= mean <= 2.0]
     assert 0 < len(inside) < 12
     kept = collector(stream(*(f"bright {n}" for n in range(12))), groups, wanted=12)(0, "trained")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmrl import checkpoint
 from mmrl.contracts import DivergedError, RunError
 from mmrl.divergence import check_weights, norm_metrics, stuck_for
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from tests.toy_runs import toy
 
 
@@ -27,7 +27,7 @@ def test_large_weights_are_weights() -> None:
 
 @pytest.mark.parametrize("gradient", [math.nan, math.inf])
 def test_no_step_is_made_along_a_gradient_that_is_not_finite(gradient: float) -> None:
-    engine, parameter, other = Engine(), nn.Parameter(torch.tensor([1.0])), nn.Parameter(torch.tensor([2.0]))
+    engine, parameter, other = Processes(), nn.Parameter(torch.tensor([1.0])), nn.Parameter(torch.tensor([2.0]))
     optimizer = torch.optim.AdamW([parameter, other], lr=0.1, weight_decay=0.5)
     parameter.grad, other.grad = torch.tensor([gradient]), torch.tensor([1.0])
     assert not engine.step(optimizer, [parameter, other], 1.0).isfinite()
@@ -68,7 +68,7 @@ def test_weights_that_left_all_bounds_are_never_saved(total: int, tmp_path: Path
 
 def breaking(run: Any, first: int) -> None:
     """Gradients are NaN from the iteration `first` (counted from 1) on."""
-    engine = run.trainer.engine
+    engine = run.trainer.processes
     summed = engine.sum_gradients
 
     def broken(parameters: list[nn.Parameter]) -> None:

@@ -28,7 +28,7 @@ from mmrl.losses._paths import PairLoss, PathLoss
 from mmrl.modalities._flow import FlowPolicy
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._pipeline import PipelinePolicy
-from mmrl.modalities._token_drawing import TokenDrawer
+from mmrl.modalities._token_drawing import TokenGenerator
 from mmrl.modalities._vllm import Vllm
 from mmrl.samplers._answer_trees import TokenSampler
 from mmrl.samplers._base import FlowSampler, StochasticSampler, WindowedSampler
@@ -58,7 +58,7 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "checkpoint": config.CheckpointSettings,
     "modality / every flow modality": FlowPolicy,
     "modality / every pipeline modality": PipelinePolicy,
-    "modality / every token modality": TokenDrawer,
+    "modality / every token modality": TokenGenerator,
     "modality / vllm": Vllm,
     "modality / lora": Lora,
     "sampler / every flow sampler": FlowSampler,

@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmrl.actions import Action
 from mmrl.coordinates import Canvas
-from mmrl.drawing import LARGEST, PREDICTED, SMALLEST, TRUE, Marks, action_marks, answer_marks, draw, true_marks
+from mmrl.drawing import LARGEST, PREDICTED, SMALLEST, TRUE, Marks, action_marks, answer_marks, render, true_marks
 
 GREY = (128, 128, 128)
 CANVAS = Canvas((200, 100), (100, 100), "resized")
@@ -86,17 +86,17 @@ def test_an_answer_s_only_place_is_put_into_pixels_of_the_original(text: str, ma
 def test_small_images_grow_by_whole_factors_and_large_ones_shrink(
     size: tuple[int, int], drawn: tuple[int, int]
 ) -> None:
-    shown = draw(image(*size), Marks(), Marks())
+    shown = render(image(*size), Marks(), Marks())
     assert shown.size == drawn
     assert max(drawn) <= LARGEST and (max(size) > SMALLEST // 2 or max(drawn) > SMALLEST // 2)
-    marked = draw(image(*size), Marks(points=((0.5, 0.5),)), Marks())
+    marked = render(image(*size), Marks(points=((0.5, 0.5),)), Marks())
     assert marked.width >= drawn[0] and marked.height > drawn[1], "the legend stands below"
 
 
 def test_growing_keeps_every_pixel() -> None:
     small = image(64, 64)
     small.putpixel((3, 2), (1, 2, 3))
-    drawn = draw(small, Marks(), Marks())
+    drawn = render(small, Marks(), Marks())
     assert coloured(drawn, (1, 2, 3)) == (15, 10, 20, 15)  # 5 times
 
 
@@ -104,7 +104,7 @@ def test_growing_keeps_every_pixel() -> None:
 @pytest.mark.parametrize("box", [(8.0, 16.0, 32.0, 48.0), (32.0, 48.0, 8.0, 16.0)])
 def test_a_box_is_drawn_around_what_it_holds(is_true: bool, box: tuple[float, float, float, float]) -> None:
     marks, original = Marks(boxes=(box,)), image(64, 64)
-    drawn = without_legend(draw(original, *((marks, Marks()) if is_true else (Marks(), marks))), original)
+    drawn = without_legend(render(original, *((marks, Marks()) if is_true else (Marks(), marks))), original)
     found = coloured(drawn, TRUE.colour if is_true else PREDICTED.colour)
     assert found == pytest.approx((40, 80, 160, 240), abs=4)  # 5 times, 3 pixels thick, outside
     inside = drawn.crop((42, 82, 158, 238))
@@ -114,7 +114,7 @@ def test_a_box_is_drawn_around_what_it_holds(is_true: bool, box: tuple[float, fl
 @pytest.mark.parametrize(("is_true", "hole"), [(True, GREY), (False, PREDICTED.colour)])
 def test_a_true_point_is_a_ring_and_a_predicted_one_a_cross(is_true: bool, hole: tuple[int, int, int]) -> None:
     marks, original = Marks(points=((16.0, 40.0),)), image(64, 64)
-    drawn = without_legend(draw(original, *((marks, Marks()) if is_true else (Marks(), marks))), original)
+    drawn = without_legend(render(original, *((marks, Marks()) if is_true else (Marks(), marks))), original)
     left, top, right, bottom = coloured(drawn, TRUE.colour if is_true else PREDICTED.colour) or (0, 0, 0, 0)
     assert ((left + right) / 2, (top + bottom) / 2) == pytest.approx((80, 200), abs=1.5)
     assert drawn.getpixel((80, 200)) == hole
@@ -122,7 +122,7 @@ def test_a_true_point_is_a_ring_and_a_predicted_one_a_cross(is_true: bool, hole:
 
 def test_predicted_boxes_are_dashed_and_both_have_a_light_rim() -> None:
     box, original = Marks(boxes=((8.0, 8.0, 56.0, 56.0),)), image(64, 64)
-    true, predicted = draw(original, box, Marks()), draw(original, Marks(), box)
+    true, predicted = render(original, box, Marks()), render(original, Marks(), box)
     above = [[drawn.getpixel((x, 38)) for x in range(45, 275)] for drawn in (true, predicted)]
     assert set(above[0]) == {TRUE.colour}
     assert set(above[1]) == {PREDICTED.colour, GREY}
@@ -131,12 +131,12 @@ def test_predicted_boxes_are_dashed_and_both_have_a_light_rim() -> None:
 
 def test_marks_shrink_with_their_image() -> None:
     original = image(300, 2400)  # 128 x 1024 when drawn, lines 6 pixels thick
-    drawn = draw(original, Marks(boxes=((75.0, 1200.0, 225.0, 1800.0),)), Marks())
+    drawn = render(original, Marks(boxes=((75.0, 1200.0, 225.0, 1800.0),)), Marks())
     assert coloured(drawn.crop((0, 0, 128, 1024)), TRUE.colour) == pytest.approx((32, 512, 96, 768), abs=7)
 
 
 def legend_width(true: Marks, predicted: Marks) -> int:
-    drawn = draw(image(64, 64), true, predicted)
+    drawn = render(image(64, 64), true, predicted)
     strip = drawn.crop((0, 320, drawn.width, drawn.height))
     box = coloured(strip.point(lambda value: 255 if value > 200 else 0), (0, 0, 0))
     return 0 if box is None else box[2]
@@ -155,18 +155,18 @@ def test_the_legend_names_what_is_there_what_is_missing_and_what_is_outside() ->
 @pytest.mark.parametrize("value", [1e300, -1e300, math.inf, math.nan, 10.0**9])
 def test_absurd_numbers_do_not_hang_the_drawing(value: float) -> None:
     box, path = (0.0, value, 10.0, 5.0), ((0.0, 0.0), (value, value))
-    draw(image(64, 64), Marks(), Marks((box,), ((value, 3.0),), (path,)))
+    render(image(64, 64), Marks(), Marks((box,), ((value, 3.0),), (path,)))
 
 
 def test_a_side_that_is_far_outside_leaves_the_others_where_they_are() -> None:
     original = image(64, 64)
-    drawn = without_legend(draw(original, Marks(boxes=((8.0, 8.0, 1e12, 56.0),)), Marks()), original)
+    drawn = without_legend(render(original, Marks(boxes=((8.0, 8.0, 1e12, 56.0),)), Marks()), original)
     assert coloured(drawn, TRUE.colour) == pytest.approx((40, 40, 320, 280), abs=4)
 
 
 def test_the_image_itself_is_not_changed() -> None:
     original = image(320, 320)
-    draw(original, Marks(boxes=((1.0, 1.0, 9.0, 9.0),)), Marks(points=((5.0, 5.0),)))
+    render(original, Marks(boxes=((1.0, 1.0, 9.0, 9.0),)), Marks(points=((5.0, 5.0),)))
     assert set(original.get_flattened_data()) == {GREY}
 
 

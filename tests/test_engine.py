@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mmrl.contracts import ConfigError, RunError
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from tests.process_runs import in_processes
 
 
@@ -18,7 +18,7 @@ def one_parameter(value: float = 1.0) -> tuple[nn.Parameter, torch.optim.Optimiz
 
 
 def _lists() -> dict[str, Any]:
-    engine = Engine()
+    engine = Processes()
     own = ["x", "y"] if engine.is_main else ["z"]
     return {
         "share": engine.share("abcde"),
@@ -46,7 +46,7 @@ def test_two_processes_divide_lists_and_put_them_together_in_their_order() -> No
 
 def _step(max_norm: float | None) -> tuple[float, list[float]]:
     """One process knows the gradient of the first parameter, the other that of the second."""
-    engine = Engine()
+    engine = Processes()
     first, second = nn.Parameter(torch.tensor([[1.0], [2.0]])), nn.Parameter(torch.tensor(3.0))
     if engine.is_main:
         first.grad = torch.tensor([[1.0], [0.0]])
@@ -83,14 +83,14 @@ def test_a_missing_gradient_is_zero_on_one_process_too() -> None:
     used, _ = one_parameter()
     unused, _ = one_parameter()
     optimizer = torch.optim.SGD([used, unused], lr=0.1, weight_decay=1.0)
-    engine = Engine()
+    engine = Processes()
     engine.backward(used.sum())
     engine.step(optimizer, [used, unused], None)
     assert unused.item() == pytest.approx(0.9)  # as on two processes, where the other may have used it
 
 
 def _failing() -> dict[str, str]:
-    engine, seen = Engine(), {}
+    engine, seen = Processes(), {}
     for name, on_main, on_other in (
         ("other", None, ConfigError("mine")),
         ("main", RunError("disk"), None),
@@ -100,7 +100,7 @@ def _failing() -> dict[str, str]:
     ):
         own: Exception | None = on_main if engine.is_main else on_other
         try:
-            with engine.together():
+            with engine.lockstep():
                 if own is not None:
                     raise own
             seen[name] = "fine"
@@ -123,14 +123,14 @@ def test_an_error_of_one_process_is_raised_on_all() -> None:
 
 
 def test_an_error_on_one_process_alone_is_raised_as_it_is() -> None:
-    with pytest.raises(RunError, match="disk"), Engine().together():
+    with pytest.raises(RunError, match="disk"), Processes().lockstep():
         raise RunError("disk")
-    with pytest.raises(ZeroDivisionError), Engine().together():
+    with pytest.raises(ZeroDivisionError), Processes().lockstep():
         raise ZeroDivisionError
 
 
 def test_float16_scales_the_loss_and_takes_the_scale_off_before_the_step() -> None:
-    engine = Engine("float16")
+    engine = Processes("float16")
     parameter, optimizer = one_parameter()
     scale = engine.scaler.get_scale()
     engine.backward((0.25 * parameter).sum())
@@ -140,7 +140,7 @@ def test_float16_scales_the_loss_and_takes_the_scale_off_before_the_step() -> No
 
 
 def test_a_float16_step_that_overflows_is_skipped_and_halves_the_scale() -> None:
-    engine = Engine("float16")
+    engine = Processes("float16")
     parameter, optimizer = one_parameter()
     scale = engine.scaler.get_scale()
     engine.backward((1e38 * parameter).sum())
@@ -153,7 +153,7 @@ def test_a_float16_step_that_overflows_is_skipped_and_halves_the_scale() -> None
 
 
 def test_the_scale_survives_a_checkpoint() -> None:
-    engine, resumed = Engine("float16"), Engine("float16")
+    engine, resumed = Processes("float16"), Processes("float16")
     parameter, optimizer = one_parameter()
     for size in (1e38, 1.0):
         engine.backward((size * parameter).sum())
@@ -166,7 +166,7 @@ def test_the_scale_survives_a_checkpoint() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_other_precisions_have_no_scale(precision: Any) -> None:
-    engine = Engine(precision)
+    engine = Processes(precision)
     parameter, _ = one_parameter()
     engine.backward(parameter.sum())
     assert parameter.grad is not None and parameter.grad.item() == 1.0

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.advantages.turn_returns import TurnReturns
 from mmrl.contracts import Granularity, LossBatch, RewardBatch, RunError
 from mmrl.data import Outputs, Rollout, Scores
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.episodes import as_wholes, num_failed, too_many_failed
 from mmrl.errors import Failure, raised
 from mmrl.keys import GroupKey
@@ -109,7 +109,7 @@ def gradient(policy: ToyTokens, rollout: Rollout, batch: LossBatch, by: Normalis
     rows, part = select_groups(batch, [0])
     views = loss.views(rollout, rows, GroupKey(0, 0, 0))
     policy.network.zero_grad()
-    assert part is not None and Updater(policy, loss, Engine(), 2).accumulate(rollout, views, part, "recorded")
+    assert part is not None and Updater(policy, loss, Processes(), 2).accumulate(rollout, views, part, "recorded")
     weight = views[0].weight(rollout) * part.weight
     whole = torch.cat([p.grad.flatten().clone() for p in policy.network.parameters() if p.grad is not None])
     return whole, float(loss.coefficients(replace(part, weight=weight))[1])

@@ -17,7 +17,7 @@ from mmrl.contracts import Granularity, RewardBatch, RunError
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt, Rollout, Scores
 from mmrl.drawing import PREDICTED, TRUE
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.evaluation import Evaluator, SavedSample, _result, save_samples, saved_sample
 from mmrl.keys import GroupKey
 from mmrl.plans import EpisodePlan
@@ -32,7 +32,7 @@ PROMPTS = tuple(Prompt(text) for text in "abcde")
 class GroupSizes:
     """A sampler whose plan is the size of the group."""
 
-    draws: ClassVar[Literal["latents", "tokens", "turns", "given"]] = "tokens"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns", "given"]] = "tokens"
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> int:
         return group_size
@@ -65,7 +65,7 @@ def evaluator(*rewards: RewardTerm, max_failed_share: float = 1.0, **changes: An
         policy=ToyTokens(),
         sampler=GroupSizes(),
         scorer=Scorer(rewards or (RewardTerm("sum", TokenSum()),), max_failed_share),
-        engine=Engine(),
+        processes=Processes(),
         prompts=PROMPTS,
         weights="trained",
         samples_per_prompt=3,

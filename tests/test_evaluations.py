@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torch.testing import assert_close
 
-from mmrl.evaluations import TOLD, Denoising, GaussianDecisions, TokenDecisions
+from mmrl.evaluations import PROVIDED, Denoising, GaussianDecisions, TokenDecisions
 from mmrl.numerics import Reduction
 from mmrl.plans import Transition
 
@@ -207,7 +207,7 @@ def test_token_log_ratio_and_gradient_are_those_of_a_categorical() -> None:
 
 def test_tokens_have_no_exact_kl() -> None:
     tokens = TokenDecisions(torch.zeros(1, 2))
-    assert "exact_kl" not in TOLD["tokens"] and "exact_kl" in TOLD["latents"]
+    assert "exact_kl" not in PROVIDED["tokens"] and "exact_kl" in PROVIDED["latents"]
     with pytest.raises(ValueError, match="k1, k2 or k3"):
         tokens.kl(tokens)
 

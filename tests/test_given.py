@@ -12,7 +12,7 @@ from mmrl.checks import check_tiny, plan_summary
 from mmrl.config import RunConfig, check_config, load_config
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import Prompt
-from mmrl.given import GivenPlan, check_given, fitted, roll_out
+from mmrl.given import OfflinePlan, check_offline, fitted, roll_out
 from mmrl.keys import GroupKey
 from mmrl.labs.shapes import pairs as lab_pairs
 from mmrl.labs.shapes import world
@@ -68,13 +68,13 @@ def test_given_and_drawn_are_one_group_the_drawn_ones_as_without_the_others(poli
 
 def test_plans_count_what_they_draw() -> None:
     ode = ODE(num_steps=5, guidance_scale=2.0).plan(_Grid(), KEYS[0], 3)
-    mixed, answers = GivenPlan(1, are_decisions=False, drawn=ode), GivenPlan(4, are_decisions=True)
-    assert (mixed.num_samples, mixed.num_rollout_calls, mixed.evaluations_per_call) == (4, 15, 2)
+    mixed, answers = OfflinePlan(1, are_decisions=False, online=ode), OfflinePlan(4, are_decisions=True)
+    assert (mixed.num_samples, mixed.num_rollout_calls, mixed.forwards_per_call) == (4, 15, 2)
     assert (mixed.num_update_calls, mixed.is_bound, mixed.num_controls, mixed.has_greedy) == (0, False, 0, False)
     assert (answers.num_samples, answers.num_rollout_calls, answers.num_update_calls) == (4, 0, 4)
-    assert answers.shared_work == {} and answers.evaluations_per_call == 1
+    assert answers.shared_work == {} and answers.forwards_per_call == 1
     with pytest.raises(ValueError, match="at least one"):
-        GivenPlan(0, are_decisions=False)
+        OfflinePlan(0, are_decisions=False)
 
 
 class _Grid:
@@ -96,7 +96,7 @@ class _Grid:
 )
 def test_prompts_that_do_not_bring_what_the_plan_takes_are_refused(asked: Prompt, draws: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_given(GivenPlan(2, are_decisions=False), [asked], draws)
+        check_offline(OfflinePlan(2, are_decisions=False), [asked], draws)
 
 
 def test_pictures_of_another_shape_are_cut_to_their_middle_and_scaled(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_tokens_and_log_probs_of_the_data_are_those_of_the_rollout() -> None:
     texts = ("red", "the box")
     tokens = [twin.tokens_of("red"), tuple(twin.tokenize("the box"))]  # the second was cut before its end token
     log_probs = [[-0.5] * len(tokens[0]), [-0.1 * (n + 1) for n in range(len(tokens[1]))]]
-    rollout = twin.given_tokens(PROMPTS[:2], tokens, log_probs, keys(2))
+    rollout = twin.offline_tokens(PROMPTS[:2], tokens, log_probs, keys(2))
     assert rollout.outputs.texts == texts and rollout.num_calls == 0
     assert rollout.outputs.is_finished is not None and rollout.outputs.is_finished.tolist() == [True, False]
     recorded = twin.recorded(rollout, DecisionView(torch.arange(2))).values
@@ -79,7 +79,7 @@ def test_tokens_and_log_probs_of_the_data_are_those_of_the_rollout() -> None:
     logits = vision_twins.slow_logits(twin, rollout, 1)
     logits[:, list(twin.banned)] = -torch.inf
     expected = logits.log_softmax(1).gather(1, torch.tensor(tokens[1])[:, None])[:, 0]
-    evaluated = twin.evaluate(rollout, DecisionView(torch.arange(2))).values.detach()[1, : len(expected)]
+    evaluated = twin.forward(rollout, DecisionView(torch.arange(2))).values.detach()[1, : len(expected)]
     torch.testing.assert_close(evaluated, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -98,8 +98,8 @@ def test_the_ratio_is_to_whoever_made_the_answers(tmp_path: Path, minibatches: i
     )
     metrics = make_trainer(settings, build(settings), tmp_path)._iterate(0)
     prompt = load_dataset_prompts(source)[0]
-    rollout = policy().given_tokens([prompt] * 2, row["token_ids"], row["log_probs"], keys(2))
-    values = policy().evaluate(rollout, DecisionView(torch.arange(2))).values.detach()
+    rollout = policy().offline_tokens([prompt] * 2, row["token_ids"], row["log_probs"], keys(2))
+    values = policy().forward(rollout, DecisionView(torch.arange(2))).values.detach()
     ratios = [
         math.exp(float(values[answer, n]) - old)
         for answer, one in enumerate(row["log_probs"])

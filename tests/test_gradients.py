@@ -11,7 +11,7 @@ from mmrl.checks import check_tiny, plan_summary
 from mmrl.config import check_config
 from mmrl.contracts import ConfigError, RewardBatch
 from mmrl.costs import gradient_calls, may_share
-from mmrl.gradients import reads_gradients
+from mmrl.gradients import requires_gradients
 from mmrl.losses.adjoint_matching import AdjointMatching
 from mmrl.losses.draft import Draft
 from mmrl.losses.grpo import Grpo
@@ -49,8 +49,8 @@ def calls(**changes: Any) -> list[int]:
 
 
 def test_the_losses_say_whether_they_read_gradients() -> None:
-    assert reads_gradients(Draft()) and reads_gradients(AdjointMatching())
-    assert not reads_gradients(Grpo()) and not reads_gradients(Nft())
+    assert requires_gradients(Draft()) and requires_gradients(AdjointMatching())
+    assert not requires_gradients(Grpo()) and not requires_gradients(Nft())
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_rollouts_keep_their_states_only_for_losses_that_start_from_them(tmp_pat
     for loss, keeps in (("draft", True), ("nft", False)):
         config = check_config(LAB | {"loss": {"name": loss}, "evaluation": None})
         policy: Any = make_trainer(config, build(config), tmp_path).policy
-        assert policy.keeps_trajectories == keeps
+        assert policy.records_trajectories == keeps
 
 
 class Half(SoftShapes):

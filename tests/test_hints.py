@@ -35,7 +35,7 @@ def prompts() -> PromptStream:
 def asked(collected: Collected) -> list[tuple[int, str]]:
     assert collected.rollout is not None
     pairs = zip(collected.rollout.keys, collected.rollout.prompts, strict=True)
-    return sorted((key.draw, prompt.text) for key, prompt in pairs)
+    return sorted((key.prompt_index, prompt.text) for key, prompt in pairs)
 
 
 def test_the_hint_stands_behind_the_prompt_once() -> None:
@@ -50,7 +50,7 @@ def test_failed_prompts_are_asked_again_before_new_ones_and_only_once() -> None:
     failed = [text for draw, text in texts.items() if draw < 4 and "hard" in text]
     assert failed and [texts[4 + n] for n in range(len(failed))] == [f"{text}\nlook left" for text in failed]
     assert all("look" not in texts[draw] for draw in range(4))
-    assert set(range(len(texts))) == set(texts) and stream.drawn == len(texts), "every draw has a number of its own"
+    assert set(range(len(texts))) == set(texts) and stream.num_taken == len(texts), "every draw has a number of its own"
     assert sum("look" in text for text in texts.values()) == collected.metrics["groups/hinted"]
     assert len(collected.kept) == 4 and not any("hard" in texts[d] and "look" not in texts[d] for d in collected.kept)
 

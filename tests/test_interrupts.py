@@ -194,11 +194,11 @@ def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monke
     codes = ended(monkeypatch)
     monkeypatch.setattr(last_resort, "GRACE", 0.01)
     left: list[str] = []
-    with LastResort(lambda: left.append("lock") or "; go on", is_told=False) as end:  # type: ignore[func-returns-value]
+    with LastResort(lambda: left.append("lock") or "; go on", is_reporting=False) as end:  # type: ignore[func-returns-value]
         end.stop_soon()
         assert codes.get(timeout=10) == 130 and left == ["lock"]
     monkeypatch.setattr(last_resort, "GRACE", 0.05)
-    with LastResort(str, is_told=False) as end:
+    with LastResort(str, is_reporting=False) as end:
         end.stop_soon()
     time.sleep(0.06)
     assert codes.empty(), "what has ended by itself is not ended"
@@ -214,7 +214,7 @@ def test_a_reward_that_catches_every_exception_ends_with_its_process(
     patience = Patience(0.01)
     monkeypatch.setattr("mmrl.last_resort.faulthandler.dump_traceback_later", lambda *_, **__: None)
     with LastResort(str) as end, suppress(RunError), patience.call("reward 'stubborn'", None):
-        end.watch([patience])
+        end.guard([patience])
         while codes.empty():
             with suppress(BaseException):
                 time.sleep(0.01)

@@ -13,9 +13,9 @@ from mmrl import batches
 from mmrl.advantages.grpo import Grpo as GroupAdvantage
 from mmrl.collect import Collected
 from mmrl.config import AveragingSettings, OptimizerSettings, UpdateSettings
-from mmrl.contracts import Advantage, Evaluations, Loss, LossBatch, LossTerms
+from mmrl.contracts import Advantage, Loss, LossBatch, LossTerms, OutputsByWeights
 from mmrl.data import Paths, Rollout, Scores, WeightsName
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.nft import Nft
@@ -98,7 +98,7 @@ def learn(
     parts["collector"] = SimpleNamespace(scorer=SimpleNamespace(score_in_graph=print))  # nothing is scored
     trainer = Trainer(
         config=cast(Any, SimpleNamespace(**settings)),
-        engine=Engine(),
+        processes=Processes(),
         policy=policy,
         advantage=advantage or GroupAdvantage(),
         loss=loss,
@@ -164,7 +164,7 @@ def test_every_step_has_views_of_its_own() -> None:
 class OnlyGood(GroupAdvantage):
     """Learns from samples that are better than their group alone, and of these from their first decision."""
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         assert paths is not None
         return (self(scores) > 0)[:, None] & (torch.arange(paths.edge.shape[1]) == 0)
 
@@ -175,7 +175,7 @@ class MaskedAdvantage(GroupAdvantage):
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         own = super().__call__(scores)
-        return own if paths is None else own[:, None] * OnlyGood().keeps(scores, paths)
+        return own if paths is None else own[:, None] * OnlyGood().update_mask(scores, paths)
 
 
 def test_what_an_advantage_does_not_keep_counts_nowhere_and_costs_no_call() -> None:
@@ -198,7 +198,7 @@ class NearAverage(Reinforce):
     def needs(self) -> frozenset[WeightsName]:
         return frozenset({"averaged"})
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, evaluations: OutputsByWeights) -> tuple[Tensor, ...]:
         return (evaluations.trained.log_ratio(evaluations.averaged),)
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:

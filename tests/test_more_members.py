@@ -31,7 +31,7 @@ def settings(**changes: Any) -> GroupSettings:
 
 
 def sizes(collected: Collected) -> dict[int, int]:
-    return dict(Counter(collected.scores.draw.tolist()))
+    return dict(Counter(collected.scores.prompt_index.tolist()))
 
 
 def rollout_of(collected: Collected) -> Rollout:
@@ -46,7 +46,7 @@ def test_the_base_members_are_those_of_a_plain_run_and_the_budget_is_spent() -> 
     assert texts[: first.num_samples] == first.outputs.texts, "what is drawn first knows nothing of what follows"
     assert grown.scores.group.tolist() == sorted(grown.scores.group.tolist())
     assert sum(sizes(grown).values()) == 4 * GROUP_SIZE + 9 == grown.num_calls == rollout_of(grown).num_samples
-    dull = [key.draw for key, prompt in zip(first.keys, first.prompts, strict=True) if "dull" in prompt.text]
+    dull = [key.prompt_index for key, prompt in zip(first.keys, first.prompts, strict=True) if "dull" in prompt.text]
     assert all(sizes(grown)[draw] == GROUP_SIZE for draw in dull), "their scores agree"
     assert grown.kept == plain.kept and grown.metrics["groups/largest"] == max(sizes(grown).values())
 
@@ -59,10 +59,10 @@ def test_each_round_looks_at_the_scores_of_those_before() -> None:
     grown = collector(stream(*PROMPTS), groups)(0, "trained")
     rollout = rollout_of(grown)
     keys = [rollout.keys[prompt] for prompt in rollout.prompt.tolist()]
-    rounds = [Counter(key.draw for key in keys if key.round == number) for number in (1, 2)]
+    rounds = [Counter(key.prompt_index for key in keys if key.round == number) for number in (1, 2)]
     assert [rounds[0][draw] for draw in range(4)] == first and rounds[0].total() == 5
     before = [row for row, key in enumerate(keys) if key.round < 2]  # of the second
-    seen = grown.scores.select(grown.mine[torch.tensor(before)])
+    seen = grown.scores.select(grown.local_rows[torch.tensor(before)])
     second = further_members(seen, range(4), GROUP_SIZE, groups.more, 1)
     assert [rounds[1][draw] for draw in range(4)] == second and rounds[1].total() == 4
 
@@ -89,7 +89,7 @@ def test_neither_chunks_nor_overlap_change_what_is_drawn(chunk: int, degenerate:
     assert rollout_of(cut).outputs.texts == rollout_of(whole).outputs.texts and cut.kept == whole.kept
     for name in ("values", "valid", "group"):
         assert torch.equal(getattr(cut.scores, name), getattr(whole.scores, name))
-    assert torch.equal(cut.mine, whole.mine)
+    assert torch.equal(cut.local_rows, whole.local_rows)
 
 
 def test_a_refill_asks_for_groups_of_the_plain_size() -> None:
@@ -103,8 +103,8 @@ def test_advantages_compare_all_members_of_a_group() -> None:
     scores = grown.scores
     got: Tensor = Grpo()(scores)
     for draw in sizes(grown):
-        values = scores.values[scores.draw == draw, 0]
-        assert_close(got[scores.draw == draw], (values - values.mean()) / (values.std(correction=0) + 1e-4))
+        values = scores.values[scores.prompt_index == draw, 0]
+        assert_close(got[scores.prompt_index == draw], (values - values.mean()) / (values.std(correction=0) + 1e-4))
     assert len(set(sizes(grown).values())) > 1, "groups of unequal size"
 
 
@@ -113,9 +113,9 @@ def test_no_two_members_share_an_edge() -> None:
     assert grown.paths is not None
     is_there = grown.paths.edge >= 0
     for draw in sizes(grown):
-        edges = grown.paths.edge[grown.scores.draw == draw]
+        edges = grown.paths.edge[grown.scores.prompt_index == draw]
         assert len(edges[edges >= 0].unique()) == int((edges >= 0).sum())
-    assert torch.equal(grown.paths.edge[grown.mine], rollout_of(grown).blocks[0].edge) and is_there.any()
+    assert torch.equal(grown.paths.edge[grown.local_rows], rollout_of(grown).blocks[0].edge) and is_there.any()
 
 
 def test_the_calls_are_as_planned(tmp_path: Path) -> None:

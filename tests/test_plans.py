@@ -118,13 +118,13 @@ def test_a_fork_makes_no_call_where_it_leaves() -> None:
     """Trunk 2 2 2 4 4; the fan 6 6 6 behind its first step; the coarse way 6 behind its own."""
     plan = forked()
     assert plan.num_nodes() == [2, 2, 2 + 6, 4 + 6 + 6, 4 + 6]
-    assert (plan.num_samples, plan.num_rollout_calls, plan.num_update_calls, plan.num_ticks) == (16, 38, 2 + 2, 5)
+    assert (plan.num_samples, plan.num_rollout_calls, plan.num_update_calls, plan.num_tree_steps) == (16, 38, 2 + 2, 5)
     assert plan.shared_work == {"calls of a rollout without sharing": 4 * 5 + 6 * 5 + 6 * 4}
 
 
 def test_a_plan_may_end_after_its_own_path() -> None:
     plan = Plan(1, levels(1.0, 0.0), forks=(Fork(0, levels(1.0, 0.7, 0.4, 0.0)),))
-    assert (plan.num_ticks, plan.num_nodes()) == (3, [1, 1, 1])
+    assert (plan.num_tree_steps, plan.num_nodes()) == (3, [1, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_noise_that_float32_would_lose_is_refused() -> None:
 
 
 class _Latents:
-    draws = "latents"
+    sample_kind = "latents"
 
 
 def test_noise_beyond_all_numbers_is_the_users_mistake() -> None:

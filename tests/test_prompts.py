@@ -24,7 +24,7 @@ def prompt_set(name: str, size: int) -> tuple[Prompt, ...]:
 
 
 def drawn(stream: PromptStream, count: int) -> list[str]:
-    return [prompt.text for _, prompt in stream.draw(count)]
+    return [prompt.text for _, prompt in stream.take(count)]
 
 
 def test_each_line_of_a_text_file_is_a_prompt(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_every_pass_draws_each_prompt_once_in_an_order_of_its_own() -> None:
 
 def test_draws_are_numbered_and_do_not_depend_on_how_many_are_drawn_at_once() -> None:
     sets, weights = [prompt_set("a", 5), prompt_set("b", 3)], [1.0, 2.0]
-    whole = PromptStream(sets, weights, seed=4).draw(30)
+    whole = PromptStream(sets, weights, seed=4).take(30)
     assert [number for number, _ in whole] == list(range(30))
     stream = PromptStream(sets, weights, seed=4)
-    assert [draw for count in (1, 7, 0, 12, 10) for draw in stream.draw(count)] == whole
-    assert PromptStream(sets, weights, seed=5).draw(30) != whole
+    assert [draw for count in (1, 7, 0, 12, 10) for draw in stream.take(count)] == whole
+    assert PromptStream(sets, weights, seed=5).take(30) != whole
 
 
 def test_sets_are_drawn_by_their_weights() -> None:
@@ -113,13 +113,13 @@ def test_sets_are_drawn_by_their_weights() -> None:
 def test_a_restored_stream_goes_on_where_it_stopped() -> None:
     sets, weights = [prompt_set("a", 5), prompt_set("b", 3)], [1.0, 2.0]
     stream = PromptStream(sets, weights, seed=0)
-    stream.draw(13)
+    stream.take(13)
     state = json.loads(json.dumps(stream.state_dict()))
-    expected = stream.draw(20)
+    expected = stream.take(20)
     again = PromptStream(sets, weights, seed=0)
     again.load_state_dict(state)
-    assert again.drawn == 13
-    assert again.draw(20) == expected
+    assert again.num_taken == 13
+    assert again.take(20) == expected
 
 
 def test_the_order_of_a_pass_is_that_of_its_own_generator() -> None:
@@ -151,11 +151,11 @@ def test_the_order_of_a_mixture_does_not_depend_on_the_kind_of_its_sources(tmp_p
 def test_a_stream_of_a_data_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
     made = write_synthetic("screenspot_hf", tmp_path, 7, 0)
     stream = PromptStream([load_prompts(made)], [1.0], seed=0)
-    stream.draw(10)
+    stream.take(10)
     state = json.loads(json.dumps(stream.state_dict()))
     again = PromptStream([load_prompts(made)], [1.0], seed=0)
     again.load_state_dict(state)
-    for (number, expected), (other, prompt) in zip(stream.draw(10), again.draw(10), strict=True):
+    for (number, expected), (other, prompt) in zip(stream.take(10), again.take(10), strict=True):
         assert (number, expected.text, expected.target) == (other, prompt.text, prompt.target)
         assert expected.media == prompt.media
 

@@ -19,7 +19,7 @@ from mmrl.data import Rollout
 from mmrl.keys import GroupKey, generator
 from mmrl.parts import build
 from mmrl.plans import AnswerPlan
-from mmrl.replay import FIRST_DRAW, Refilled, Replay, chosen_from
+from mmrl.replay import FIRST_REPLAY_INDEX, Refilled, Replay, resample
 from mmrl.views import DecisionView
 from tests import vision_twins
 from tests.toy_runs import GROUP_SIZE, Toy, toy
@@ -32,7 +32,7 @@ def replaying(made: Toy, **settings: Any) -> Toy:
     trainer, chosen = made.trainer, {"capacity": 20} | settings
     drawing = trainer.collector
     trainer.replay = Replay(
-        *(ReplaySettings.model_validate(chosen), trainer.policy, drawing.sampler, drawing.prompts, trainer.engine),
+        *(ReplaySettings.model_validate(chosen), trainer.policy, drawing.sampler, drawing.prompts, trainer.processes),
         *(trainer.advantage, 0, GROUP_SIZE, 4 * GROUP_SIZE),
     )
     return made
@@ -52,7 +52,7 @@ def step(made: Toy, iteration: int) -> tuple[Collected, Refilled, Rollout]:
     trainer = made.trainer
     collected = trainer.collector(iteration, "trained")
     assert collected.rollout is not None
-    batch = batch_of(collected, trainer.advantage, trainer.engine.device)
+    batch = batch_of(collected, trainer.advantage, trainer.processes.device)
     refilled = replay_of(made)(collected, collected.rollout, batch, iteration)
     assert refilled.rollout is not None
     return collected, refilled, refilled.rollout
@@ -62,15 +62,15 @@ def step(made: Toy, iteration: int) -> tuple[Collected, Refilled, Rollout]:
     ("alpha", "expected"), [(0.0, [1, 1, 1]), (1.0, [1 / 7, 2 / 7, 4 / 7]), (2.0, [1 / 21, 4 / 21, 16 / 21])]
 )
 def test_samples_come_in_proportion_to_their_advantages(alpha: float, expected: list[float]) -> None:
-    draws = [row for n in range(1000) for row in chosen_from([1.0, -2.0, 4.0], 3, alpha, generator("chi", n))]
+    draws = [row for n in range(1000) for row in resample([1.0, -2.0, 4.0], 3, alpha, generator("chi", n))]
     counts = [draws.count(row) for row in range(3)]
     assert stats.chisquare(counts, [3000 * one / sum(expected) for one in expected]).pvalue > 0.01
 
 
 def test_no_more_samples_come_back_than_there_are() -> None:
     source = generator("many")
-    assert len(chosen_from([0.5, -0.1], 9, 1.0, source)) == 2 and len(chosen_from([0.5] * 9, 4, 1.0, source)) == 4
-    assert chosen_from([], 9, 1.0, source) == [] and chosen_from([1.0], 0, 1.0, source) == []
+    assert len(resample([0.5, -0.1], 9, 1.0, source)) == 2 and len(resample([0.5] * 9, 4, 1.0, source)) == 4
+    assert resample([], 9, 1.0, source) == [] and resample([1.0], 0, 1.0, source) == []
 
 
 def test_an_empty_buffer_changes_nothing(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_replayed_samples_fill_the_places_of_those_that_teach_nothing(tmp_path: 
     assert batch is not None and int(batch.weight.sum()) == 4 * GROUP_SIZE
     count = 4 * GROUP_SIZE
     assert (batch.weight[:count] > 0).equal(batch.advantages[:count] != 0)
-    assert batch.group[count:].tolist() == [FIRST_DRAW + n - n % GROUP_SIZE for n in range(dull)]
-    assert refilled.draws == collected.kept + sorted(set(batch.group[count:].tolist()))
+    assert batch.group[count:].tolist() == [FIRST_REPLAY_INDEX + n - n % GROUP_SIZE for n in range(dull)]
+    assert refilled.prompt_indices == collected.kept + sorted(set(batch.group[count:].tolist()))
     known = {(tuple(one.sample["tokens"].tolist()), one.advantage) for one in before}
     rows = zip(rollout.trace.tokens[count:].tolist(), batch.advantages[count:, 0].tolist(), strict=True)
     assert {(tuple(tokens), advantage) for tokens, advantage in rows} <= known
@@ -187,11 +187,11 @@ def test_answers_of_a_model_come_back_with_the_log_probs_that_were_recorded() ->
     plan = AnswerPlan(1, 8)
     rows = [rollout.num_samples - 1, 0, 2]
     prompts = [rollout.prompts[int(rollout.prompt[row])] for row in rows]
-    keys = [GroupKey(0, 5, FIRST_DRAW)] * len(rows)
+    keys = [GroupKey(0, 5, FIRST_REPLAY_INDEX)] * len(rows)
     again = policy.replayed(prompts, [policy.taken(rollout, row) for row in rows], keys, plan)
     assert again.outputs.texts == tuple(rollout.outputs.texts[row] for row in rows)  # type: ignore[index]
     views = [DecisionView(torch.arange(int(one.blocks[0].call.max()) + 1)) for one in (rollout, again)]
-    for read in (policy.recorded, policy.evaluate):
+    for read in (policy.recorded, policy.forward):
         first, second = (read(one, view).log_prob().detach() for one, view in zip((rollout, again), views, strict=True))
         assert_close(second, first[rows, : second.shape[1]], atol=1e-5, rtol=0)
     joined = Rollout.join([rollout, replace(again, counts=rollout.counts)])

@@ -21,7 +21,7 @@ def rollout(prompt: list[int], group: list[int] | None = None, episode: list[int
     size, groups = len(prompt), max(prompt) + 1
     return Rollout(
         prompts=tuple(Prompt(f"prompt {n}", target={"answer": n}) for n in range(groups)),
-        keys=tuple(GroupKey(seed=5, iteration=2, draw=n) for n in range(groups)),
+        keys=tuple(GroupKey(seed=5, iteration=2, prompt_index=n) for n in range(groups)),
         prompt=torch.tensor(prompt),
         group=torch.tensor(prompt if group is None else group),
         episode=torch.tensor(list(range(size)) if episode is None else episode),

@@ -29,7 +29,7 @@ from tests.clips import encoded
 from tests.tiny_cli import CommandLine, command_line
 
 PAGE = (Path(__file__).parents[1] / "docs" / "rewards.md").read_text(encoding="utf-8")
-WRAPPERS = [name for name in plugins.names("rewards") if plugins.held(plugins.find("rewards", name))]
+WRAPPERS = [name for name in plugins.names("rewards") if plugins.inner_kinds(plugins.find("rewards", name))]
 OWN_MODULES = re.findall(r"^```python\n# (\w+)\.py$", PAGE, re.M)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.contracts import ConfigError
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.sharding import layers_of, refuse_unshardable, shard
 from mmrl.weights import Weights, shard_of, whole
 from tests.process_runs import in_processes
@@ -22,7 +22,7 @@ def _sharded(is_tied: bool = True) -> tuple[TwoLayers, Weights]:
 
 
 def _gradients_and_step() -> dict[str, Any]:
-    engine, found = Engine("float32", "full"), dict[str, Any]()
+    engine, found = Processes("float32", "full"), dict[str, Any]()
     for is_tied in (True, False):
         network, weights = _sharded(is_tied)
         own = torch.tensor([[1, 2, 3]]) if engine.is_main else torch.tensor([[3, 4, 5], [0, 0, 6]])
@@ -56,7 +56,7 @@ def test_gradients_are_summed_and_clipped_over_all_shards() -> None:
 
 
 def _copies() -> dict[str, list[float]]:
-    Engine("float32", "full")
+    Processes("float32", "full")
     network, weights = _sharded()
     tokens = torch.tensor([[1, 2, 3]])
     seen: dict[str, Tensor] = {}
@@ -110,14 +110,14 @@ def test_copies_of_shards_are_put_in_place_and_taken_out_also_when_nested_and_on
 
 
 def _failing() -> list[str]:
-    engine, seen = Engine("float32", "full"), []
+    engine, seen = Processes("float32", "full"), []
     for where in ("before", "between", "nobody", "both"):
         try:
-            with engine.together():
+            with engine.lockstep():
                 if where == "both" or (where == "before" and not engine.is_main):
                     raise ConfigError(f"{where} {engine.is_main}")
-                for step in range(engine.most(2 if engine.is_main else 4)):
-                    assert engine.most(step + int(engine.is_main)) == step + 1
+                for step in range(engine.maximum(2 if engine.is_main else 4)):
+                    assert engine.maximum(step + int(engine.is_main)) == step + 1
                     if where == "between" and step == 2 and engine.is_main:
                         raise ConfigError("between")
             seen.append("fine")

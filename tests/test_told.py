@@ -12,13 +12,13 @@ from mmrl.losses.grpo import Grpo
 from mmrl.losses.guard import Guard
 from mmrl.losses.neighbor import Neighbor
 from mmrl.losses.nft import Nft
-from mmrl.neighbours import Neighbours
+from mmrl.neighbours import Neighbors
 from mmrl.plans import Plan, Step, Transition
-from mmrl.told import refuse_single_draws, refuse_untold
+from mmrl.told import refuse_single_samples, refuse_unprovided
 
 
 def _check(loss: Any, draws: str) -> None:
-    refuse_untold(cast(Loss, loss), cast(Modality, SimpleNamespace(draws=draws)), "mine", "theirs")
+    refuse_unprovided(cast(Loss, loss), cast(Modality, SimpleNamespace(sample_kind=draws)), "mine", "theirs")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def _check(loss: Any, draws: str) -> None:
         (Guard(), "tokens", "loss 'mine' reads 'noise' of each decision, which modality 'theirs' does not tell"),
         (Neighbor(), "tokens", "'choice' of each decision, .* a token is not compared with others"),
         (Grpo(entropy_coef=0.1), "latents", "leave out entropy_coef"),
-        (SimpleNamespace(kind="decisions", reads=frozenset({"mood"})), "tokens", "'mood' .* no modality does"),
+        (SimpleNamespace(kind="decisions", requires=frozenset({"mood"})), "tokens", "'mood' .* no modality does"),
     ],
 )
 def test_what_is_not_told_is_refused(loss: Any, draws: str, message: str) -> None:
@@ -47,7 +47,7 @@ def test_what_is_not_told_is_refused(loss: Any, draws: str, message: str) -> Non
         (Guard(kl_coef=0.1, kl="velocity"), "latents"),
         (Nft(), "latents"),
         (SimpleNamespace(kind="decisions"), "tokens"),  # a loss of one's own need not say
-        (SimpleNamespace(kind="denoising", reads=frozenset({"velocity"})), "tokens"),
+        (SimpleNamespace(kind="denoising", requires=frozenset({"velocity"})), "tokens"),
     ],
 )
 def test_what_is_told_passes(loss: Any, draws: str) -> None:
@@ -55,23 +55,23 @@ def test_what_is_told_passes(loss: Any, draws: str) -> None:
 
 
 MOVE, RANDOM = Step(1.0, 0.0, Transition(1.0, -1.0, 0.0)), Step(1.0, 0.0, Transition(1.0, -1.0, 0.5))
-BESIDE = Neighbours(0.3, (0,), ((0, RANDOM),))
+BESIDE = Neighbors(0.3, (0,), ((0, RANDOM),))
 
 
 @pytest.mark.parametrize(
     "plan",
     [
         Plan(4, (RANDOM,)),  # each from a state of its own
-        Plan(4, (MOVE,), neighbours=Neighbours(0.3)),
-        Plan(1, (MOVE,), neighbours=BESIDE),
+        Plan(4, (MOVE,), neighbors=Neighbors(0.3)),
+        Plan(1, (MOVE,), neighbors=BESIDE),
     ],
 )
 def test_a_loss_on_choices_is_refused_where_no_state_has_two_draws(plan: Plan) -> None:
     with pytest.raises(ConfigError, match="loss 'mine' compares what was drawn from one state, and sampler 'theirs'"):
-        refuse_single_draws(cast(Loss, Neighbor()), plan, "mine", "theirs")
-    refuse_single_draws(cast(Loss, Grpo()), plan, "mine", "theirs")
+        refuse_single_samples(cast(Loss, Neighbor()), plan, "mine", "theirs")
+    refuse_single_samples(cast(Loss, Grpo()), plan, "mine", "theirs")
 
 
-@pytest.mark.parametrize("plan", [Plan(4, (MOVE,), neighbours=BESIDE), Plan(1, (replace(RANDOM, branch=4),))])
+@pytest.mark.parametrize("plan", [Plan(4, (MOVE,), neighbors=BESIDE), Plan(1, (replace(RANDOM, branch=4),))])
 def test_states_with_several_draws_pass(plan: Plan) -> None:
-    refuse_single_draws(cast(Loss, Neighbor()), plan, "mine", "theirs")
+    refuse_single_samples(cast(Loss, Neighbor()), plan, "mine", "theirs")

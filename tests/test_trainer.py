@@ -176,7 +176,7 @@ def test_averaged_weights_follow_every_step(tmp_path: Path) -> None:
         optimizer={"learning_rate": 0.5},
     )
     expected = trained(run)
-    step = run.trainer.engine.step
+    step = run.trainer.processes.step
 
     def stepped(*given: Any) -> Tensor:
         norm = step(*given)
@@ -184,7 +184,7 @@ def test_averaged_weights_follow_every_step(tmp_path: Path) -> None:
             expected[name] = decay * expected[name] + (1 - decay) * tensor
         return norm
 
-    run.trainer.engine.step = stepped  # type: ignore[assignment, method-assign]
+    run.trainer.processes.step = stepped  # type: ignore[assignment, method-assign]
     run.trainer.train()
     averaged = run.trainer.policy.weights.tensors("averaged")
     for name, tensor in expected.items():

@@ -111,7 +111,7 @@ def test_the_group_of_an_unreadable_prompt_is_left_out_and_counted(
     chunk: int, overlap: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = reading(*TEXTS, wanted=6, chunk=chunk, overlap=overlap)
-    broken = next(draw for draw, prompt in stream(*TEXTS).draw(6) if prompt.text == "broken")
+    broken = next(draw for draw, prompt in stream(*TEXTS).take(6) if prompt.text == "broken")
     with caplog.at_level(logging.WARNING):
         found = made(0, "trained")
     assert found.kept == [draw for draw in range(6) if draw != broken]

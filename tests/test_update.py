@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmrl.contracts import Loss
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.gmpo import Gmpo
 from mmrl.losses.grpo import Grpo
@@ -48,7 +48,7 @@ def gradient(
     weight[rows] = 1.0
     views = loss.views(rollout, rows, GroupKey(0, 0, 0))
     policy.network.zero_grad()
-    metrics = Updater(policy, loss, Engine(), micro_batch).accumulate(
+    metrics = Updater(policy, loss, Processes(), micro_batch).accumulate(
         rollout, views, loss_batch(rollout, weight=weight), old
     )
     assert metrics is not None
@@ -84,8 +84,8 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
 @pytest.mark.parametrize("loss", [Reinforce(), SequenceRatio()])
 def test_the_mean_entropy_of_the_decisions_is_logged(loss: Loss, micro_batch: int) -> None:
     policy, rollout = toy_rollout()
-    plain = policy.evaluate
-    policy.evaluate = lambda *given: replace(plain(*given), entropy=plain(*given).values.square())  # type: ignore[method-assign]
+    plain = policy.forward
+    policy.forward = lambda *given: replace(plain(*given), entropy=plain(*given).values.square())  # type: ignore[method-assign]
     rows = torch.tensor([0, 2, 3, 5])
     is_there = rollout.blocks[0].call[rows] >= 0
     expected = rollout.trace.log_prob[rows][is_there].square().mean()  # nothing has moved since
@@ -167,7 +167,7 @@ def test_samples_of_weight_zero_take_no_part() -> None:
 
 def test_nothing_to_learn_from_adds_no_gradient() -> None:
     policy, rollout = toy_rollout()
-    loss, updater = Reinforce(), Updater(policy, Reinforce(), Engine(), 8)
+    loss, updater = Reinforce(), Updater(policy, Reinforce(), Processes(), 8)
     batch = loss_batch(rollout, weight=torch.zeros(rollout.num_samples, 1))
     assert updater.accumulate(rollout, loss.views(rollout, torch.arange(2), GroupKey(0, 0, 0)), batch, "itself") is None
     assert updater.accumulate(None, [], None, "itself") is None

@@ -29,10 +29,10 @@ ROLLOUT = Rollout(
 )
 DENOISING = DenoisingView(
     sample=torch.tensor([0, 0, 2, 2]),
-    draw=torch.tensor([0, 1, 0, 1]),
+    noise_sample=torch.tensor([0, 1, 0, 1]),
     sigma=torch.tensor([0.1, 0.2, 0.3, 0.4]),
     noise_seed=(5, 6, 7, 8),
-    num_draws=2,
+    num_noise_samples=2,
 )
 VIEWS = [DecisionView(torch.arange(4)), DecisionView(torch.tensor([1, 3]), block=1), DENOISING]
 
@@ -60,7 +60,7 @@ def test_denoising_weights_are_one_where_there_is_a_draw() -> None:
 
 def test_denoising_parts_keep_each_entry_together() -> None:
     last = DENOISING.split(3)[1]
-    assert (last.sample.tolist(), last.draw.tolist(), last.noise_seed) == ([2], [1], (8,))
+    assert (last.sample.tolist(), last.noise_sample.tolist(), last.noise_seed) == ([2], [1], (8,))
     assert_close(last.sigma, torch.tensor([0.4]))
 
 

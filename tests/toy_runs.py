@@ -13,7 +13,7 @@ from mmrl.collect import Collector
 from mmrl.config import GroupSettings, RunConfig, check_config
 from mmrl.contracts import Granularity, RewardBatch
 from mmrl.data import Prompt
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.evaluation import Evaluator
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
@@ -30,7 +30,7 @@ GROUP_SIZE = 6
 class WholeGroup:
     """A sampler whose plan is the number of samples."""
 
-    draws: ClassVar[Literal["latents", "tokens", "turns", "given"]] = "tokens"
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns", "given"]] = "tokens"
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> int:
         return group_size
@@ -74,7 +74,7 @@ def collector(
     policy: Any = ToyTokens()
     advantage = GrpoAdvantage()
     return Collector(
-        *(policy, WholeGroup(), scorer, prompts, Engine(), groups, 0, GROUP_SIZE, wanted, chunk, overlap, advantage)
+        *(policy, WholeGroup(), scorer, prompts, Processes(), groups, 0, GROUP_SIZE, wanted, chunk, overlap, advantage)
     )
 
 
@@ -121,12 +121,12 @@ def toy(folder: Path, *texts: str, reward: Any = None, **changes: Any) -> Toy:
     if config.averaging is not None:
         policy.weights.keep("averaged")
     evaluator = Evaluator(
-        policy, WholeGroup(), drawing.scorer, drawing.engine, (Prompt("held out"),), "trained", 8, 123, 4
+        policy, WholeGroup(), drawing.scorer, drawing.processes, (Prompt("held out"),), "trained", 8, 123, 4
     )
     trainer = Trainer(
         config=config,
         folder=folder,
-        engine=drawing.engine,
+        processes=drawing.processes,
         policy=policy,
         collector=drawing,
         advantage=GrpoAdvantage(),

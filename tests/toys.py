@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Placement, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Placement, Scope
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout, WeightsName
 from mmrl.evaluations import TokenDecisions
 from mmrl.keys import GroupKey, generator
@@ -33,8 +33,8 @@ class TokenTrace:
 class ToyTokens:
     """Answers of 1 to 4 tokens, each from its own logits; one network call per answer."""
 
-    evaluates: ClassVar[frozenset[str]] = frozenset({"decisions"})
-    draws: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
+    forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions"})
+    sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "tokens"
     makes: ClassVar[frozenset[str]] = frozenset({"texts"})
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class ToyTokens:
             prompts=tuple(prompts),
             keys=tuple(keys),
             prompt=prompt,
-            group=torch.tensor([key.draw for key in keys])[prompt],
+            group=torch.tensor([key.prompt_index for key in keys])[prompt],
             episode=count,
             turn=torch.zeros_like(count),
             outputs=Outputs(texts=tuple(" ".join(map(str, row[row >= 0].tolist())) for row in tokens)),
@@ -98,7 +98,7 @@ class ToyTokens:
         inside = torch.isin(torch.arange(len(tokens)), rows)[:, None] & (tokens >= 0)
         return torch.where(inside, taken, torch.zeros(()))
 
-    def evaluate(self, rollout: Rollout, view: View) -> TokenDecisions:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         assert isinstance(view, DecisionView)
         self.num_calls += len(view.calls)
         return TokenDecisions(self._taken(rollout.trace.tokens, view.calls))
@@ -121,7 +121,7 @@ class ToyTokens:
         trace = TokenTrace(tokens, torch.stack([one["log_prob"] for one in samples]))
         return replace(drawn, trace=trace, num_calls=0)
 
-    def given(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         raise AssertionError("not part of these tests")
 
     def export(self, folder: Path) -> None:
@@ -138,7 +138,7 @@ class SequenceRatio(DecisionLoss):
     def needs(self) -> frozenset[WeightsName]:
         return frozenset({"old"})
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, evaluations: OutputsByWeights) -> tuple[Tensor, ...]:
         return (evaluations.trained.log_ratio(evaluations.old),)
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
@@ -152,7 +152,7 @@ class SequenceRatio(DecisionLoss):
 class AnswerRatio(SequenceRatio):
     """The same with the ratio of the whole answer measured as one number: [B, 1], not [B, K]."""
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, evaluations: OutputsByWeights) -> tuple[Tensor, ...]:
         return (evaluations.trained.log_ratio(evaluations.old).sum(1, keepdim=True),)
 
 
@@ -162,7 +162,7 @@ class GroupPreference(DecisionLoss):
 
     scope: ClassVar[Scope] = "group"
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, evaluations: OutputsByWeights) -> tuple[Tensor, ...]:
         return (evaluations.trained.log_prob(),)
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:

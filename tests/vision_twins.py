@@ -78,8 +78,8 @@ def slow_logits(policy: VisionLanguage, rollout: Rollout, sample: int) -> Tensor
     """
     model: Any = policy.modules()["model"]
     prompt = rollout.trace.prompts[int(rollout.prompt[sample])]
-    length = int(rollout.trace.drawn.length[sample])
-    answer = rollout.trace.drawn.tokens[sample, :length]
+    length = int(rollout.trace.completions.length[sample])
+    answer = rollout.trace.completions.tokens[sample, :length]
     kind = "token_type_ids" if model.config.model_type == "gemma3" else "mm_token_type_ids"
     reads_kinds = kind == "token_type_ids" or hasattr(model.model, "get_rope_index")
     found = []

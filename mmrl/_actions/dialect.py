@@ -13,7 +13,7 @@ class Dialect:
     """One way of writing actions as text; coordinates are in the unit of the canvas."""
 
     read: Callable[[str, Canvas], Action]  # raises ValueError where the text is not one action of the dialect
-    says: Mapping[Kind, str]  # what can be written: the kinds, and which parts of each
+    vocabulary: Mapping[Kind, str]  # what can be written: the kinds, and which parts of each
     words: Callable[[Action, Canvas], str]  # an action that can be written, as text
     prompt: Callable[[Canvas], str]  # a paragraph that tells a model the dialect and the size of the screen
     has_bare_kinds: bool = False  # an action may be its kind only: such answers can be judged, not done
@@ -33,11 +33,11 @@ class Dialect:
         Raises:
             ValueError: the dialect has no word for the kind, or none for a part that the action has.
         """
-        if action.kind not in self.says:
-            raise ValueError(f"this dialect has no {action.kind}; it has {', '.join(self.says)}")
+        if action.kind not in self.vocabulary:
+            raise ValueError(f"this dialect has no {action.kind}; it has {', '.join(self.vocabulary)}")
         if action.is_kind_only and not self.has_bare_kinds:
             raise ValueError(f"this dialect cannot say a {action.kind} by its kind only")
-        unsaid = set(action.parts) - set(self.says[action.kind].split())
+        unsaid = set(action.parts) - set(self.vocabulary[action.kind].split())
         if action.box is not None:
             unsaid -= {"point"}  # the box says it
         if unsaid:

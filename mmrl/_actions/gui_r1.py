@@ -17,7 +17,7 @@ _NAMES: dict[Kind, str] = {
     **{"finish": "complete"},
 }
 _DIRECTIONS: dict[str, Direction] = {"up": "up", "down": "down", "left": "left", "right": "right"}
-SAYS: dict[Kind, str] = {
+VOCABULARY: dict[Kind, str] = {
     **{kind: "point" for kind in sorted(CLICKS)},
     **{"move": "point", "scroll": "direction", "type": "text", "open": "text", "answer": "text", "hotkey": "keys"},
     **{"wait": "", "finish": ""},
@@ -45,7 +45,7 @@ def kind_of(found: Fields) -> tuple[Kind, tuple[str, ...]]:
     """The kind that a dictionary names, and the keys that it presses."""
     meant = named(str(found["action"]))
     if meant is None or meant[0] == "drag":
-        raise ParseError(f"no action {shown(str(found['action']))}; known are {', '.join(SAYS)}")
+        raise ParseError(f"no action {shown(str(found['action']))}; known are {', '.join(VOCABULARY)}")
     return meant
 
 
@@ -117,4 +117,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, SAYS, words, prompt)
+DIALECT = Dialect(read, VOCABULARY, words, prompt)

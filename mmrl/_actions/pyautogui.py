@@ -19,7 +19,7 @@ _BUTTONS |= {"primary": "click", "secondary": "right_click"}
 _NUMBERS_OF_CLICKS: dict[Value, Kind] = {1: "click", 2: "double_click", 3: "triple_click"}
 _NAMES: dict[Kind, str] = {kind: "click" if kind == "click" else name for name, kind in _CLICKS.items()}
 _STATES = {"WAIT": Action("wait"), "DONE": Action("finish", text="success"), "FAIL": Action("finish", text="failure")}
-_SAYS: dict[Kind, str] = {
+_VOCABULARY: dict[Kind, str] = {
     **{kind: "point" for kind in _NAMES},
     **{"drag": "end point", "scroll": "direction point amount", "type": "text", "hotkey": "keys", "wait": "amount"},
     "finish": "text",
@@ -176,4 +176,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, _SAYS, words, prompt)
+DIALECT = Dialect(read, _VOCABULARY, words, prompt)

@@ -21,7 +21,7 @@ _KINDS: dict[str, Kind] = {
     "terminate": "finish",
 }
 _NAMES: dict[Kind, str] = {"click": "left_click", "move": "mouse_move", "hotkey": "key", "finish": "terminate"}
-_SAYS: dict[Kind, str] = {
+_VOCABULARY: dict[Kind, str] = {
     **{kind: "point" for kind in CLICKS},
     **{"long_press": "point amount", "move": "point", "drag": "end point", "scroll": "direction point amount"},
     **{"type": "text", "hotkey": "keys", "wait": "amount", "open": "text", "answer": "text", "finish": "text"},
@@ -165,4 +165,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, _SAYS, words, prompt)
+DIALECT = Dialect(read, _VOCABULARY, words, prompt)

@@ -6,7 +6,7 @@ is no click by its name. Such an action has its kind only; a click needs its coo
 
 from mmrl._actions.action import CLICKS, Action
 from mmrl._actions.dialect import Dialect
-from mmrl._actions.gui_r1 import NO_TEXT, SAYS, Fields, action_of, dictionary, fields_of, kind_of, spelled
+from mmrl._actions.gui_r1 import NO_TEXT, VOCABULARY, Fields, action_of, dictionary, fields_of, kind_of, spelled
 from mmrl.coordinates import Canvas
 
 _ALONE = ("wait", "finish")  # their kind is all that they need
@@ -37,4 +37,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, SAYS, words, prompt, has_bare_kinds=True)
+DIALECT = Dialect(read, VOCABULARY, words, prompt, has_bare_kinds=True)

@@ -14,7 +14,7 @@ _CLICKS: dict[str, Kind] = {"click": "click", "left_double": "double_click", "ri
 _CLICKS |= {"left_single": "click", "long_press": "long_press"}
 _NAMES: dict[Kind, str] = {kind: name for name, kind in _CLICKS.items() if name != "left_single"}
 _STARTS, _ENDS = ("start_box", "start_point", "point"), ("end_box", "end_point")
-_SAYS: dict[Kind, str] = {
+_VOCABULARY: dict[Kind, str] = {
     **{kind: "point box" for kind in _NAMES},
     **{"drag": "end point", "scroll": "direction point", "hotkey": "keys", "type": "text", "open": "text"},
     **{"wait": "", "finish": "text"},
@@ -147,4 +147,4 @@ def prompt(canvas: Canvas) -> str:
     )
 
 
-DIALECT = Dialect(read, _SAYS, words, prompt)
+DIALECT = Dialect(read, _VOCABULARY, words, prompt)

@@ -30,7 +30,7 @@ def clip_of(
             clip = _filed(folder, value, start, end)
         else:
             clip = StoredClip(name, content=content_of(value, name), start=start, end=end)
-            clip = replace(clip, told=clip.header())
+            clip = replace(clip, known_header=clip.header())
         if start and clip.duration() == 0:
             whole = replace(clip, start=None, end=None).duration()
             raise BadRow(f"the part of the video {clip.name} begins at {start:g} seconds; it is {whole:g} seconds long")
@@ -45,10 +45,10 @@ def _filed(folder: PictureFolder, value: str, start: float | None, end: float | 
     path = folder.find(value, "video")
     if not path.stat().st_size:
         raise BadRow(f"the video {value!r} is an empty file")
-    clip = StoredClip(value, path=path, start=start, end=end, told=folder.headers.get(path))
-    if clip.told is None:
+    clip = StoredClip(value, path=path, start=start, end=end, known_header=folder.headers.get(path))
+    if clip.known_header is None:
         folder.headers[path] = clip.header()
-    return replace(clip, told=folder.headers[path])
+    return replace(clip, known_header=folder.headers[path])
 
 
 def seconds(value: Any, name: str) -> float:

@@ -29,7 +29,7 @@ FIELDS = (
 Read = Callable[[Row, Any, str], Any]  # an output from the row's value and its name; raises BadRow
 
 
-def given_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
+def offline_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
     """The prompt of a row, its target with `given` and `given_scores`; raises BadRow.
 
     `has_tokens`: outputs are answers, which may bring how they were drawn: `given_token_ids`, `given_log_probs`.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl._datasets._given import FIELDS, RECORDED, given_prompt, text_of
+from mmrl._datasets._given import FIELDS, RECORDED, offline_prompt, text_of
 from mmrl._datasets._layout import Example, FileType
 from mmrl._datasets._row import Row
 from mmrl.data import Prompt
@@ -21,7 +21,7 @@ class GivenAnswers:
     fields: ClassVar[tuple[str, ...]] = (*FIELDS, *RECORDED)
 
     def prompt(self, row: Row) -> Prompt:
-        return given_prompt(row, text_of, has_tokens=True)
+        return offline_prompt(row, text_of, has_tokens=True)
 
     def row(self, example: Example) -> dict[str, Any]:
         answers = example.answer, str(int(example.answer) + 1)

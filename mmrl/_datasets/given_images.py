@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, ClassVar
 
-from mmrl._datasets._given import FIELDS, given_prompt
+from mmrl._datasets._given import FIELDS, offline_prompt
 from mmrl._datasets._layout import Example, FileType
 from mmrl._datasets._row import Row
 from mmrl.data import Prompt
@@ -19,7 +19,7 @@ class GivenImages:
     fields: ClassVar[tuple[str, ...]] = FIELDS
 
     def prompt(self, row: Row) -> Prompt:
-        return given_prompt(row, lambda row, value, name: row.folder.picture(value, name))
+        return offline_prompt(row, lambda row, value, name: row.folder.picture(value, name))
 
     def row(self, example: Example) -> dict[str, Any]:
         from PIL import Image, ImageOps

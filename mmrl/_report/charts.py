@@ -93,7 +93,7 @@ def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float]
     frame = Frame(left=max(Frame.left, 12 + 10 * max(len(tick_label(mark, step)) for mark in marks)))
     low, high = iterations if iterations[1] > iterations[0] else (iterations[0] - 0.5, iterations[0] + 0.5)
     x, y = frame.x(low, high), frame.y(marks[0], marks[-1])
-    drawn = "".join(_draw(line, points, x, y) for line, points in zip(lines, rows, strict=True))
+    drawn = "".join(_render(line, points, x, y) for line, points in zip(lines, rows, strict=True))
     hover = [
         {
             "name": line.name,
@@ -137,7 +137,7 @@ def _rows(line: Line) -> list[tuple[float, float, float, float]]:
     return [(line.series.iterations[row], low[row], middle[row], high[row]) for row in chosen]
 
 
-def _draw(line: Line, points: list[tuple[float, float, float, float]], x: Scale, y: Scale) -> str:
+def _render(line: Line, points: list[tuple[float, float, float, float]], x: Scale, y: Scale) -> str:
     parts = []
     if line.spread:
         around = [(row[0], row[3]) for row in points] + [(row[0], row[1]) for row in reversed(points)]

@@ -26,7 +26,7 @@ class Layout:
     num_answer_lines: int
 
 
-DRAWN = Layout(192, 192, 6, 2, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
+PICTURES = Layout(192, 192, 6, 2, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
 ANSWERED = Layout(320, 344, 4, 1, 2)  # at most: a picture of 320 pixels with its legend fits as it is
 
 
@@ -53,7 +53,7 @@ def contact_sheet(pairs: Pairs) -> Image.Image | None:
     if not shown:
         return None
     is_answered = any(sample.text is not None for before, after, _ in shown for sample in (before, after))
-    layout = ANSWERED if is_answered else DRAWN
+    layout = ANSWERED if is_answered else PICTURES
     shown = shown[: layout.columns * layout.rows]
     if is_answered:  # no room that no picture takes
         fitted = [fit(picture, layout.width, layout.height) for *_, both in shown for picture in both]

@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputSettings:
     """How outputs are read."""
 
     prompt: str | None = None  # of all outputs that have none of their own
@@ -49,7 +49,7 @@ class Reading:
     demands: Demands = field(default_factory=Demands)  # what rewards ask of targets
 
 
-def read_items(path: Path, reading: Reading) -> list[Item]:
+def read_items(path: Path, reading: InputSettings) -> list[Item]:
     """The outputs of a folder (pictures or videos) or of a file (answers).
 
     A folder's prompts are those of its `samples.json` (as `mmrl sample` and runs write it), of its `metadata.jsonl`
@@ -84,13 +84,13 @@ def read_items(path: Path, reading: Reading) -> list[Item]:
     return items
 
 
-def reads(path: Path, file: Path) -> bool:
+def is_input(path: Path, file: Path) -> bool:
     """Whether `file`, which is there, is one of those that `read_items` reads in the folder `path`."""
     is_of_kind = file.name in ("samples.json", *METADATA) or file.suffix.lower() in (*IMAGES, *VIDEOS, ".txt")
     return is_of_kind and file.resolve().parent == path.resolve()
 
 
-def _of_folder(path: Path, reading: Reading) -> Iterator[Item]:
+def _of_folder(path: Path, reading: InputSettings) -> Iterator[Item]:
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in (*IMAGES, *VIDEOS))
     for file in files:
         beside = file.with_suffix(".txt")
@@ -98,7 +98,7 @@ def _of_folder(path: Path, reading: Reading) -> Iterator[Item]:
         yield Item(file.name, Prompt(text or "", source=str(file)), file)
 
 
-def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
+def _of_metadata(path: Path, reading: InputSettings) -> Iterator[Item]:
     for row in Source(str(path)).rows():
         if row.fault is not None:
             raise ConfigError(f"{row.place}: {row.fault}")
@@ -113,7 +113,7 @@ def _of_metadata(path: Path, reading: Reading) -> Iterator[Item]:
         yield Item(name, Prompt(text or "", target=values, source=row.place), path / name)
 
 
-def _of_run(path: Path, reading: Reading) -> Iterator[Item]:
+def _of_run(path: Path, reading: InputSettings) -> Iterator[Item]:
     found = read_json(path / "samples.json")
     try:
         for number, sample in enumerate(found["samples"]):
@@ -178,7 +178,7 @@ def _action(found: Any) -> Action | None:
     return Action(**parts)
 
 
-def _of_file(path: Path, reading: Reading) -> Iterator[Item]:
+def _of_file(path: Path, reading: InputSettings) -> Iterator[Item]:
     rows = load_dataset_prompts(DatasetSettings(path=str(path)), reading.demands)
     for prompt in rows:
         key, said = _response(prompt.target, reading.response, prompt.source)

@@ -39,14 +39,14 @@ class Wrapper(Checked):
         if isinstance(self.inner, BestChecking):
             self.inner.check_best(best)
 
-    def told(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
+    def inner_batch(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
         """What the inner one gets to see: these samples first, maybe others behind them."""
         return scores, paths
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] or [B, K] bool: what the inner one learns from, of what it is told."""
-        told = self.told(scores, paths)
-        kept = self.inner.keeps(*told) if isinstance(self.inner, Selective) else told[0].valid
+        inner_batch = self.inner_batch(scores, paths)
+        kept = self.inner.update_mask(*inner_batch) if isinstance(self.inner, Selective) else inner_batch[0].valid
         return kept[: len(scores.group)]
 
 
@@ -57,7 +57,7 @@ def with_totals(scores: Scores, totals: Tensor) -> Scores:
     )
 
 
-def watched(scores: Scores, label: str) -> Tensor:
+def reward_column(scores: Scores, label: str) -> Tensor:
     """[B] what the reward `label` says, counted or not. Raises RunError where there is none."""
     if label not in scores.names:
         raise RunError(f"the advantage reads the reward {label!r}, got {', '.join(scores.names)}")

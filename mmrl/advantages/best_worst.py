@@ -25,7 +25,7 @@ class BestWorst:
         best, worst = (_highest(side * total, scores.valid, place, count) for side in (1, -1))
         return torch.where(scores.valid, best.float() - worst.float(), 0.0)
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B] bool."""
         return self(scores, paths) != 0
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper, watched, with_totals
+from mmrl.advantages._inner import Wrapper, reward_column, with_totals
 from mmrl.advantages.grpo import Grpo
 from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
@@ -49,11 +49,11 @@ class Dra(Wrapper):
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the inner one tells decisions apart."""
-        return self.inner(*self.told(scores, paths))
+        return self.inner(*self.inner_batch(scores, paths))
 
-    def told(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
+    def inner_batch(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
         """The same samples with their rewards divided."""
-        different = watched(scores, self.diversity).double()
+        different = reward_column(scores, self.diversity).double()
         judged = scores.valid & different.isfinite()  # a reward that is only watched may fail at a valid sample
         others = (group_sum(judged.double(), scores.group) - 1).clamp(min=0)
         # float32 again: the spread of equal ones is then exactly 0

@@ -51,7 +51,7 @@ class Granular(Wrapper):
         summed = torch.zeros_like(inner)
         for k in range(edges.shape[1]):
             there = ((edges[:, k] >= 0) & scores.valid).nonzero().squeeze(1)
-            decision = _pairs(scores.draw[there], edges[there, k])
+            decision = _pairs(scores.prompt_index[there], edges[there, k])
             own = _pairs(scores.group[there], edges[there, k])  # the same, of one group
             members = group_sum(torch.ones(len(there), dtype=torch.float64), own)
             summed[there, k] = group_sum(inner[there, k].double() / members, decision).float()

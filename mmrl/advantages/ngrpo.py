@@ -70,10 +70,10 @@ class Ngrpo(Wrapper):
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B], or [B, K] where the inner one tells decisions apart."""
-        advantages: Tensor = self.inner(*self.told(scores, paths))
+        advantages: Tensor = self.inner(*self.inner_batch(scores, paths))
         return advantages[: len(scores.group)]
 
-    def told(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
+    def inner_batch(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
         """The samples with the virtual members of all groups behind them."""
         first = _first_of_each(scores.group, scores.valid).repeat(self.virtual)
         totals = with_totals(scores, scores.total)

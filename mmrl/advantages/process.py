@@ -52,7 +52,7 @@ class Process(Checked):
         normalised = self._normalised(torch.where(is_number, numbers, 0.0), is_number, scores)
         behind = normalised.flip(1).cumsum(1).flip(1)
         is_there = (edges >= 0) & scores.valid[:, None]
-        return _mean_of_leaves(torch.where(is_there, behind, 0.0), edges, scores.draw, is_there).float()
+        return _mean_of_leaves(torch.where(is_there, behind, 0.0), edges, scores.prompt_index, is_there).float()
 
     def _normalised(self, numbers: Tensor, is_number: Tensor, scores: Scores) -> Tensor:
         """[B, K] float64, 0 where there is no number."""

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper, watched
+from mmrl.advantages._inner import Wrapper, reward_column
 from mmrl.advantages.dr_grpo import DrGrpo
 from mmrl.contracts import Advantage
 from mmrl.data import Paths, Scores
@@ -46,7 +46,7 @@ class SeedGrpo(Wrapper):
 
     def uncertainty(self, scores: Scores) -> Tensor:
         """[B] float64 in [0, 1]: SE / log n of each sample's group; 0 where fewer than two answers were given."""
-        share = watched(scores, self.votes).double()
+        share = reward_column(scores, self.votes).double()
         is_vote = scores.valid & (share > 0)
         share = torch.where(is_vote, share, torch.ones_like(share))
         # each member of a cluster of size m has 1 / m of it: 1 / share, up to a factor that the group shares

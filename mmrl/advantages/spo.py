@@ -43,7 +43,7 @@ class Spo(Checked):
         """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""
         return TreeRpo(std="none")(scores, paths)
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] bool: the cut points; all samples [B] where nothing is masked."""
         if self.cut is None or paths is None or not paths.edge.shape[1]:
             return torch.ones(len(scores.group), dtype=torch.bool)

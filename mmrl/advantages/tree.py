@@ -67,7 +67,7 @@ class Tree(Checked):
             lambda k: self._normalised(fused[:, k], node[:, k], scores.group, is_there[:, k]), node
         ).float()
 
-    def keeps(self, scores: Scores, paths: Paths | None = None) -> Tensor:
+    def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """[B, K] bool: all decisions but those behind the last split of leaves that are not kept; or all, [B]."""
         if self.width == "all" or paths is None or not paths.edge.shape[1]:
             return torch.ones(len(scores.group), dtype=torch.bool)

@@ -90,17 +90,17 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         prompt = self.prompts[number]
         seen = self.world.reset(prompt, int(self.np_random.integers(2**31)))
         self._goal = seen.goal or prompt.text
-        return self._given(seen), {"prompt": number}
+        return self._observation(seen), {"prompt": number}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         assert self._last is not None, "gymnasium resets before it steps"
         try:
             meant = self.read(action)
         except ValueError as error:
-            given = {**self._given(self._last), "text": f"This is no action: {error}."}
+            given = {**self._observation(self._last), "text": f"This is no action: {error}."}
             return given, 0.0, self._last.is_done, False, {"action": None}
         seen = self.world.step(meant)
-        return self._given(seen), float(seen.reward), seen.is_done, False, {"action": meant}
+        return self._observation(seen), float(seen.reward), seen.is_done, False, {"action": meant}
 
     def render(self) -> Any:
         return None if self._last is None else as_pixels(self._last.screenshot)
@@ -149,7 +149,7 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
                 values[name] = numpy.atleast_1d(numpy.asarray(part, numpy.float32))
         return values
 
-    def _given(self, seen: Observation) -> dict[str, Any]:
+    def _observation(self, seen: Observation) -> dict[str, Any]:
         self._last = seen
         pixels = as_pixels(seen.screenshot)
         width, height = self.size

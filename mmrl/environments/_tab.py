@@ -75,7 +75,7 @@ class Tab:
         self.page = await self.context.new_page()
         self.hands = Hands(self.page, self.size, self.scroll_step, Error)
         self.context.on("page", lambda page: self._soon(self._close_popup(page)))
-        await self._watch_ways_out()
+        await self._follow_ways_out()
         self.page.on("dialog", lambda dialog: self._soon(self._end_dialog(dialog)))
         self.page.on("download", lambda _: self.notices.append("A download was refused."))
         self.page.on("filechooser", lambda _: self.notices.append("The page asked for a file; there is none."))
@@ -134,7 +134,7 @@ class Tab:
             await asyncio.sleep(0.05)
         await self.ask("frames")
 
-    async def _watch_ways_out(self) -> None:
+    async def _follow_ways_out(self) -> None:
         """Learns that the page is about to be left, or opens a window, before the click that does it is over:
         Playwright's own events come too late for an observation that is always the same."""
         session = await self.context.new_cdp_session(self.page)

@@ -34,7 +34,7 @@ class BrowserGym:
     _env: Any = field(init=False, default=None, repr=False, compare=False)
     _name: str = field(init=False, default="", repr=False, compare=False)
     _last: Observation | None = field(init=False, default=None, repr=False, compare=False)
-    _given: Any = field(init=False, default=None, repr=False, compare=False)
+    _observation: Any = field(init=False, default=None, repr=False, compare=False)
 
     def reset(self, task: Prompt, seed: int) -> Observation:
         """A new episode; raises ConfigError where BrowserGym or the task is not there."""
@@ -44,8 +44,8 @@ class BrowserGym:
         if self._env is None or name != self._name:
             self.close()
             self._env, self._name = self._made(name), name
-        self._given, _ = self._env.reset(seed=task.target.get("seed", seed))
-        self._last = observation_of(self._given, is_first=True)
+        self._observation, _ = self._env.reset(seed=task.target.get("seed", seed))
+        self._last = observation_of(self._observation, is_first=True)
         return self._last
 
     def step(self, action: Action) -> Observation:
@@ -59,16 +59,16 @@ class BrowserGym:
             calls = words(action, scroll_step=self.scroll_step)
         except ValueError as error:
             return replace(last, text=f"This cannot be done: {error}.", reward=0.0, goal=None)
-        self._given, reward, has_ended, is_cut, _ = self._env.step(calls)
+        self._observation, reward, has_ended, is_cut, _ = self._env.step(calls)
         is_done = bool(has_ended or is_cut or action.kind == "finish")
-        self._last = observation_of(self._given, reward=reward, is_done=is_done)
+        self._last = observation_of(self._observation, reward=reward, is_done=is_done)
         return self._last
 
     def state_key(self) -> str:
         """A hash of the task, the address, the focus and the screenshot."""
         if self._last is None:
             raise RunError("environments.browsergym: no episode has begun")
-        place = repr((self._name, self._given.get("url"), self._given.get("focused_element_bid")))
+        place = repr((self._name, self._observation.get("url"), self._observation.get("focused_element_bid")))
         said = hashlib.blake2b(place.encode(), digest_size=16)
         said.update(self._last.screenshot.load().tobytes())
         return said.hexdigest()

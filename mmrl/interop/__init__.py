@@ -150,7 +150,7 @@ def plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class GivenPicture:
+class LoadedPicture:
     """An image that is in memory already."""
 
     image: Any = field(hash=False)  # of Pillow, in RGB
@@ -174,7 +174,7 @@ def pictures(value: Any, name: str) -> tuple[Picture, ...]:
     try:
         # One of Pillow in RGB is taken as it is; all else goes the way of the files of a data set.
         return tuple(
-            GivenPicture(one) if getattr(one, "mode", None) == "RGB" else folder.picture(one, name) for one in values
+            LoadedPicture(one) if getattr(one, "mode", None) == "RGB" else folder.picture(one, name) for one in values
         )
     except BadRow as error:
         raise ConfigError(str(error)) from error

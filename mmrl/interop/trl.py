@@ -143,7 +143,7 @@ class RewardFunction:
             target = {name: plain(columns[where][row]) for name, where in fields.items()}
             target = {name: value for name, value in target.items() if value is not None}
             made = Prompt(text, pictures(given, column or "image of a prompt"), target, system)
-            if found and _is_asked_alike(found[-1], made):  # then nobody decodes its images again
+            if found and _is_same_question(found[-1], made):  # then nobody decodes its images again
                 made = replace(made, media=found[-1].media)
             found.append(made)
         return found
@@ -176,7 +176,7 @@ class RewardFunction:
         return bool(ids) and int(ids[-1]) in self.end_tokens
 
 
-def _is_asked_alike(one: Prompt, other: Prompt) -> bool:
+def _is_same_question(one: Prompt, other: Prompt) -> bool:
     """Whether both ask the same; targets may differ, since trainers can add columns of their own to each answer."""
     return (one.text, one.system, one.media) == (other.text, other.system, other.media)
 
@@ -185,7 +185,7 @@ def _runs(prompts: Sequence[Prompt]) -> list[int]:
     """How many equal prompts follow each other, run by run."""
     lengths: list[int] = []
     for row, prompt in enumerate(prompts):
-        if row and _is_asked_alike(prompts[row - 1], prompt):
+        if row and _is_same_question(prompts[row - 1], prompt):
             lengths[-1] += 1
         else:
             lengths.append(1)

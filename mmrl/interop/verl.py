@@ -56,7 +56,7 @@ def score_function(
             f"{judge.compares} compares the answers to a prompt, but here verl asks about one alone; use "
             "batch_score_function with the manager 'batch'"
         )
-    return ScoreFunction(judge, _Reading(judge, target, image), unjudged)
+    return ScoreFunction(judge, _PromptFields(judge, target, image), unjudged)
 
 
 def batch_score_function(
@@ -75,7 +75,7 @@ def batch_score_function(
     Rewards may compare the samples of a group: those of one data source whose `extra_info` has the same "index".
     """
     judge = _judge(rewards, mix, coordinates, dialect, device)
-    return BatchScoreFunction(judge, _Reading(judge, target, image), unjudged)
+    return BatchScoreFunction(judge, _PromptFields(judge, target, image), unjudged)
 
 
 def _judge(
@@ -93,12 +93,12 @@ def _judge(
 
 
 def _follows_iteration(reward: Any) -> bool:
-    held = reward.held().values() if hasattr(reward, "held") else ()
-    return getattr(reward, "follows_iteration", False) or any(map(_follows_iteration, held))
+    inner_rewards = reward.inner_rewards().values() if hasattr(reward, "inner_rewards") else ()
+    return getattr(reward, "follows_iteration", False) or any(map(_follows_iteration, inner_rewards))
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _PromptFields:
     """Where a prompt is in what verl tells."""
 
     judge: Judge
@@ -166,7 +166,7 @@ class _Function:
     """What both forms share."""
 
     judge: Judge
-    reading: _Reading
+    fields_of_prompt: _PromptFields
     unjudged: float | None
 
     def __post_init__(self) -> None:
@@ -209,7 +209,7 @@ class ScoreFunction(_Function):
             ConfigError: an entry is missing, or a target is none to judge by.
             RunError: the sample could not be judged, and `unjudged` is None.
         """
-        prompt = self.reading.prompt(ground_truth, extra_info)
+        prompt = self.fields_of_prompt.prompt(ground_truth, extra_info)
         return self.scores(Answers((prompt,), (solution_str,), (0,)))[0]
 
 
@@ -232,7 +232,7 @@ class BatchScoreFunction(_Function):
         check_lengths(number, "solution_strs", given)
         if not number:
             return []
-        prompts = tuple(map(self.reading.prompt, ground_truths, extras))
+        prompts = tuple(map(self.fields_of_prompt.prompt, ground_truths, extras))
         group = self._groups(data_sources, extras)
         return self.scores(Answers(prompts, tuple(solution_strs), group))
 

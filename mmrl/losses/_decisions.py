@@ -10,10 +10,10 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.data import Rollout, WeightsName
 from mmrl.keys import GroupKey
-from mmrl.losses._divergence import KL, READS, KLTarget, divergence
+from mmrl.losses._divergence import KL, REQUIRES, KLTarget, divergence
 from mmrl.losses._settings import check_above, check_at_least, check_one_of
 from mmrl.numerics import Normalisation, normalised_weights
 from mmrl.views import DecisionView
@@ -53,9 +53,9 @@ class DecisionLoss:
         return frozenset({self.kl_to} if self.kl_coef > 0 else set())
 
     @property
-    def reads(self) -> frozenset[str]:
-        """What it must be told of decisions beside their log-probs, see `evaluations.TOLD`."""
-        of_kl = READS.get(self.kl, frozenset()) if self.kl_coef > 0 else frozenset()
+    def requires(self) -> frozenset[str]:
+        """What it must be told of decisions beside their log-probs, see `evaluations.PROVIDED`."""
+        of_kl = REQUIRES.get(self.kl, frozenset()) if self.kl_coef > 0 else frozenset()
         return of_kl | ({"entropy"} if self.entropy_coef > 0 else set())
 
     def old_decay(self, iteration: int) -> float | None:
@@ -70,18 +70,18 @@ class DecisionLoss:
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
         return normalised_weights(batch.weight, batch.group, self.normalise, self.constant)
 
-    def divergence(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def divergence(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """What `penalised` adds, [B, K] each and differentiable: the KL and the entropy, where they count.
 
         Raises ValueError for the exact KL of tokens, and for an entropy that the policy does not say.
         """
         added = []
         if self.kl_coef > 0:
-            added.append(divergence(evaluations.trained, getattr(evaluations, self.kl_to), self.kl))
+            added.append(divergence(forward_outputs.trained, getattr(forward_outputs, self.kl_to), self.kl))
         if self.entropy_coef > 0:
-            if evaluations.trained.entropy is None:
+            if forward_outputs.trained.entropy is None:
                 raise ValueError("entropy_coef needs the entropy of each decision, which the policy does not say")
-            added.append(evaluations.trained.entropy)
+            added.append(forward_outputs.trained.entropy)
         return tuple(added)
 
     def penalised(self, terms: Tensor, divergence: tuple[Tensor, ...], metrics: Mapping[str, Tensor]) -> LossTerms:

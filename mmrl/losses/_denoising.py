@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import ConfigError, LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.data import Rollout, WeightsName
 from mmrl.evaluations import Denoising
 from mmrl.keys import GroupKey
@@ -79,7 +79,7 @@ class DenoisingLoss:
         return {which: weight for which, weight in weights.items() if weight > 0}
 
     @property
-    def reads_levels(self) -> bool:
+    def requires_levels(self) -> bool:
         """Whether it needs a rollout that says its noise levels."""
         return self.kind == "denoising" and self.sigmas == "grid"
 
@@ -90,8 +90,8 @@ class DenoisingLoss:
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[DenoisingView]:
         """`draws` noised copies of each sample, by the step's key, the draw of the prompt and the place in it."""
         sigma, seeds = torch.empty(rollout.num_samples, self.draws), {}
-        for draw in rollout.draw[rows].unique().tolist():
-            members = (rollout.draw == draw).nonzero().squeeze(1)
+        for draw in rollout.prompt_index[rows].unique().tolist():
+            members = (rollout.prompt_index == draw).nonzero().squeeze(1)
             sigma[members] = self._sigma(key.seed_for("sigma", draw), len(members), rollout.levels)
             for member, row in enumerate(members.tolist()):
                 sharing = (draw, member) if self.noise == "sample" else (draw,)
@@ -99,10 +99,10 @@ class DenoisingLoss:
         return [
             DenoisingView(
                 sample=rows.repeat_interleave(self.draws),
-                draw=torch.arange(self.draws).repeat(len(rows)),
+                noise_sample=torch.arange(self.draws).repeat(len(rows)),
                 sigma=sigma[rows].flatten(),
                 noise_seed=tuple(seed for row in rows.tolist() for seed in seeds[row]),
-                num_draws=self.draws,
+                num_noise_samples=self.draws,
             )
         ]
 
@@ -142,10 +142,10 @@ class DenoisingLoss:
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
         return normalised_weights(batch.weight, batch.group, "decision")
 
-    def penalties(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def penalties(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """Squared distances [B, K] of the velocities, one for each penalty."""
-        trained: Denoising = evaluations.trained
-        return tuple(trained.velocity_gap(getattr(evaluations, which)) for which in self._penalties())
+        trained: Denoising = forward_outputs.trained
+        return tuple(trained.velocity_gap(getattr(forward_outputs, which)) for which in self._penalties())
 
     def penalised(self, terms: Tensor, penalties: Sequence[Tensor], metrics: Mapping[str, Tensor]) -> LossTerms:
         """The loss's terms [B, K] plus the penalties, and its metrics plus these, as `reference_error` and the like."""

@@ -11,7 +11,7 @@ from mmrl.numerics import KLEstimator, kl_estimate
 
 KL = Literal["exact", "velocity", "k1", "k2", "k3", "low_var"]
 KLTarget = Literal["reference", "averaged"]
-READS: dict[KL, frozenset[str]] = {"exact": frozenset({"exact_kl"}), "velocity": frozenset({"velocity"})}
+REQUIRES: dict[KL, frozenset[str]] = {"exact": frozenset({"exact_kl"}), "velocity": frozenset({"velocity"})}
 
 LOW_VAR_CAP = 10.0
 

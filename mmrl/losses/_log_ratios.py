@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.data import WeightsName
 from mmrl.losses._decisions import DecisionLoss
 from mmrl.losses._settings import check_one_of
@@ -19,16 +19,16 @@ class LogRatioLoss(DecisionLoss):
     """A loss on how the log-probs of the trained weights compare with others; adds `compare` and `terms`."""
 
     @abstractmethod
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """What the terms are made of, [B, K] each: the log-ratio, and what a loss adds to it."""
 
     @abstractmethod
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """The terms of what was compared, and metrics of their own: [B, K] each, or [B] where they are of samples."""
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """What `compare` says, and the penalties if there are any: [B, K] each."""
-        return (*self.compare(evaluations), *self.divergence(evaluations))
+        return (*self.compare(forward_outputs), *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         own = len(measures) - (self.kl_coef > 0) - (self.entropy_coef > 0)
@@ -59,8 +59,8 @@ class AnchoredLoss(LogRatioLoss):
     def needs(self) -> frozenset[WeightsName]:
         return super().needs | {self.anchor}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
-        return (evaluations.trained.log_ratio(getattr(evaluations, self.anchor)),)
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
+        return (forward_outputs.trained.log_ratio(getattr(forward_outputs, self.anchor)),)
 
 
 def _over_decisions(values: Tensor, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, Scope
+from mmrl.contracts import LossBatch, OutputsByWeights, Scope
 from mmrl.data import Rollout, WeightsName
 from mmrl.evaluations import RenderedOutputs
 from mmrl.keys import GroupKey
@@ -36,11 +36,11 @@ class OutputsLoss:
         """Every rendering counts alike."""
         return normalised_weights(batch.weight, batch.group, "decision")
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The rewards [B, K] with their gradient."""
-        rendered: RenderedOutputs = evaluations.trained
-        assert evaluations.score is not None, "the core hands the rewards to losses on outputs"
-        return (rendered.spread(evaluations.score(rendered.outputs, rendered.sample)),)
+        rendered: RenderedOutputs = forward_outputs.trained
+        assert forward_outputs.score is not None, "the core hands the rewards to losses on outputs"
+        return (rendered.spread(forward_outputs.score(rendered.outputs, rendered.sample)),)
 
 
 def ends(name: str, value: Range, least: int) -> tuple[int, int]:
@@ -54,12 +54,12 @@ def ends(name: str, value: Range, least: int) -> tuple[int, int]:
     return low, high
 
 
-def drawn_rows(rollout: Rollout, rows: Tensor, span: tuple[int, int], key: GroupKey) -> Iterable[tuple[int, Tensor]]:
+def sampled_rows(rollout: Rollout, rows: Tensor, span: tuple[int, int], key: GroupKey) -> Iterable[tuple[int, Tensor]]:
     """A number for each prompt draw, uniform from `span` (both ends included), and the rows that have each: ascending.
 
     It depends on the step's key and the draw alone, so neither on the processes nor on the other prompts.
     """
     low, high = span
-    draws = rollout.draw[rows]
-    chosen = torch.tensor([low + key.seed_for("steps", draw) % (high - low + 1) for draw in draws.tolist()])
+    prompt_indices = rollout.prompt_index[rows]
+    chosen = torch.tensor([low + key.seed_for("steps", index) % (high - low + 1) for index in prompt_indices.tolist()])
     return [(int(number), rows[chosen == number]) for number in chosen.unique()]

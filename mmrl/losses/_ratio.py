@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.data import WeightsName
 from mmrl.losses._log_ratios import LogRatioLoss
 from mmrl.numerics import LARGEST_LOG_RATIO
@@ -25,8 +25,8 @@ class RatioLoss(LogRatioLoss):
     def needs(self) -> frozenset[WeightsName]:
         return super().needs | {"old"}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
-        return (evaluations.trained.log_ratio(evaluations.old),)
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
+        return (forward_outputs.trained.log_ratio(forward_outputs.old),)
 
 
 def ratio_of(log_ratio: Tensor) -> Tensor:

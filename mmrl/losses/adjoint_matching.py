@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.data import WeightsName
 from mmrl.losses._decisions import DecisionLoss
 from mmrl.losses._settings import check_at_least
@@ -42,13 +42,13 @@ class AdjointMatching(DecisionLoss):
         return super().needs | {"reference"}
 
     @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {"gradient"}
+    def requires(self) -> frozenset[str]:
+        return super().requires | {"gradient"}
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The squared distance of the control to its target, and what `divergence` measures: [B, K] each."""
-        gap = evaluations.trained.control_gap(evaluations.reference, self.strength)
-        return (gap, *self.divergence(evaluations))
+        gap = forward_outputs.trained.control_gap(forward_outputs.reference, self.strength)
+        return (gap, *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         gap, *divergence = measures

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.evaluations import Denoising
 from mmrl.losses._denoising import Sigmas, velocity_error
 from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
@@ -61,9 +61,13 @@ class Awm(OldDenoisingLoss):
     def scope(self) -> Scope:
         return "decision" if self.ratio == "exp_first" else "path"
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """w of the trained and of the old weights, and the squared distances of the penalties: [B, K] each."""
-        return (self._weighted(evaluations.trained), self._weighted(evaluations.old), *self.penalties(evaluations))
+        return (
+            self._weighted(forward_outputs.trained),
+            self._weighted(forward_outputs.old),
+            *self.penalties(forward_outputs),
+        )
 
     def _weighted(self, at: Denoising) -> Tensor:
         error, sigma = velocity_error(at), at.spread(at.sigma)

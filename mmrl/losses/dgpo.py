@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.data import WeightsName
 from mmrl.losses._denoising import DenoisingLoss, Sharing, velocity_error
 from mmrl.losses._settings import check_above, check_one_of
@@ -51,11 +51,11 @@ class Dgpo(DenoisingLoss):
         clipped: frozenset[WeightsName] = frozenset({"averaged"} if self.clip is not None else ())
         return super().needs | {self.compared_with} | clipped
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """l of the trained weights, of those compared with and, to clip, of the averaged ones; the penalties."""
         others = [self.compared_with, *(["averaged"] if self.clip is not None else [])]
-        errors = [velocity_error(getattr(evaluations, which)) for which in ("trained", *others)]
-        return (*errors, *self.penalties(evaluations))
+        errors = [velocity_error(getattr(forward_outputs, which)) for which in ("trained", *others)]
+        return (*errors, *self.penalties(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         error, compared, *rest = measures

@@ -6,7 +6,7 @@ from typing import ClassVar, get_args
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.data import WeightsName
 from mmrl.evaluations import Denoising
 from mmrl.losses._denoising import DenoisingLoss, Sharing, noise_error
@@ -78,10 +78,10 @@ class DiffusionDpo(DenoisingLoss):
         """l [B, K]."""
         return noise_error(at)
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """l of the trained weights and of the reference, and the squared distances of the penalties: [B, K] each."""
-        compared = getattr(evaluations, self._compared_with)
-        return (self.error(evaluations.trained), self.error(compared), *self.penalties(evaluations))
+        compared = getattr(forward_outputs, self._compared_with)
+        return (self.error(forward_outputs.trained), self.error(compared), *self.penalties(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         error, compared, *penalties = measures

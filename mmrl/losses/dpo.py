@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.losses._log_ratios import Anchor
 from mmrl.losses._paths import PairLoss, Pairs
 from mmrl.losses._settings import check_above, check_at_least, check_one_of
@@ -56,9 +56,9 @@ class Dpo(PairLoss):
         if self.form == "ipo" and (self.label_smoothing > 0 or self.offset != "none"):
             raise ValueError("form 'ipo' has neither label_smoothing nor an offset; take form 'sigmoid' for these")
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The log-ratio to the anchor, and the log-prob where the better sample's counts."""
-        return (*super().compare(evaluations), *([evaluations.trained.log_prob()] if self.sft_coef > 0 else []))
+        return (*super().compare(forward_outputs), *([forward_outputs.trained.log_prob()] if self.sft_coef > 0 else []))
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         better, worse = self.pair_rows(batch)

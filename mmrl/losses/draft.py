@@ -9,7 +9,7 @@ from torch import Tensor
 from mmrl.contracts import LossBatch, LossTerms
 from mmrl.data import Rollout
 from mmrl.keys import GroupKey
-from mmrl.losses._outputs import OutputsLoss, Range, drawn_rows, ends
+from mmrl.losses._outputs import OutputsLoss, Range, ends, sampled_rows
 from mmrl.views import OutputsView
 
 
@@ -54,9 +54,10 @@ class Draft(OutputsLoss):
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[OutputsView]:
         """The samples with the same number of steps side by side; then those noised anew."""
-        span, num_draws = ends("num_steps", self.num_steps, 1), 1 + self.renoised
+        span, num_noise_samples = ends("num_steps", self.num_steps, 1), 1 + self.renoised
         views = [
-            OutputsView(chosen, number, num_draws=num_draws) for number, chosen in drawn_rows(rollout, rows, span, key)
+            OutputsView(chosen, number, num_noise_samples=num_noise_samples)
+            for number, chosen in sampled_rows(rollout, rows, span, key)
         ]
         if self.renoised and len(rows):
             views.append(self._renoised(rollout, rows, key))
@@ -64,13 +65,13 @@ class Draft(OutputsLoss):
 
     def _renoised(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> OutputsView:
         """Each sample in `renoised` columns behind the first, by the step's key, the draw and the place in it."""
-        seeds, draws = [], rollout.draw
+        seeds, prompt_indices = [], rollout.prompt_index
         for row in rows.tolist():
-            place = int((draws[:row] == draws[row]).sum())
-            seeds += [key.seed_for("noise", int(draws[row]), place, column) for column in range(self.renoised)]
+            place = int((prompt_indices[:row] == prompt_indices[row]).sum())
+            seeds += [key.seed_for("noise", int(prompt_indices[row]), place, column) for column in range(self.renoised)]
         column = torch.arange(1, 1 + self.renoised).repeat(len(rows))
         sample = rows.repeat_interleave(self.renoised)
-        return OutputsView(sample, 1, draw=column, num_draws=1 + self.renoised, noise_seed=tuple(seeds))
+        return OutputsView(sample, 1, noise_sample=column, num_noise_samples=1 + self.renoised, noise_seed=tuple(seeds))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         (reward,) = measures

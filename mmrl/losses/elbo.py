@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.evaluations import Denoising
 from mmrl.losses._denoising import clean_error, velocity_error
 from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
@@ -47,9 +47,13 @@ class Elbo(OldDenoisingLoss):
         check_one_of("form", self.form, get_args(Form))
         check_one_of("bound", self.bound, get_args(Bound))
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """E of the trained and of the old weights, and the squared distances of the penalties: [B, K] each."""
-        return (self._bound(evaluations.trained), self._bound(evaluations.old), *self.penalties(evaluations))
+        return (
+            self._bound(forward_outputs.trained),
+            self._bound(forward_outputs.old),
+            *self.penalties(forward_outputs),
+        )
 
     def _bound(self, at: Denoising) -> Tensor:
         if self.bound in ("adaptive", "clean"):

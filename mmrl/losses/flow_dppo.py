@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.losses._ratio import RatioLoss, ratio_of
 from mmrl.losses._settings import check_above
 
@@ -31,12 +31,12 @@ class FlowDppo(RatioLoss):
         check_above("threshold", self.threshold)
 
     @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {"exact_kl"}
+    def requires(self) -> frozenset[str]:
+        return super().requires | {"exact_kl"}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The log-ratio, and how far each step is from the old one."""
-        return (*super().compare(evaluations), evaluations.trained.kl(evaluations.old).detach())
+        return (*super().compare(forward_outputs), forward_outputs.trained.kl(forward_outputs.old).detach())
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         log_ratio, kl = compared

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.losses.grpo import Grpo
 
 
@@ -30,18 +30,18 @@ class Guard(Grpo):
     clip_high: float = 2e-6
 
     @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {"noise", "step"}
+    def requires(self) -> frozenset[str]:
+        return super().requires | {"noise", "step"}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The shift along the noise, and the size of each step.
 
         Raises ValueError for decisions that do not say how large their steps are.
         """
-        trained = evaluations.trained
+        trained = forward_outputs.trained
         if trained.step is None:
             raise ValueError("guard needs the size of each step, which the decisions do not say")
-        return (trained.shift_along_noise(evaluations.old), trained.step)
+        return (trained.shift_along_noise(forward_outputs.old), trained.step)
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         shift, step = compared

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms, Scope
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.data import WeightsName
 from mmrl.losses._denoising import DenoisingLoss, noise_error
 from mmrl.losses._settings import check_above, check_one_of
@@ -67,10 +67,10 @@ class Kto(DenoisingLoss):
         side = torch.where(batch.scores > self.threshold, 1.0, -1.0)
         return side[:, None].expand_as(batch.weight)
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """l of the trained weights and of the reference, and the squared distances of the penalties: [B, K] each."""
-        errors = (noise_error(evaluations.trained), noise_error(evaluations.reference))
-        return (*errors, *self.penalties(evaluations))
+        errors = (noise_error(forward_outputs.trained), noise_error(forward_outputs.reference))
+        return (*errors, *self.penalties(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         error, compared, *penalties = measures

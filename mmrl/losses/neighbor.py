@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.losses.grpo import Grpo
 
 
@@ -35,8 +35,8 @@ class Neighbor(Grpo):
     min_group_size: ClassVar[int] = 2
 
     @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {"choice"}
+    def requires(self) -> frozenset[str]:
+        return super().requires | {"choice"}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
-        return (evaluations.trained.choice_log_ratio(evaluations.old),)
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
+        return (forward_outputs.trained.choice_log_ratio(forward_outputs.old),)

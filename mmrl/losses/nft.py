@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.evaluations import Denoising
 from mmrl.losses._denoising import clean_error
 from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
@@ -43,13 +43,13 @@ class Nft(OldDenoisingLoss):
         check_above("beta", self.beta)
         check_above("advantage_max", self.advantage_max)
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """E(v+), E(v-), and the squared distances of the penalties: [B, K] each."""
-        trained: Denoising = evaluations.trained
-        velocity, old = trained.prediction, evaluations.old.prediction
+        trained: Denoising = forward_outputs.trained
+        velocity, old = trained.prediction, forward_outputs.old.prediction
         contrasted = (self.beta * velocity + (1 - self.beta) * old, (1 + self.beta) * old - self.beta * velocity)
         errors = [clean_error(trained, one, is_adaptive=self.is_adaptive) for one in contrasted]
-        return (*errors, *self.penalties(evaluations))
+        return (*errors, *self.penalties(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         positive, negative, *penalties = measures

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.data import WeightsName
 from mmrl.losses._log_ratios import Anchor
 from mmrl.losses._paths import PairLoss, Path
@@ -47,10 +47,10 @@ class Prdp(PairLoss):
     def needs(self) -> frozenset[WeightsName]:
         return super().needs | {"old"}
 
-    def compare(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The log-ratio to the old weights, and that of the old weights to the anchor."""
-        old = evaluations.old
-        return (evaluations.trained.log_ratio(old), old.log_ratio(getattr(evaluations, self.anchor)))
+        old = forward_outputs.old
+        return (forward_outputs.trained.log_ratio(old), old.log_ratio(getattr(forward_outputs, self.anchor)))
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         better, worse = self.pair_rows(batch)

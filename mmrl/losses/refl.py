@@ -8,7 +8,7 @@ from torch import Tensor
 from mmrl.contracts import LossBatch, LossTerms
 from mmrl.data import Rollout
 from mmrl.keys import GroupKey
-from mmrl.losses._outputs import OutputsLoss, Range, drawn_rows, ends
+from mmrl.losses._outputs import OutputsLoss, Range, ends, sampled_rows
 from mmrl.losses._settings import check_above
 from mmrl.views import OutputsView
 
@@ -48,7 +48,7 @@ class Refl(OutputsLoss):
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[OutputsView]:
         """The samples with the same step side by side."""
         span = ends("left_out", self.left_out, 0)
-        return [OutputsView(chosen, 1, left_out=number) for number, chosen in drawn_rows(rollout, rows, span, key)]
+        return [OutputsView(chosen, 1, left_out=number) for number, chosen in sampled_rows(rollout, rows, span, key)]
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         (reward,) = measures

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.losses._decisions import DecisionLoss
 
 
@@ -18,9 +18,9 @@ class Reinforce(DecisionLoss):
     Raises ValueError for settings out of range.
     """
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """The log-prob, and the KL if there is a penalty: [B, K] each."""
-        return (evaluations.trained.log_prob(), *self.divergence(evaluations))
+        return (forward_outputs.trained.log_prob(), *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         log_prob, *divergence = measures

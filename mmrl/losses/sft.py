@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch, LossTerms
+from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.data import Rollout
 from mmrl.keys import GroupKey
 from mmrl.losses._decisions import DecisionLoss
@@ -52,11 +52,11 @@ class Sft(DenoisingLoss):
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
         return normalised_weights(batch.weight, batch.group, self.normalise)
 
-    def measure(self, evaluations: Evaluations) -> tuple[Tensor, ...]:
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """What is to fall, and the squared distances of the penalties: [B, K] each."""
-        trained = evaluations.trained
+        trained = forward_outputs.trained
         error = -trained.log_prob() if self.of == "decisions" else velocity_error(trained)
-        return (error, *self.penalties(evaluations))
+        return (error, *self.penalties(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         error, *penalties = measures

@@ -16,7 +16,7 @@ class Plain:
     is_of_advantages: ClassVar[bool] = False
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def required_rewards(self) -> tuple[str, ...]:
         return ()
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:

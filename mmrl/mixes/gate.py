@@ -28,7 +28,7 @@ class Gate(Plain):
             raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def required_rewards(self) -> tuple[str, ...]:
         return (self.by,)
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:

@@ -58,7 +58,7 @@ class Lexicographic(Plain):
         return self.tolerance if isinstance(self.tolerance, tuple) else (self.tolerance,) * len(self.order)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def required_rewards(self) -> tuple[str, ...]:
         return self.order
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:

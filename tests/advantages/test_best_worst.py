@@ -15,7 +15,7 @@ def scores_of(values: list[float], group: list[int], valid: list[bool]) -> Score
 def test_the_best_has_one_and_the_worst_minus_one() -> None:
     scores = scores_of([0.2, 0.9, 0.5, 3.0, -1.0, 0.0], [7, 7, 7, 2, 2, 2], [True] * 6)
     assert BestWorst()(scores).tolist() == [-1, 1, 0, 1, -1, 0]
-    assert BestWorst().keeps(scores).tolist() == [True, True, False, True, True, False]
+    assert BestWorst().update_mask(scores).tolist() == [True, True, False, True, True, False]
 
 
 def test_ties_share_a_place_and_equal_groups_have_none() -> None:
@@ -26,4 +26,4 @@ def test_ties_share_a_place_and_equal_groups_have_none() -> None:
 def test_what_could_not_be_judged_has_no_place() -> None:
     scores = scores_of([float("nan"), 0.4, 0.1, 9.0], [0, 0, 0, 0], [False, True, True, False])
     assert BestWorst()(scores).tolist() == [0, 1, -1, 0]
-    assert not BestWorst().keeps(scores)[[0, 3]].any()
+    assert not BestWorst().update_mask(scores)[[0, 3]].any()

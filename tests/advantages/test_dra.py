@@ -87,15 +87,15 @@ def test_a_sample_whose_diversity_is_not_known_changes_nothing_for_the_others(in
     got = Dra(inner=inner)(replace(made, values=lacking))
     assert got[1] == 0 and got.abs().sum() > 0
     assert_close(got[others], Dra(inner=inner)(made.select(others)))
-    assert Dra(inner=inner).keeps(replace(made, values=lacking)).tolist() == [True, False, *[True] * 6]
+    assert Dra(inner=inner).update_mask(replace(made, values=lacking)).tolist() == [True, False, *[True] * 6]
 
 
 def test_what_is_kept_is_what_the_inner_one_keeps_of_the_divided_rewards() -> None:
     made: Any = scores(torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
     inner: Any = BestWorst()
-    assert inner.keeps(made)[:4].tolist() == [True, True, True, False]  # of rewards 1, 1, 0, 0.5
-    assert Dra(inner=inner).keeps(made)[:4].tolist() == [False, True, True, False]  # 0.25, 1, 0, 0.5
-    assert torch.equal(Dra(inner=inner).keeps(made), Dra(inner=inner)(made) != 0)
+    assert inner.update_mask(made)[:4].tolist() == [True, True, True, False]  # of rewards 1, 1, 0, 0.5
+    assert Dra(inner=inner).update_mask(made)[:4].tolist() == [False, True, True, False]  # 0.25, 1, 0, 0.5
+    assert torch.equal(Dra(inner=inner).update_mask(made), Dra(inner=inner)(made) != 0)
 
 
 def test_wrong_inner_advantages_and_a_missing_reward_are_refused() -> None:

@@ -61,7 +61,7 @@ def test_samples_without_decisions_have_none() -> None:
 def test_it_needs_what_the_inner_one_needs_and_the_entropy() -> None:
     made = EntropyAdvantage(inner=Maxrl())
     assert made.declaration == AdvantageDeclaration(requires=frozenset({"entropy"}), is_per_decision=True)
-    assert made.keeps(scored([1.0, 2.0])).tolist() == [True, True]
+    assert made.update_mask(scored([1.0, 2.0])).tolist() == [True, True]
     with pytest.raises(ValueError, match="goes down to -1"):
         made.check({"r": (-1.0, 1.0)}, {"r": 1.0})
 

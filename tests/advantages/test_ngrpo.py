@@ -85,8 +85,8 @@ def test_inner_advantages_that_would_not_see_a_virtual_member_are_refused() -> N
 def test_a_group_of_failures_is_kept_as_a_whole() -> None:
     advantage, scores = Ngrpo(inner=BestWorst()), scored([0, 0, 0, 1, 0, 1], [0, 0, 0, 4, 4, 4])
     assert advantage(scores).tolist() == [-1, -1, -1, 1, -1, 1]
-    assert advantage.keeps(scores).all()
-    assert BestWorst().keeps(scores).tolist() == [False, False, False, True, True, True]
+    assert advantage.update_mask(scores).all()
+    assert BestWorst().update_mask(scores).tolist() == [False, False, False, True, True, True]
 
 
 def test_invalid_samples_and_controls_change_nothing() -> None:

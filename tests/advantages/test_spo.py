@@ -36,7 +36,7 @@ def test_tokens_that_were_all_but_certain_are_left_out() -> None:
     log_prob = torch.tensor([[0.95, 0.5, 0.91, 0.1]]).log().repeat(4, 1)
     log_prob[HAND < 0] = 0
     kept = Spo()
-    found = kept.keeps(scores_of(REWARD), Paths(HAND, {"log_prob": log_prob}))
+    found = kept.update_mask(scores_of(REWARD), Paths(HAND, {"log_prob": log_prob}))
     is_cut = torch.tensor([False, True, False, True])
     assert torch.equal(found, is_cut & (HAND >= 0))
     assert kept.declaration.requires == {"log_prob"}
@@ -44,8 +44,8 @@ def test_tokens_that_were_all_but_certain_are_left_out() -> None:
 
 def test_without_a_cut_everyone_takes_part_and_no_fact_is_read() -> None:
     free = Spo(cut=None)
-    assert free.keeps(scores_of(REWARD), Paths(HAND)).all() and free.declaration.requires == frozenset()
-    assert Spo().keeps(scores_of(REWARD)).all()
+    assert free.update_mask(scores_of(REWARD), Paths(HAND)).all() and free.declaration.requires == frozenset()
+    assert Spo().update_mask(scores_of(REWARD)).all()
 
 
 def test_without_shared_tokens_it_is_the_undivided_grpo() -> None:

@@ -142,13 +142,15 @@ def test_an_invalid_leaf_enters_no_node() -> None:
 def test_the_order_of_the_leaves_does_not_matter(settings: dict[str, Any]) -> None:
     order, tree = torch.randperm(11, generator=torch.Generator().manual_seed(3)), Tree(**settings)
     assert_close(tree(scores().select(order), paths()[order]), tree(scores(), paths())[order])
-    assert torch.equal(tree.keeps(scores().select(order), paths()[order]), tree.keeps(scores(), paths())[order])
+    assert torch.equal(
+        tree.update_mask(scores().select(order), paths()[order]), tree.update_mask(scores(), paths())[order]
+    )
 
 
 def test_pruning_leaves_out_decisions_behind_the_last_split_only() -> None:
     """The first group parts last at its fourth decision, the second, three chains, at its first."""
     for width, best in (("siblings", [1, 3, 5, 6, 9]), ("extremes", [3, 6, 2, 4, 8, 9])):
-        kept = Tree(width=width).keeps(scores(), paths())  # type: ignore[arg-type]
+        kept = Tree(width=width).update_mask(scores(), paths())  # type: ignore[arg-type]
         behind = torch.zeros(11, 5, dtype=torch.bool)
         behind[:8, 4], behind[8:, 1:] = True, True
         expected = ~behind
@@ -158,15 +160,15 @@ def test_pruning_leaves_out_decisions_behind_the_last_split_only() -> None:
 
 
 def test_a_share_of_one_keeps_all_and_small_families_keep_one() -> None:
-    assert Tree(width="siblings", keep=1.0).keeps(scores(), paths()).all()
-    assert Tree(width="extremes", keep=1.0).keeps(scores(), paths()).all()
-    assert Tree(width="siblings", keep=0.01).keeps(scores(), paths())[:8, 4].sum() == 4
-    assert Tree(width="extremes", keep=0.01).keeps(scores(), paths())[:8, 4].sum() == 2
+    assert Tree(width="siblings", keep=1.0).update_mask(scores(), paths()).all()
+    assert Tree(width="extremes", keep=1.0).update_mask(scores(), paths()).all()
+    assert Tree(width="siblings", keep=0.01).update_mask(scores(), paths())[:8, 4].sum() == 4
+    assert Tree(width="extremes", keep=0.01).update_mask(scores(), paths())[:8, 4].sum() == 2
 
 
 def test_without_pruning_all_is_kept() -> None:
-    assert Tree().keeps(scores(), paths()).all()
-    assert Tree(width="siblings").keeps(scores(), None).all()
+    assert Tree().update_mask(scores(), paths()).all()
+    assert Tree(width="siblings").update_mask(scores(), None).all()
 
 
 @pytest.mark.parametrize(

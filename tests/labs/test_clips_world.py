@@ -122,7 +122,7 @@ def test_half_a_second_of_the_clip_is_one_frame_that_the_model_sees() -> None:
     """The frames lie a little late, yet each in its half second: no event begins or ends between two unseen."""
     for seed in range(5):
         seconds = world.ClipVideo(seed).load(TWO_A_SECOND).seconds
-        assert (seconds / world.TICK).floor().tolist() == list(range(2 * world.clip(seed).duration))
+        assert (seconds / world.TIME_STEP).floor().tolist() == list(range(2 * world.clip(seed).duration))
 
 
 def test_in_every_clip_two_lamps_share_a_colour_two_a_shape_and_one_has_two_events() -> None:

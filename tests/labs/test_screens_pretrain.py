@@ -79,7 +79,7 @@ def test_sharing_a_screen_among_its_questions_changes_no_loss(teacher: pretrain.
         screen = screens[row // 6]
         length = int(batch.is_label[row].nonzero().max()) + 1
         text = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>" + decode(tokens[:length])
-        encoded = teacher.processor(text=[text], images=[screen.draw()], return_tensors="pt")
+        encoded = teacher.processor(text=[text], images=[screen.render()], return_tensors="pt")
         num_labels = int(batch.is_label[row].sum())
         with torch.no_grad():
             log_prob = teacher.model(**encoded).logits[0, -num_labels - 1 : -1].log_softmax(-1)

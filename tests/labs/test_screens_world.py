@@ -80,7 +80,7 @@ def test_on_every_screen_two_elements_share_a_colour_and_two_a_kind() -> None:
 def test_the_pixels_of_an_element_have_its_colour_and_fill_its_box_to_the_edges() -> None:
     for seed in list(MANY)[:50]:
         screen = world.screen(seed)
-        pixels = np.asarray(screen.draw()).astype(int)
+        pixels = np.asarray(screen.render()).astype(int)
         for element in screen.elements:
             x1, y1, x2, y2 = element.box
             is_fill = (pixels == COLOURS[element.colour]).all(axis=2)

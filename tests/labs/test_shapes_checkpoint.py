@@ -129,7 +129,7 @@ def test_the_stock_pipeline_on_the_uniform_grid_is_eulers_method(pipeline: Stabl
         unscaled = latents / pipeline.vae.config.scaling_factor + pipeline.vae.config.shift_factor
         images = (pipeline.vae.decode(unscaled).sample / 2 + 0.5).clamp(0, 1)
     torch.testing.assert_close(stock, images, atol=1e-5, rtol=0)
-    torch.testing.assert_close(pretrain.draw(pipeline, prompts, noise, 4), images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(pretrain.sample(pipeline, prompts, noise, 4), images, atol=1e-5, rtol=0)
 
 
 def test_the_stock_call_draws_an_image_with_and_without_guidance(pipeline: StableDiffusion3Pipeline) -> None:

@@ -15,7 +15,7 @@ NUM_TASKS = 32
 
 def first_clicks(model: Any, processor: Any, looks: list[Any], goals: list[str]) -> list[tuple[int, int]]:
     """The likeliest clicks; (0, 0) for what is none."""
-    texts = answers(model, processor, goals, [look.draw() for look in looks], is_greedy=True)
+    texts = answers(model, processor, goals, [look.render() for look in looks], is_greedy=True)
     found = [CLICK.fullmatch(text) for text in texts]
     return [(0, 0) if match is None else (int(match[1]), int(match[2])) for match in found]
 

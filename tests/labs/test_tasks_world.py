@@ -42,7 +42,7 @@ def test_every_split_has_its_tasks_and_no_task_of_another() -> None:
         for one in world.prompts(split)[:100]:
             task, (picture,) = world.task(one.target["task"]), one.media
             assert one.text == task.goal and picture.size == (112, 112)
-            assert picture.load().tobytes() == task.look(State()).draw().tobytes()
+            assert picture.load().tobytes() == task.look(State()).render().tobytes()
     goals = {split: {one.text for one in world.prompts(split)} for split in world.SPLITS}
     assert len(goals["held_out"] - goals["train"]) > 300  # most differ in their words too
 
@@ -144,7 +144,7 @@ def test_states_of_a_task_that_differ_look_different() -> None:
     """Nothing is hidden: what is right can be told from the screen."""
     for seed in MANY[:40]:
         task = world.task(seed)
-        looks = [np.asarray(task.look(state).draw()).tobytes() for state in world.reachable(task)]
+        looks = [np.asarray(task.look(state).render()).tobytes() for state in world.reachable(task)]
         assert len(set(looks)) == len(looks)
 
 
@@ -188,7 +188,7 @@ def test_of_two_elements_more_one_shares_the_colour_and_one_the_kind_of_a_wanted
 
 def test_marks_depth_and_the_way_back_are_drawn() -> None:
     plain, everything = Look(Screen((DIAL,), 236)), Look(Screen((DIAL,), 236), frozenset({0}), True, 2)
-    before, after = (np.asarray(look.draw()).astype(int) for look in (plain, everything))
+    before, after = (np.asarray(look.render()).astype(int) for look in (plain, everything))
     x1, y1, x2, y2 = DIAL.box
     for x, y in ((x1 - 3, y1 - 3), (x2 + 2, y2 + 2), (x1 - 2, y1 + 5)):
         assert tuple(after[y, x]) == MARK

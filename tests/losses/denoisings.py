@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.evaluations import Denoising
 from mmrl.keys import GroupKey
@@ -30,8 +30,8 @@ def denoising(velocity: Tensor) -> Denoising:
     return Denoising(velocity, TARGET, NOISY, SIGMA, ENTRY)
 
 
-def evaluations(velocity: Tensor, old: Tensor = OLD, reference: Tensor = REFERENCE) -> Evaluations:
-    return Evaluations(denoising(velocity), denoising(old), denoising(reference), denoising(AVERAGED))
+def forward_outputs(velocity: Tensor, old: Tensor = OLD, reference: Tensor = REFERENCE) -> OutputsByWeights:
+    return OutputsByWeights(denoising(velocity), denoising(old), denoising(reference), denoising(AVERAGED))
 
 
 def batch(advantages: Tensor, scores: Tensor | None = None, weight: Tensor | None = None) -> LossBatch:
@@ -44,7 +44,7 @@ def batch(advantages: Tensor, scores: Tensor | None = None, weight: Tensor | Non
 def total(loss: Any, velocity: Tensor, of: LossBatch, **others: Tensor) -> Tensor:
     """The loss as the core makes it: coefficients times terms, over the denominator."""
     coefficients, denominator = loss.coefficients(of)
-    terms = loss(loss.measure(evaluations(velocity, **others)), of).terms
+    terms = loss(loss.measure(forward_outputs(velocity, **others)), of).terms
     value: Tensor = (coefficients * terms).sum() / denominator
     return value
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.evaluations import GaussianDecisions
 from mmrl.losses.grpo import Grpo
 from mmrl.numerics import Reduction
@@ -31,9 +31,9 @@ def batch_of(advantages: Tensor) -> LossBatch:
     return LossBatch(advantages, torch.ones_like(advantages), rows, advantages[:, 0])
 
 
-def mean_terms(loss: Grpo, evaluations: Evaluations, advantages: Tensor = ADVANTAGES) -> Tensor:
+def mean_terms(loss: Grpo, forward_outputs: OutputsByWeights, advantages: Tensor = ADVANTAGES) -> Tensor:
     """The mean over decisions."""
-    return loss(loss.measure(evaluations), batch_of(advantages)).terms.mean()
+    return loss(loss.measure(forward_outputs), batch_of(advantages)).terms.mean()
 
 
 def gradient_of(value: Tensor, weight: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, LossBatch
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.adjoint_matching import AdjointMatching
 from mmrl.plugins import build
@@ -37,7 +37,7 @@ def step_of(
     """One optimizer step's gradient, as the trainer makes it; the loss."""
     count = rollout.num_samples
     batch = LossBatch(torch.zeros(count, 1), torch.ones(count, 1), rollout.group, torch.zeros(count))
-    updater = Updater(policy, loss, Engine(), micro_batch, score)
+    updater = Updater(policy, loss, Processes(), micro_batch, score)
     carried = updater.differentiate(rollout, batch)
     assert carried is not None
     policy.network.zero_grad()
@@ -95,8 +95,8 @@ def test_without_strength_the_target_is_zero_and_the_loss_twice_the_kl() -> None
     loss = AdjointMatching(strength=0.0)
     (view,) = loss.views(rollout, torch.arange(6), GroupKey(0, 0, 0))
     with policy.weights("reference"), torch.no_grad():
-        reference: Any = policy.evaluate(rollout, view)
-    kl = policy.evaluate(rollout, view).kl(reference)  # type: ignore[union-attr]
+        reference: Any = policy.forward(rollout, view)
+    kl = policy.forward(rollout, view).kl(reference)  # type: ignore[union-attr]
     assert step_of(policy, rollout, loss) == pytest.approx(2 * float(kl.detach().mean()), rel=1e-5)
     with policy.weights("reference"):
         assert step_of(policy, rollout, loss) == 0
@@ -118,7 +118,7 @@ def test_a_gaussian_reaches_the_law_tilted_by_the_reward() -> None:
             slope = (sigma - (1 - sigma) * variance) / total  # cov(noise - clean, x) / var(x)
             policy.network.matrix[number] = slope
             policy.network.shift[number] = -mean - slope * (1 - sigma) * mean
-    policy.keeps_trajectories = True
+    policy.records_trajectories = True
     policy.weights.keep("reference")
     sampler, loss = Memoryless(num_steps=steps), AdjointMatching(strength=strength)
 

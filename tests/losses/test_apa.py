@@ -3,7 +3,7 @@
 import pytest
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import TokenDecisions
 from mmrl.losses.apa import Apa
 from mmrl.losses.reinforce import Reinforce
@@ -24,12 +24,12 @@ def test_at_ratio_one_it_is_reinforce() -> None:
 
 def test_it_is_measured_against_the_anchor() -> None:
     trained, old, reference = (TokenDecisions(normal(seed, 2, 3)) for seed in range(3))
-    evaluations = Evaluations(trained, old, reference)
-    assert_close(Apa().measure(evaluations)[0], trained.values - reference.values)
-    assert_close(Apa(anchor="old").measure(evaluations)[0], trained.values - old.values)
+    forward_outputs = OutputsByWeights(trained, old, reference)
+    assert_close(Apa().measure(forward_outputs)[0], trained.values - reference.values)
+    assert_close(Apa(anchor="old").measure(forward_outputs)[0], trained.values - old.values)
     assert Apa().needs == {"reference"} and Apa(anchor="old", kl_coef=0.1).needs == {"old", "reference"}
     loss = Apa(kl_coef=0.1, kl="k2")
-    measures = loss.measure(evaluations)
+    measures = loss.measure(forward_outputs)
     penalty = 0.1 * 0.5 * (trained.values - reference.values).square().mean()
     batch = batch_of([1.0, -0.5], num_decisions=3)
     assert_close(step_loss(loss, measures, batch), step_loss(Apa(), measures[:1], batch) + penalty)

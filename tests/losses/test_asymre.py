@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.evaluations import TokenDecisions
 from mmrl.losses.asymre import Asymre
 from mmrl.losses.reinforce import Reinforce
@@ -34,7 +34,7 @@ def _descend(shift: float) -> torch.Tensor:
     logits = torch.tensor([0.1, 0.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
     loss = Asymre(baseline_shift=shift)
     for _ in range(300):
-        measures = loss.measure(Evaluations(TokenDecisions(logits.log_softmax(0)[:, None])))
+        measures = loss.measure(OutputsByWeights(TokenDecisions(logits.log_softmax(0)[:, None])))
         logits.grad = None
         loss(measures, batch).terms.mean().backward()
         with torch.no_grad():

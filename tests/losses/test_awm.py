@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.losses._old_decay import OldDecay
 from mmrl.losses.awm import Awm
-from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, evaluations, gradient, matching, total
+from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, forward_outputs, gradient, matching, total
 
 PLAIN = Awm(weighting="l", sigmas="uniform", advantage_max=1e6, draws=2)
 ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, -1.5], dtype=torch.float64)
@@ -32,7 +32,7 @@ def test_both_forms_of_the_ratio_have_the_same_gradient_at_one() -> None:
 @pytest.mark.parametrize("weighting", ["l", "t_l", "t2_l", "huber", "ghuber"])
 def test_each_weighting_is_its_formula(weighting: Any) -> None:
     loss = Awm(weighting=weighting, draws=2)
-    measured, old, *_ = loss.measure(evaluations(VELOCITY))
+    measured, old, *_ = loss.measure(forward_outputs(VELOCITY))
     for values, errors in ((measured, matching(VELOCITY)), (old, matching(OLD))):
         for n, (value, error, t) in enumerate(zip(values.flatten(), errors.flatten(), SIGMA, strict=True)):
             expected = {
@@ -48,7 +48,7 @@ def test_each_weighting_is_its_formula(weighting: Any) -> None:
 @pytest.mark.parametrize("form", ["exp_first", "sum_first"])
 def test_terms_are_the_clipped_surrogate_one_entry_at_a_time(form: Any) -> None:
     loss = Awm(weighting="l", ratio=form, clip=0.2, advantage_max=1.6, draws=2)
-    result = loss(loss.measure(evaluations(VELOCITY)), batch(ADVANTAGES))
+    result = loss(loss.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES))
     gain = matching(OLD) - matching(VELOCITY)
     for row in range(4):
         advantage = max(-1.6, min(1.6, float(ADVANTAGES[row]))) / 1.6
@@ -63,7 +63,7 @@ def test_terms_are_the_clipped_surrogate_one_entry_at_a_time(form: Any) -> None:
 def test_draws_that_take_no_part_are_not_in_the_ratio_of_a_sample() -> None:
     loss = Awm(weighting="l", ratio="sum_first", draws=2)
     weight = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
-    terms = loss(loss.measure(evaluations(VELOCITY)), batch(ADVANTAGES, weight=weight)).terms
+    terms = loss(loss.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES, weight=weight)).terms
     ratio = float((matching(OLD) - matching(VELOCITY))[0, 0].exp())
     assert terms[0, 0].item() == pytest.approx(max(-0.2 * ratio, -0.2 * min(max(ratio, 0.0), 2.0)))
     assert terms.isfinite().all()

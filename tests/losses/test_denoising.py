@@ -19,7 +19,7 @@ from tests.losses.denoisings import (
     VELOCITY,
     batch,
     denoising,
-    evaluations,
+    forward_outputs,
     gradient,
     matching,
     noise_matching,
@@ -56,7 +56,7 @@ def test_penalties_pull_the_velocity_to_the_reference_and_to_the_average() -> No
     plain = gradient(Sft(), VELOCITY, batch(RIGHT))
     pulled = 0.3 * 2 * (VELOCITY - REFERENCE) + 0.5 * 2 * (VELOCITY - AVERAGED)
     assert_close(gradient(loss, VELOCITY, batch(RIGHT)) - plain, pulled / 6 / 8)
-    metrics = loss(loss.measure(evaluations(VELOCITY)), batch(RIGHT)).metrics
+    metrics = loss(loss.measure(forward_outputs(VELOCITY)), batch(RIGHT)).metrics
     assert_close(metrics["averaged_error"], (VELOCITY - AVERAGED).square().mean((1, 2)).view(4, 2))
 
 

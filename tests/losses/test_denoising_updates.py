@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import LossBatch
 from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.given import roll_out
 from mmrl.keys import GroupKey
 from mmrl.losses._old_decay import OldDecay
@@ -67,7 +67,7 @@ def _gradient(loss: Any, drawn: tuple[LinearFlow, Rollout], micro_batch: int) ->
     policy.network.zero_grad()
     views = loss.views(rollout, rows, GroupKey(0, 0, 0))
     old = "kept" if loss.old_decay(0) is not None else "itself"
-    metrics = Updater(policy, loss, Engine(), micro_batch).accumulate(rollout, views, batch, old)  # type: ignore[arg-type]
+    metrics = Updater(policy, loss, Processes(), micro_batch).accumulate(rollout, views, batch, old)  # type: ignore[arg-type]
     assert metrics is not None
     means = {name: float(total / metrics.weight[name]) for name, total in metrics.totals.items()}
     return torch.cat([p.grad.flatten().clone() for p in policy.network.parameters() if p.grad is not None]), means
@@ -91,7 +91,7 @@ def test_given_outputs_are_learned_from_as_drawn_ones_are(drawn: tuple[LinearFlo
     policy, rollout = drawn
     prompts = [rollout.prompts[n] for n in rollout.prompt.tolist()]
     keys = [rollout.keys[n] for n in rollout.prompt.tolist()]
-    given = policy.given(prompts, Outputs(images=rollout.trace.clean), keys)
+    given = policy.offline(prompts, Outputs(images=rollout.trace.clean), keys)
     loss = build("losses", {"name": "flow_dpo", "beta": 5.0, "draws": 2, "sigma_range": (0.2, 1.0)})
     one, _ = _gradient(loss, (policy, rollout), 100)
     other, _ = _gradient(loss, (policy, given), 100)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from mmrl.losses.dgpo import Dgpo
 from mmrl.losses.flow_dpo import FlowDpo
-from tests.losses.denoisings import AVERAGED, REFERENCE, VELOCITY, batch, evaluations, gradient, matching
+from tests.losses.denoisings import AVERAGED, REFERENCE, VELOCITY, batch, forward_outputs, gradient, matching
 
 PLAIN = Dgpo(beta=3.0, reference_weight=0.0, draws=2)
 ADVANTAGES = torch.tensor([1.4, -0.6, -2.0, 0.5], dtype=torch.float64)
@@ -26,7 +26,7 @@ def test_with_two_samples_of_advantage_one_the_gradient_is_that_of_dpo_divided_b
 
 
 def test_terms_are_the_formula_one_entry_at_a_time() -> None:
-    result = PLAIN(PLAIN.measure(evaluations(VELOCITY)), batch(ADVANTAGES))
+    result = PLAIN(PLAIN.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES))
     error, compared = matching(VELOCITY), matching(REFERENCE)
     for row in range(4):
         for column in range(2):
@@ -57,14 +57,14 @@ def test_a_member_that_has_left_the_range_in_its_own_direction_has_no_gradient()
     plain, clipped = gradient(PLAIN, VELOCITY, batch(ADVANTAGES)), gradient(loss, VELOCITY, batch(ADVANTAGES))
     expected = plain * ~leaves.flatten().view(-1, 1, 1)
     assert_close(clipped, expected)
-    result = loss(loss.measure(evaluations(VELOCITY)), batch(ADVANTAGES))
-    assert_close(result.terms, PLAIN(PLAIN.measure(evaluations(VELOCITY)), batch(ADVANTAGES)).terms)
+    result = loss(loss.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES))
+    assert_close(result.terms, PLAIN(PLAIN.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES)).terms)
     assert_close(result.metrics["clip_fraction"], leaves.double())
 
 
 def test_samples_that_take_no_part_are_not_of_the_group() -> None:
     weight = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
-    terms = PLAIN(PLAIN.measure(evaluations(VELOCITY)), batch(ADVANTAGES, weight=weight)).terms
+    terms = PLAIN(PLAIN.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES, weight=weight)).terms
     s = 1.4 * 3 * (matching(VELOCITY) - matching(REFERENCE))[0]
     assert_close(terms[0], s.sigmoid() * 1.4 * matching(VELOCITY)[0])
 
@@ -73,7 +73,7 @@ def test_the_reference_may_be_the_averaged_weights() -> None:
     assert Dgpo().needs == {"reference"} and Dgpo(clip=0.01).needs == {"reference", "averaged"}
     online = Dgpo(beta=3.0, reference_weight=0.0, compared_with="averaged", draws=2)
     assert online.needs == {"averaged"}
-    error, compared, *_ = online.measure(evaluations(VELOCITY))
+    error, compared, *_ = online.measure(forward_outputs(VELOCITY))
     assert_close(compared, matching(AVERAGED))
     assert_close(error, matching(VELOCITY))
 

@@ -25,7 +25,7 @@ from tests.losses.denoisings import (
     TARGET,
     VELOCITY,
     batch,
-    evaluations,
+    forward_outputs,
     gradient,
     matching,
     noise_matching,
@@ -58,7 +58,7 @@ def test_at_the_reference_the_loss_is_log_2(loss: Any) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_swapping_winner_and_loser_flips_the_sign_of_the_argument(loss: Any) -> None:
     plain, swapped = (
-        loss(loss.measure(evaluations(VELOCITY)), batch(torch.zeros(4), side * SCORES)) for side in (1, -1)
+        loss(loss.measure(forward_outputs(VELOCITY)), batch(torch.zeros(4), side * SCORES)) for side in (1, -1)
     )
     assert_close(swapped.metrics["margin"], -plain.metrics["margin"])
     assert_close(swapped.metrics["accuracy"], 1 - plain.metrics["accuracy"])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.evaluations import Denoising, GaussianDecisions, TokenDecisions
 from mmrl.losses._divergence import divergence
 from mmrl.losses.grpo import Grpo
@@ -61,7 +61,7 @@ def test_decisions_that_do_not_tell_are_refused() -> None:
     with pytest.raises(ValueError, match="do not say how their means depend on a velocity"):
         divergence(silent, silent, "velocity")
     with pytest.raises(ValueError, match="entropy_coef needs the entropy of each decision"):
-        Grpo(entropy_coef=0.1).measure(Evaluations(TokenDecisions(one), TokenDecisions(one)))
+        Grpo(entropy_coef=0.1).measure(OutputsByWeights(TokenDecisions(one), TokenDecisions(one)))
 
 
 @pytest.mark.parametrize("log_ratio", [-30.0, -2.7, -2.5, 0.0, 1.0, 10.9, 11.1, 30.0])
@@ -83,8 +83,8 @@ def test_the_penalty_is_for_leaving_the_weights_it_names(target: str) -> None:
     }
     loss = Reinforce(kl_coef=0.5, kl="k2", kl_to=target)  # type: ignore[arg-type]
     assert loss.needs == {target}
-    evaluations = Evaluations(tokens["trained"], reference=tokens["reference"], averaged=tokens["averaged"])
-    measures = loss.measure(evaluations)
+    forward_outputs = OutputsByWeights(tokens["trained"], reference=tokens["reference"], averaged=tokens["averaged"])
+    measures = loss.measure(forward_outputs)
     assert_close(measures[1], (tokens["trained"].values - tokens[target].values).square() / 2)
 
 
@@ -92,10 +92,10 @@ def test_the_velocity_penalty_and_its_weight() -> None:
     latents = normal(0, 2, 2, 3)
     trained, other = _decisions(normal(1, 2, 2, 3), latents), _decisions(normal(2, 2, 2, 3), latents)
     loss = Grpo(kl_coef=0.25, kl="velocity")
-    assert loss.reads == {"velocity"} and Grpo(kl="velocity").reads == frozenset()
+    assert loss.requires == {"velocity"} and Grpo(kl="velocity").requires == frozenset()
     nothing = torch.zeros(2, 2, dtype=torch.float64)
     batch = LossBatch(nothing, (ENTRY >= 0).double(), torch.zeros(2, dtype=torch.int64), nothing[:, 0])
-    terms = loss(loss.measure(Evaluations(trained, trained.detach(), other)), batch).terms
+    terms = loss(loss.measure(OutputsByWeights(trained, trained.detach(), other)), batch).terms
     assert_close(terms, 0.25 * divergence(trained, other, "velocity"))
 
 
@@ -104,10 +104,10 @@ def test_the_entropy_bonus_follows_the_entropy_of_a_categorical() -> None:
     of = Categorical(logits=logits)
     tokens = TokenDecisions(of.log_prob(torch.tensor([[0, 1], [2, 3]])), of.entropy())
     loss = Grpo(entropy_coef=0.3)
-    assert loss.reads == {"entropy"} and loss.needs == {"old"}
+    assert loss.requires == {"entropy"} and loss.needs == {"old"}
     nothing = torch.zeros(2, 2, dtype=torch.float64)
     batch = LossBatch(nothing, nothing + 1, torch.zeros(2, dtype=torch.int64), nothing[:, 0])
-    terms = loss(loss.measure(Evaluations(tokens, tokens.detach())), batch).terms
+    terms = loss(loss.measure(OutputsByWeights(tokens, tokens.detach())), batch).terms
     got = torch.autograd.grad(terms.sum(), logits)[0]
     p = logits.detach().softmax(-1)
     entropy = -(p * p.log()).sum(-1, keepdim=True)
@@ -120,7 +120,7 @@ def test_both_penalties_and_what_is_compared_keep_apart() -> None:
     nothing = torch.zeros(2, 2, dtype=torch.float64)
     batch = LossBatch(nothing, nothing + 1, torch.zeros(2, dtype=torch.int64), nothing[:, 0])
     reference = TokenDecisions(normal(2, 2, 2))
-    result = loss(loss.measure(Evaluations(tokens, tokens.detach(), reference)), batch)
+    result = loss(loss.measure(OutputsByWeights(tokens, tokens.detach(), reference)), batch)
     kl = (tokens.values - reference.values).square() / 2
     assert tokens.entropy is not None
     assert_close(result.terms, 0.5 * kl - 0.1 * tokens.entropy)

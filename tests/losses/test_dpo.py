@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import TokenDecisions
 from mmrl.losses.dpo import Dpo
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss
@@ -118,10 +118,10 @@ def test_sft_adds_the_mean_log_prob_of_the_better_sample() -> None:
 
 def test_it_measures_the_log_ratio_to_the_reference_and_the_log_prob_where_it_counts() -> None:
     trained, reference = TokenDecisions(normal(0, 2, 3)), TokenDecisions(normal(1, 2, 3))
-    evaluations = Evaluations(trained, reference=reference)
-    (ratio,) = Dpo().measure(evaluations)
+    forward_outputs = OutputsByWeights(trained, reference=reference)
+    (ratio,) = Dpo().measure(forward_outputs)
     assert_close(ratio, trained.values - reference.values)
-    _, log_prob = Dpo(sft_coef=0.1).measure(evaluations)
+    _, log_prob = Dpo(sft_coef=0.1).measure(forward_outputs)
     assert_close(log_prob, trained.values)
 
 

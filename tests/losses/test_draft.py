@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.contracts import ConfigError, LossBatch
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.draft import Draft
 from mmrl.plugins import build
@@ -39,7 +39,7 @@ def gradient(
     def score(at: Rollout, outputs: Any, samples: Tensor) -> Tensor:
         return SCORER.score_in_graph(at, outputs, samples, 0)
 
-    updater = Updater(policy, loss, Engine(), micro_batch, score)
+    updater = Updater(policy, loss, Processes(), micro_batch, score)
     seen = updater.accumulate(rollout, loss.views(rollout, rows, KEY), batch, "itself")
     assert seen is not None
     found = [parameter.grad.flatten() for parameter in policy.network.parameters() if parameter.grad is not None]
@@ -121,7 +121,7 @@ def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step
     got, _ = gradient(policy, rollout, loss, 100)
     plain, _ = gradient(policy, rollout, Draft(), 100)
     views = loss.views(rollout, torch.arange(9), KEY)
-    rendered: Any = policy.evaluate(rollout, views[1])
+    rendered: Any = policy.forward(rollout, views[1])
     total = SCORER.score_in_graph(rollout, rendered.outputs, rendered.sample, 0).sum()
     anew = torch.cat([part.flatten() for part in torch.autograd.grad(-total, list(policy.network.parameters()))])
     torch.testing.assert_close(got, (9 * plain + anew) / 27, atol=1e-6, rtol=1e-5)

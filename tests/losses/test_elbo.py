@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.losses._old_decay import OldDecay
 from mmrl.losses.elbo import Elbo
-from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, evaluations, gradient, matching
+from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, forward_outputs, gradient, matching
 
 ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, -1.5], dtype=torch.float64)
 FORMS: list[Any] = ["epg", "pepg", "par"]
@@ -26,7 +26,7 @@ def test_at_the_old_weights_every_form_is_the_policy_gradient_of_the_bound(form:
 @pytest.mark.parametrize("form", FORMS)
 def test_terms_are_the_formulas_one_entry_at_a_time(form: Any) -> None:
     loss = Elbo(form=form, bound="velocity", scale=2.0, draws=2)
-    result = loss(loss.measure(evaluations(VELOCITY)), batch(ADVANTAGES))
+    result = loss(loss.measure(forward_outputs(VELOCITY)), batch(ADVANTAGES))
     for row in range(4):
         for column in range(2):
             bound, old = (-float(matching(v)[row, column]) / 2 for v in (VELOCITY, OLD))
@@ -58,7 +58,7 @@ def test_each_bound_is_its_error() -> None:
     adaptive = (wrong.square().mean((1, 2)) / wrong.abs().mean((1, 2))).view(4, 2)
     expected = {"velocity": error, "clean": t * t * error, "exact": (1 - t) / (t + 1e-3) * error, "adaptive": adaptive}
     for bound, values in expected.items():
-        assert_close(Elbo(bound=bound, draws=2).measure(evaluations(VELOCITY))[0], -values)  # type: ignore[arg-type]
+        assert_close(Elbo(bound=bound, draws=2).measure(forward_outputs(VELOCITY))[0], -values)  # type: ignore[arg-type]
 
 
 def test_old_are_the_weights_themselves_or_a_copy_that_follows() -> None:

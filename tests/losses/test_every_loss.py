@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.data import Outputs
-from mmrl.evaluations import TOLD, Denoising, GaussianDecisions, RenderedOutputs, TokenDecisions
+from mmrl.evaluations import PROVIDED, Denoising, GaussianDecisions, RenderedOutputs, TokenDecisions
 from mmrl.plugins import build, names
 
 B, K = 4, 3
@@ -66,7 +66,7 @@ def _cases() -> list[Any]:
         pytest.param(loss, evaluation, id=f"{name}{evaluation.__name__}")
         for name, loss in losses
         for draws, evaluation in CASES.get(loss.kind, {}).items()
-        if loss.kind != "decisions" or getattr(loss, "reads", frozenset()) <= TOLD[draws]
+        if loss.kind != "decisions" or getattr(loss, "requires", frozenset()) <= PROVIDED[draws]
     ]
 
 
@@ -75,9 +75,9 @@ def _entry(keep: Tensor | None = None) -> Tensor:
     return everything if keep is None else torch.where(keep, everything, -1)
 
 
-def _evaluations(evaluation: Any, entry: Tensor) -> Evaluations:
+def _evaluations(evaluation: Any, entry: Tensor) -> OutputsByWeights:
     trained, old, reference = (evaluation(seed, entry) for seed in (1, 2, 3))
-    return Evaluations(trained, old, reference, score=_score)
+    return OutputsByWeights(trained, old, reference, score=_score)
 
 
 def _batch(order: Tensor | None = None, weight: Tensor = WEIGHT) -> LossBatch:

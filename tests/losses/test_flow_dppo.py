@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import GaussianDecisions
 from mmrl.losses.flow_dppo import FlowDppo
 from mmrl.losses.grpo import Grpo
@@ -51,7 +51,7 @@ def test_the_distance_is_the_exact_kl_from_the_old_step_without_a_gradient() -> 
     mean, old, std = normal(0, 2, 3).requires_grad_(), normal(1, 2, 3), torch.tensor([0.5, 2.0], dtype=torch.float64)
     number, sample = torch.arange(2), normal(2, 2, 3).float()
     new, before = (GaussianDecisions(m, std, sample, number, number[:, None], "mean") for m in (mean, old))
-    log_ratio, kl = FlowDppo().measure(Evaluations(new, before))
+    log_ratio, kl = FlowDppo().measure(OutputsByWeights(new, before))
     expected = [kl_divergence(Normal(mean[n], std[n]), Normal(old[n], std[n])).mean() for n in range(2)]
     assert_close(kl, torch.stack(expected).detach()[:, None])
     assert log_ratio.requires_grad and not kl.requires_grad
@@ -59,6 +59,6 @@ def test_the_distance_is_the_exact_kl_from_the_old_step_without_a_gradient() -> 
 
 def test_settings_and_what_it_reads() -> None:
     assert FlowDppo().threshold == 1e-5
-    assert FlowDppo().reads == {"exact_kl"} and FlowDppo().needs == {"old"}
+    assert FlowDppo().requires == {"exact_kl"} and FlowDppo().needs == {"old"}
     with pytest.raises(ValueError, match="threshold must be above 0, got 0"):
         FlowDppo(threshold=0.0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
 from mmrl.evaluations import GaussianDecisions
 from mmrl.keys import GroupKey
@@ -38,7 +38,7 @@ def member_call(weight: Tensor, member: int) -> GaussianDecisions:
 def test_at_the_first_update_the_ratio_is_one_bit_for_bit_and_nothing_is_clipped() -> None:
     trained = shared_call(WEIGHT.clone().requires_grad_())
     loss = Grpo()
-    result = loss(loss.measure(Evaluations(trained, old=trained.detach())), batch_of(ADVANTAGES))
+    result = loss(loss.measure(OutputsByWeights(trained, old=trained.detach())), batch_of(ADVANTAGES))
     assert (result.metrics["ratio"] == 1).all()
     assert (result.metrics["clip_fraction_low"] == 0).all() and (result.metrics["clip_fraction_high"] == 0).all()
     assert_close(result.terms.detach(), -ADVANTAGES, rtol=0, atol=0)
@@ -47,7 +47,7 @@ def test_at_the_first_update_the_ratio_is_one_bit_for_bit_and_nothing_is_clipped
 def test_at_the_first_update_the_gradient_is_that_of_minus_advantage_times_log_prob() -> None:
     weight = WEIGHT.clone().requires_grad_()
     trained = shared_call(weight)
-    got = gradient_of(mean_terms(Grpo(), Evaluations(trained, old=trained.detach())), weight)
+    got = gradient_of(mean_terms(Grpo(), OutputsByWeights(trained, old=trained.detach())), weight)
 
     def objective(at: Tensor) -> float:
         log_prob = torch.distributions.Normal(STATE @ at, STD).log_prob(SAMPLE).mean(1)
@@ -68,18 +68,18 @@ def test_on_policy_gradient_of_a_shared_state_is_the_closed_form() -> None:
     trained = shared_call(weight)
     z = (SAMPLE - STATE @ WEIGHT) / STD
     expected = torch.outer(STATE, -(ADVANTAGES * z).mean(0) / (STD * D))
-    assert_close(gradient_of(mean_terms(Grpo(), Evaluations(trained, old=trained.detach())), weight), expected)
+    assert_close(gradient_of(mean_terms(Grpo(), OutputsByWeights(trained, old=trained.detach())), weight), expected)
 
 
 @pytest.mark.parametrize("clip", [10.0, 0.002])
 @pytest.mark.parametrize("old_weight", [WEIGHT, OLD_WEIGHT])
 def test_the_gradient_of_a_shared_state_is_the_sum_of_its_members(old_weight: Tensor, clip: float) -> None:
     loss, weight = Grpo(clip_low=min(clip, 1.0), clip_high=clip), WEIGHT.clone().requires_grad_()
-    shared = gradient_of(mean_terms(loss, Evaluations(shared_call(weight), shared_call(old_weight))), weight)
+    shared = gradient_of(mean_terms(loss, OutputsByWeights(shared_call(weight), shared_call(old_weight))), weight)
     alone = torch.zeros(D, D, dtype=torch.float64)
     for member in range(4):
-        evaluations = Evaluations(member_call(weight, member), member_call(old_weight, member))
-        alone += gradient_of(mean_terms(loss, evaluations, ADVANTAGES[member : member + 1]), weight) / 4
+        forward_outputs = OutputsByWeights(member_call(weight, member), member_call(old_weight, member))
+        alone += gradient_of(mean_terms(loss, forward_outputs, ADVANTAGES[member : member + 1]), weight) / 4
     assert_close(shared, alone)
     assert shared.norm() > 0
 
@@ -88,7 +88,7 @@ def test_off_policy_gradient_of_a_shared_state_is_the_closed_form_of_the_unclipp
     """-mean_i(A_i rho_i (x_i - mean)) / (std^2 d) . d mean / d weight over the members that no clip holds."""
     weight, clip = WEIGHT.clone().requires_grad_(), 0.002
     got = gradient_of(
-        mean_terms(Grpo(clip_low=clip, clip_high=clip), Evaluations(shared_call(weight), shared_call(OLD_WEIGHT))),
+        mean_terms(Grpo(clip_low=clip, clip_high=clip), OutputsByWeights(shared_call(weight), shared_call(OLD_WEIGHT))),
         weight,
     )
     rho = [
@@ -155,7 +155,7 @@ def test_the_reduction_is_only_the_unit_of_the_clip(reduction: Reduction) -> Non
     held = []
     units: list[tuple[Grpo, Reduction]] = [(mean_loss, "mean"), (other_loss, reduction)]
     for loss, unit in units:
-        measures = loss.measure(Evaluations(shared_call(WEIGHT, unit), shared_call(OLD_WEIGHT, unit)))
+        measures = loss.measure(OutputsByWeights(shared_call(WEIGHT, unit), shared_call(OLD_WEIGHT, unit)))
         metrics = loss(measures, batch_of(ADVANTAGES)).metrics
         held.append((metrics["clip_fraction_low"] + metrics["clip_fraction_high"]).flatten().tolist())
     assert held[0] == held[1]

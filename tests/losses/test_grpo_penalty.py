@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import GaussianDecisions, TokenDecisions
 from mmrl.losses._divergence import KL
 from mmrl.losses.grpo import Grpo
@@ -37,7 +37,9 @@ def test_the_penalty_reaches_the_trained_weights_and_not_the_reference(kl: KL) -
 
     def penalty(at: Tensor) -> Tensor:
         trained = shared_call(at)
-        return mean_terms(loss, Evaluations(trained, trained.detach(), frozen), torch.zeros(4, 1, dtype=torch.float64))
+        return mean_terms(
+            loss, OutputsByWeights(trained, trained.detach(), frozen), torch.zeros(4, 1, dtype=torch.float64)
+        )
 
     assert gradient_of(penalty(weight), weight).norm() > 1e-3
     if kl != "k1":  # k1 reports one function and differentiates another
@@ -49,7 +51,7 @@ def test_the_exact_penalty_is_half_the_squared_shift_over_the_variance() -> None
     loss = Grpo(kl_coef=0.5)
     trained = shared_call(WEIGHT)
     got = mean_terms(
-        loss, Evaluations(trained, trained, shared_call(OLD_WEIGHT)), torch.zeros(4, 1, dtype=torch.float64)
+        loss, OutputsByWeights(trained, trained, shared_call(OLD_WEIGHT)), torch.zeros(4, 1, dtype=torch.float64)
     )
     shift = STATE @ WEIGHT - STATE @ OLD_WEIGHT
     assert got.item() == pytest.approx(0.5 * (shift.square().mean() / (2 * STD**2)).item())
@@ -64,7 +66,7 @@ def test_on_policy_mean_gradient_of_the_estimators(kl: KL) -> None:
     reference = TokenDecisions(other.log_softmax(-1)[vocabulary][:, None])
     loss = Grpo(kl_coef=1.0, kl=kl)
     terms = loss(
-        loss.measure(Evaluations(trained, trained.detach(), reference)),
+        loss.measure(OutputsByWeights(trained, trained.detach(), reference)),
         batch_of(torch.zeros(6, 1, dtype=torch.float64)),
     ).terms
     probability = logits.detach().softmax(-1)
@@ -89,7 +91,7 @@ def test_on_latents_an_estimator_squares_the_unit_of_the_reduction(kl: KL, reduc
     def gradient(estimator: KL) -> Tensor:
         trained, frozen = (GaussianDecisions(m[None], std, sample, calls, entry, reduction) for m in (mean, reference))
         loss = Grpo(kl_coef=1.0, kl=estimator)
-        divergence = loss.measure(Evaluations(trained, trained.detach(), frozen))[1]
+        divergence = loss.measure(OutputsByWeights(trained, trained.detach(), frozen))[1]
         return gradient_of((weight * divergence[:, 0]).sum(), mean)
 
     assert_close(gradient(kl) * weaker, gradient("exact"), rtol=1e-5, atol=1e-7)  # samples are read in float32
@@ -98,7 +100,7 @@ def test_on_latents_an_estimator_squares_the_unit_of_the_reduction(kl: KL, reduc
 def test_the_exact_kl_of_tokens_is_refused() -> None:
     tokens = TokenDecisions(torch.zeros(1, 2))
     with pytest.raises(ValueError, match="k1, k2 or k3"):
-        Grpo(kl_coef=0.1).measure(Evaluations(tokens, tokens, tokens))
+        Grpo(kl_coef=0.1).measure(OutputsByWeights(tokens, tokens, tokens))
 
 
 def test_the_reference_is_asked_for_only_with_a_penalty() -> None:
@@ -106,4 +108,4 @@ def test_the_reference_is_asked_for_only_with_a_penalty() -> None:
     assert Grpo(kl_coef=0.1).needs == {"old", "reference"}
     assert Grpo().old_decay(3) is None
     trained = shared_call(WEIGHT)
-    assert len(Grpo().measure(Evaluations(trained, trained))) == 1
+    assert len(Grpo().measure(OutputsByWeights(trained, trained))) == 1

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.evaluations import GaussianDecisions
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.guard import Guard
@@ -60,7 +60,7 @@ def _authors_terms(velocity: Tensor, advantage: float, clip: float) -> Tensor:
 def test_terms_and_gradient_are_those_of_the_authors_formula(advantage: float) -> None:
     loss = Guard(clip_low=3e-4, clip_high=3e-4)
     velocity = (VELOCITY + 0.02 * normal(5, 4, D)).requires_grad_()
-    terms = loss(loss.measure(Evaluations(_decisions(velocity), _decisions(VELOCITY))), _batch(advantage)).terms[0]
+    terms = loss(loss.measure(OutputsByWeights(_decisions(velocity), _decisions(VELOCITY))), _batch(advantage)).terms[0]
     expected = _authors_terms(velocity, advantage, 3e-4)
     assert_close(terms, expected, rtol=1e-6, atol=1e-9)  # samples are stored in float32
     got = torch.autograd.grad(terms.sum(), velocity)[0]
@@ -77,7 +77,7 @@ def test_a_steps_gradient_by_the_velocity_is_one_constant_behind_the_first() -> 
     velocity = VELOCITY.clone().requires_grad_()
     trained = _decisions(velocity)
     loss = Guard()
-    terms = loss(loss.measure(Evaluations(trained, trained.detach())), _batch(1.0)).terms[0]
+    terms = loss(loss.measure(OutputsByWeights(trained, trained.detach())), _batch(1.0)).terms[0]
     got = torch.autograd.grad(terms.sum(), velocity)[0]
     noise = (SAMPLE.double() - _means(VELOCITY)) / STD[:, None]
     weight = (got.norm(dim=1) * D / noise.norm(dim=1)).tolist()
@@ -89,7 +89,7 @@ def test_the_plain_ratio_weighs_steps_by_another_measure() -> None:
     """What Guard mends: c / std instead of c / h."""
     velocity = VELOCITY.clone().requires_grad_()
     trained = _decisions(velocity)
-    terms = Grpo()(Grpo().measure(Evaluations(trained, trained.detach())), _batch(1.0)).terms[0]
+    terms = Grpo()(Grpo().measure(OutputsByWeights(trained, trained.detach())), _batch(1.0)).terms[0]
     got = torch.autograd.grad(terms.sum(), velocity)[0]
     noise = (SAMPLE.double() - _means(VELOCITY)) / STD[:, None]
     expected = [-step.velocity / step.std for _, step in STEPS]
@@ -110,16 +110,16 @@ def test_with_steps_of_size_one_it_is_grpo_on_the_shift() -> None:
 def test_a_penalty_is_not_divided_by_the_step() -> None:
     trained, reference = _decisions(VELOCITY), _decisions(VELOCITY + 1)
     loss = Guard(kl_coef=0.5)
-    evaluations = Evaluations(trained, trained.detach(), reference)
-    terms = loss(loss.measure(evaluations), _batch(0.0)).terms
+    forward_outputs = OutputsByWeights(trained, trained.detach(), reference)
+    terms = loss(loss.measure(forward_outputs), _batch(0.0)).terms
     assert_close(terms, 0.5 * trained.kl(reference))
 
 
 def test_the_published_range_and_what_it_reads() -> None:
     assert (Guard().clip_low, Guard().clip_high) == (2e-6, 2e-6)
-    assert Guard().reads == {"noise", "step"}
-    assert Guard(kl_coef=1.0).reads == {"noise", "step", "exact_kl"}
+    assert Guard().requires == {"noise", "step"}
+    assert Guard(kl_coef=1.0).requires == {"noise", "step", "exact_kl"}
     silent = GaussianDecisions(LATENTS, STD, SAMPLE, torch.arange(4), torch.arange(4)[None], "mean")
     with pytest.raises(ValueError, match="guard needs the size of each step"):
-        Guard().measure(Evaluations(silent, silent))
+        Guard().measure(OutputsByWeights(silent, silent))
     assert math.isclose(STD[0], NOISE_LEVEL)  # the first std of Flow-GRPO's grid

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from mmrl.losses.kto import Kto
-from tests.losses.denoisings import REFERENCE, VELOCITY, batch, evaluations, gradient, noise_matching
+from tests.losses.denoisings import REFERENCE, VELOCITY, batch, forward_outputs, gradient, noise_matching
 
 SIDES = torch.tensor([0.7, -1.0, 0.0, 2.0], dtype=torch.float64)
 GAIN = noise_matching(REFERENCE) - noise_matching(VELOCITY)
@@ -18,7 +18,7 @@ POINT = [max(0.0, float(GAIN[rows].mean())) for rows in (slice(0, 2), slice(2, 4
 @pytest.mark.parametrize("utility", ["kahneman_tversky", "loss_averse", "risk_seeking"])
 def test_terms_are_the_formula_one_entry_at_a_time(utility: Any) -> None:
     loss = Kto(beta=2.0, utility=utility, liked_weight=1.5, disliked_weight=0.8, draws=2)
-    terms = loss(loss.measure(evaluations(VELOCITY)), batch(SIDES)).terms
+    terms = loss(loss.measure(forward_outputs(VELOCITY)), batch(SIDES)).terms
     for row in (0, 1, 3):
         for column in range(2):
             side = 1.0 if SIDES[row] > 0 else -1.0
@@ -58,10 +58,10 @@ def test_a_sample_that_is_neither_liked_nor_not_counts_nothing() -> None:
 
 def test_a_threshold_reads_scores_in_place_of_advantages() -> None:
     loss, scores = Kto(beta=2.0, threshold=0.5, draws=2), torch.tensor([0.0, 1.0, 0.5, 0.9], dtype=torch.float64)
-    by_score = loss(loss.measure(evaluations(VELOCITY)), batch(SIDES, scores)).terms
+    by_score = loss(loss.measure(forward_outputs(VELOCITY)), batch(SIDES, scores)).terms
     sides = torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
     by_side = Kto(beta=2.0, draws=2)
-    assert_close(by_score, by_side(by_side.measure(evaluations(VELOCITY)), batch(sides)).terms)
+    assert_close(by_score, by_side(by_side.measure(forward_outputs(VELOCITY)), batch(sides)).terms)
     assert loss.coefficients(batch(SIDES, scores))[1] == 8
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.evaluations import GaussianDecisions
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
@@ -44,7 +44,7 @@ def batch_of(rollout: Rollout, advantages: Tensor = ADVANTAGES) -> LossBatch:
 def gradient(policy: LinearFlow, rollout: Rollout, loss: Any, batch: LossBatch, micro_batch: int = 99) -> Tensor:
     views = loss.views(rollout, torch.arange(rollout.num_samples), GroupKey(0, 0, 0))
     policy.network.zero_grad()
-    Updater(policy, loss, Engine(), micro_batch).accumulate(rollout, views, batch, "recorded")
+    Updater(policy, loss, Processes(), micro_batch).accumulate(rollout, views, batch, "recorded")
     return torch.cat([p.grad.flatten().clone() for p in policy.network.parameters() if p.grad is not None])
 
 
@@ -127,8 +127,8 @@ def test_the_first_ratio_is_one_bit_for_bit() -> None:
     rollout = rolled(policy)
     loss = NeighborLoss()
     (view,) = loss.views(rollout, torch.arange(8), GroupKey(0, 0, 0))
-    trained: Any = policy.evaluate(rollout, view)
-    measures = loss.measure(Evaluations(trained, trained.detach()))
+    trained: Any = policy.forward(rollout, view)
+    measures = loss.measure(OutputsByWeights(trained, trained.detach()))
     batch = batch_of(rollout)
     wide = replace(batch, advantages=batch.advantages.expand(8, 4), weight=batch.weight.expand(8, 4))
     assert (loss(measures, wide).metrics["ratio"] == 1).all()
@@ -202,4 +202,4 @@ def test_the_same_for_all_or_one_alone_teaches_nothing(settings: dict[str, Any])
 def test_settings_and_what_it_reads() -> None:
     loss = NeighborLoss()
     assert (loss.clip_low, loss.clip_high, loss.scope, loss.min_group_size) == (0.2, 0.2, "decision", 2)
-    assert loss.reads == {"choice"} and loss.needs == {"old"}
+    assert loss.requires == {"choice"} and loss.needs == {"old"}

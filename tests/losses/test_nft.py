@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import ConfigError, Evaluations, LossBatch
+from mmrl.contracts import ConfigError, LossBatch, OutputsByWeights
 from mmrl.data import Outputs, Prompt, Rollout
 from mmrl.evaluations import Denoising
 from mmrl.keys import GroupKey
@@ -46,10 +46,10 @@ def _advantages(goodness: float, loss: Nft) -> Tensor:
 
 
 def _terms(loss: Nft, velocity: Tensor, advantages: Tensor, reference: Tensor | None = None) -> Tensor:
-    evaluations = Evaluations(
+    forward_outputs = OutputsByWeights(
         _denoising(velocity), _denoising(OLD), None if reference is None else _denoising(reference)
     )
-    return loss(loss.measure(evaluations), _batch(advantages)).terms
+    return loss(loss.measure(forward_outputs), _batch(advantages)).terms
 
 
 def _gradient(loss: Nft, velocity: Tensor, advantages: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def test_the_minimiser_lies_on_the_line_from_old_to_the_target(goodness: float, 
 def test_beta_one_contrasts_the_policy_with_its_reflection_in_old() -> None:
     """v+ = v and v- = 2 v_old - v, errors taken in clean latents one element at a time."""
     velocity = _normal(3, 4, 2, 3)
-    positive, negative = PLAIN.measure(Evaluations(_denoising(velocity), _denoising(OLD)))
+    positive, negative = PLAIN.measure(OutputsByWeights(_denoising(velocity), _denoising(OLD)))
     for row in range(2):
         for column in range(2):
             n = int(ENTRY[row, column])
@@ -140,14 +140,14 @@ def test_gradients_equal_finite_differences() -> None:
 def test_the_reference_is_asked_for_only_where_it_counts() -> None:
     assert Nft().needs == {"old", "reference"}
     assert PLAIN.needs == {"old"}
-    assert len(PLAIN.measure(Evaluations(_denoising(OLD), _denoising(OLD)))) == 2
+    assert len(PLAIN.measure(OutputsByWeights(_denoising(OLD), _denoising(OLD)))) == 2
 
 
 def test_metrics_are_the_measures_without_a_graph() -> None:
     loss = replace(PLAIN, reference_weight=0.1)
     velocity = OLD.clone().requires_grad_()
-    evaluations = Evaluations(_denoising(velocity), _denoising(OLD), _denoising(TARGET))
-    measures = loss.measure(evaluations)
+    forward_outputs = OutputsByWeights(_denoising(velocity), _denoising(OLD), _denoising(TARGET))
+    measures = loss.measure(forward_outputs)
     metrics = loss(measures, _batch(torch.zeros(2, 2))).metrics
     assert set(metrics) == {"positive_error", "negative_error", "reference_error"}
     for values, measure in zip(metrics.values(), measures, strict=True):
@@ -201,10 +201,10 @@ def _draws_of(
     """(sigma, noise seed) by draw number of the prompt, member of the group and column."""
     (view,) = loss.views(rollout, rows, step)
     found = {}
-    for sample, column, sigma, seed in zip(view.sample, view.draw, view.sigma, view.noise_seed, strict=True):
+    for sample, column, sigma, seed in zip(view.sample, view.noise_sample, view.sigma, view.noise_seed, strict=True):
         prompt = rollout.prompt[sample]
         member = int((rollout.prompt[:sample] == prompt).sum())
-        found[rollout.keys[int(prompt)].draw, member, int(column)] = (sigma.item(), seed)
+        found[rollout.keys[int(prompt)].prompt_index, member, int(column)] = (sigma.item(), seed)
     return found
 
 
@@ -224,7 +224,7 @@ def test_draws_do_not_depend_on_what_else_is_in_the_rollout(sigmas: Any, noise: 
 def test_each_optimizer_step_draws_anew() -> None:
     rollout, rows = _rollout([11], [2]), torch.arange(2)
     first, again = (_draws_of(PLAIN, rollout, rows, step) for step in (STEP, STEP))
-    other = _draws_of(PLAIN, rollout, rows, replace(STEP, draw=1))
+    other = _draws_of(PLAIN, rollout, rows, replace(STEP, prompt_index=1))
     assert first == again
     assert all(first[name][0] != other[name][0] and first[name][1] != other[name][1] for name in first)
 

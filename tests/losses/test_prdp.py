@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import GaussianDecisions, TokenDecisions
 from mmrl.losses._paths import Path
 from mmrl.losses.prdp import Prdp
@@ -93,12 +93,12 @@ def test_the_clip_is_seen_in_float32_though_targets_are_a_million_times_larger()
 
 def test_it_measures_both_parts_of_the_log_ratio_to_the_reference() -> None:
     tokens = [TokenDecisions(normal(seed, 2, 3)) for seed in range(3)]
-    step, start = Prdp().measure(Evaluations(tokens[0], tokens[1], tokens[2]))
+    step, start = Prdp().measure(OutputsByWeights(tokens[0], tokens[1], tokens[2]))
     assert_close(step, tokens[0].values - tokens[1].values)
     assert_close(start, tokens[1].values - tokens[2].values)
     call, entry, std = torch.arange(2), torch.tensor([[0], [1]]), torch.tensor([0.3, 0.6]).double()
     steps = [GaussianDecisions(normal(seed, 2, 5), std, normal(9, 2, 5), call, entry, "mean") for seed in range(3)]
-    step, start = Prdp().measure(Evaluations(steps[0], steps[1], steps[2]))
+    step, start = Prdp().measure(OutputsByWeights(steps[0], steps[1], steps[2]))
     assert_close(step + start, steps[0].log_ratio(steps[2]), rtol=1e-5, atol=1e-5)
     assert Prdp().needs == {"old", "reference"} and Prdp(anchor="old").needs == {"old"}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import TokenDecisions
 from mmrl.losses._ratio import RatioLoss, path_mean, path_sum, ratio_of
 from mmrl.losses.cispo import Cispo
@@ -53,10 +53,10 @@ def test_at_ratio_one_a_mask_has_it_too_and_so_has_what_knows_no_ratio() -> None
 def test_the_ratio_is_new_to_old_and_only_the_trained_weights_get_a_gradient(kind: type[RatioLoss]) -> None:
     new, old = normal(0, 4, 3).requires_grad_(), normal(1, 4, 3).requires_grad_()
     loss = kind()
-    measures = loss.measure(Evaluations(TokenDecisions(new), TokenDecisions(old.detach())))
+    measures = loss.measure(OutputsByWeights(TokenDecisions(new), TokenDecisions(old.detach())))
     assert len(measures) == 1
     assert_close(measures[0].detach(), (new - old).detach())
-    assert loss.needs == {"old"} and loss.reads == frozenset()
+    assert loss.needs == {"old"} and loss.requires == frozenset()
 
 
 @pytest.mark.parametrize("kind", FAMILY)

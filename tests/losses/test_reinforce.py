@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations, LossBatch
+from mmrl.contracts import LossBatch, OutputsByWeights
 from mmrl.evaluations import GaussianDecisions, TokenDecisions
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.reinforce import Reinforce
@@ -30,7 +30,7 @@ def test_terms_are_minus_advantage_times_log_prob() -> None:
     logits, token = _normal(0, 2, 2, 4), torch.tensor([[3, 0], [1, 1]])
     log_prob = Categorical(logits=logits).log_prob(token)
     loss = Reinforce()
-    result = loss(loss.measure(Evaluations(TokenDecisions(log_prob))), _batch())
+    result = loss(loss.measure(OutputsByWeights(TokenDecisions(log_prob))), _batch())
     for row in range(2):
         for column in range(2):
             expected = -float(ADVANTAGES[row, column]) * float(log_prob[row, column])
@@ -43,8 +43,8 @@ def test_at_ratio_one_grpo_has_the_same_gradient() -> None:
     trained, reference = _gaussian(mean), _gaussian(_normal(7, 3, 5))
     gradients = []
     for loss in (Reinforce(kl_coef=0.3), Grpo(kl_coef=0.3)):
-        evaluations = Evaluations(trained, trained.detach(), reference)
-        terms = loss(loss.measure(evaluations), _batch()).terms
+        forward_outputs = OutputsByWeights(trained, trained.detach(), reference)
+        terms = loss(loss.measure(forward_outputs), _batch()).terms
         gradients.append(torch.autograd.grad(terms.sum(), mean, retain_graph=True)[0])
     assert_close(gradients[0], gradients[1])
     assert gradients[0].norm() > 0
@@ -56,7 +56,7 @@ def test_the_mean_gradient_climbs_the_expected_reward() -> None:
     trained = TokenDecisions(logits.log_softmax(-1)[:, None])
     batch = LossBatch(reward[:, None], torch.ones(5, 1), torch.zeros(5, dtype=torch.int64), reward)
     loss = Reinforce()
-    terms = loss(loss.measure(Evaluations(trained)), batch).terms[:, 0]
+    terms = loss(loss.measure(OutputsByWeights(trained)), batch).terms[:, 0]
     got = torch.autograd.grad((logits.detach().softmax(-1) * terms).sum(), logits)[0]
     assert_close(got, torch.autograd.grad(-(logits.softmax(-1) * reward).sum(), logits)[0])
 

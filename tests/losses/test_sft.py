@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.evaluations import TokenDecisions
 from mmrl.keys import GroupKey
 from mmrl.losses.raft import Raft
@@ -33,7 +33,7 @@ def test_of_decisions_the_loss_is_the_cross_entropy_of_the_tokens() -> None:
     loss, weight = Sft(of="decisions"), torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     of = batch(torch.zeros(4), SCORES, weight)
     coefficients, denominator = loss.coefficients(of)
-    terms = loss(loss.measure(Evaluations(TokenDecisions(log_prob))), of).terms
+    terms = loss(loss.measure(OutputsByWeights(TokenDecisions(log_prob))), of).terms
     kept = weight.bool()
     expected = torch.nn.functional.cross_entropy(logits[kept], tokens[kept])
     assert_close((coefficients * terms).sum() / denominator, expected)

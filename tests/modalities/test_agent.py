@@ -73,7 +73,7 @@ def test_turns_in_the_same_state_have_the_same_anchor(rollout: Rollout) -> None:
 
 def test_log_probs_of_a_replay_are_those_of_sampling(rollout: Rollout) -> None:
     policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
-    assert_close(policy.evaluate(rollout, view).values, policy.recorded(rollout, view).values, atol=1e-5, rtol=1e-5)
+    assert_close(policy.forward(rollout, view).values, policy.recorded(rollout, view).values, atol=1e-5, rtol=1e-5)
     assert int(rollout.blocks[0].call.max()) + 1 == rollout.num_samples == rollout.num_calls
 
 
@@ -111,7 +111,7 @@ def test_how_many_episodes_run_at_once_changes_nothing(rollout: Rollout, changes
         assert torch.equal(getattr(other, name), getattr(rollout, name)), name
     view = DecisionView(torch.arange(rollout.num_samples))
     policy = clicker()
-    sums = [policy.evaluate(one, view).values.sum(1) for one in (other, rollout)]
+    sums = [policy.forward(one, view).values.sum(1) for one in (other, rollout)]
     assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-4)
 
 
@@ -119,7 +119,7 @@ def test_worlds_are_used_again_and_begin_anew() -> None:
     policy = clicker()
     first, second = play(policy), play(policy)
     assert first.outputs.texts == second.outputs.texts
-    assert 0 < len(policy._idle) <= 6
+    assert 0 < len(policy._free) <= 6
 
 
 @pytest.mark.parametrize("trouble", ["crash", "hang"])
@@ -131,7 +131,7 @@ def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str, caplog:
     assert outcomes is not None
     assert [outcome for outcome in outcomes if outcome] == ["failed"] * 3 + ["turn_limit"] * 3
     assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
-    assert len(policy._idle) == 3, "a broken world is not used again"
+    assert len(policy._free) == 3, "a broken world is not used again"
     line = next(n for n, line in enumerate(Path(toy_worlds.__file__).read_text().splitlines(), 1) if "gave way" in line)
     said = {
         "crash": f"OSError: the floor gave way (at toy_worlds.py:{line})",
@@ -217,13 +217,13 @@ def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
 
 def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, drawn = clicker(), []
-    draw = policy.draw
+    draw = policy.generate
 
     def noted(prompts: Any, prompt_of: Any, seeds: Any, plan: Any) -> Any:
         drawn.extend(seeds)
         return draw(prompts, prompt_of, seeds, plan)
 
-    monkeypatch.setattr(policy, "draw", noted)
+    monkeypatch.setattr(policy, "generate", noted)
     rollout = play(policy)
     by_hand = {
         rollout.keys[prompt].seed_for("tokens", episode % PLAN.num_samples, turn)
@@ -237,12 +237,12 @@ def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: py
 def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollout) -> None:
     policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
     texts = rollout.outputs
-    before = policy.evaluate(rollout, view).values
+    before = policy.forward(rollout, view).values
     prompts = [replace(rollout.prompts[n], media=(picture(56, 56, 9),)) for n in rollout.prompt.tolist()]
     keys = [rollout.keys[n] for n in rollout.prompt.tolist()]
-    given = policy.given(prompts, texts, keys)
-    same = policy.given([rollout.prompts[n] for n in rollout.prompt.tolist()], texts, keys)
-    after, kept = (policy.evaluate(one, view).values for one in (given, same))
+    given = policy.offline(prompts, texts, keys)
+    same = policy.offline([rollout.prompts[n] for n in rollout.prompt.tolist()], texts, keys)
+    after, kept = (policy.forward(one, view).values for one in (given, same))
     assert (after.sum(1) - kept.sum(1)).abs().min() > 1e-6
     assert before.shape[0] == kept.shape[0]
 

@@ -18,7 +18,7 @@ from tests.modalities.grown_trees import PLANS, everything, tree, twin
 def gradients(policy: VisionLanguage, rollout: Rollout, weight: Tensor, view: DecisionView) -> dict[str, Tensor]:
     """Log-probs and entropies, and the gradient of a weighted sum of both."""
     policy.modules()["model"].zero_grad()
-    found = policy.evaluate(rollout, view)
+    found = policy.forward(rollout, view)
     assert found.entropy is not None
     (found.values * weight + found.entropy * weight.flip(1)).sum().backward()
     reached = {name: p.grad.clone() for name, p in policy.weights.parameters.items() if p.grad is not None}
@@ -30,9 +30,9 @@ def leaf_by_leaf(family: str, kind: str) -> tuple[Rollout, Tensor, dict[str, Ten
     """A tree, weights of its edges, and what the plain batch makes of its leaves, each one alone."""
     rollout = tree(kind, family)
     trace, block = rollout.trace, rollout.blocks[0]
-    apart = replace(trace, drawn=replace(trace.drawn, name=None))
+    apart = replace(trace, completions=replace(trace.completions, name=None))
     alone = answer_block(apart, rollout.prompt, torch.ones(rollout.num_samples, dtype=torch.bool))
-    assert count_calls(alone) == rollout.num_samples and alone.weight.sum() == trace.drawn.length.sum()
+    assert count_calls(alone) == rollout.num_samples and alone.weight.sum() == trace.completions.length.sum()
     of_edge = torch.randn(int(block.edge.max()) + 1, generator=torch.Generator().manual_seed(0))
     weight = of_edge[block.edge] * block.weight
     naive = replace(rollout, trace=apart, blocks=(alone,))
@@ -73,11 +73,11 @@ def test_attention_that_takes_no_tree_mask_goes_by_the_cache(monkeypatch: pytest
 def test_parts_of_a_tree_are_evaluated_as_the_whole(kind: str) -> None:
     policy, rollout = twin(), tree(kind)
     with torch.no_grad():
-        whole = policy.evaluate(rollout, everything(rollout)).values
-        parts = [policy.evaluate(rollout, part).values for part in everything(rollout).split(4)]
+        whole = policy.forward(rollout, everything(rollout)).values
+        parts = [policy.forward(rollout, part).values for part in everything(rollout).split(4)]
     torch.testing.assert_close(torch.stack(parts).sum(0), whole, atol=1e-5, rtol=0)
     torch.testing.assert_close(policy.recorded(rollout, everything(rollout)).values, whole, atol=1e-5, rtol=0)
-    torch.testing.assert_close(policy.recompute(rollout, 5).trace.drawn.log_prob, whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(policy.recompute(rollout, 5).trace.completions.log_prob, whole, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -89,7 +89,7 @@ def test_an_update_reads_each_token_once_but_the_last_of_each_leaf(kind: str, mo
         lambda _, given, named: read.append(int(named["inputs_embeds"].shape[:2].numel())), with_kwargs=True
     )
     with torch.no_grad():
-        policy.evaluate(rollout, everything(rollout))
+        policy.forward(rollout, everything(rollout))
     hook.remove()
     edge = rollout.blocks[0].edge
     each = [

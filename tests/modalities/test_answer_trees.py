@@ -9,7 +9,7 @@ from mmrl.answer_trees import AnswerTree, ForkTree, SegmentTree
 from mmrl.contracts import ConfigError, Placement
 from mmrl.data import Rollout, count_calls
 from mmrl.modalities._answers import uniforms
-from mmrl.modalities._distribution import Shaping, draw, shaped_log_probs
+from mmrl.modalities._distribution import Shaping, sample_tokens, shaped_log_probs
 from mmrl.modalities._forks import fork_points
 from mmrl.modalities._vllm import Vllm
 from mmrl.plans import AnswerPlan
@@ -20,7 +20,7 @@ from tests.vision_twins import PROMPTS, keys
 
 def assert_same(found: Rollout, expected: Rollout) -> None:
     for name in ("tokens", "length", "log_prob", "entropy", "is_finished"):
-        assert torch.equal(getattr(found.trace.drawn, name), getattr(expected.trace.drawn, name)), name
+        assert torch.equal(getattr(found.trace.completions, name), getattr(expected.trace.completions, name)), name
     for name in ("call", "edge", "weight"):
         assert torch.equal(getattr(found.blocks[0], name), getattr(expected.blocks[0], name)), name
     assert found.outputs.texts == expected.outputs.texts and found.num_calls == expected.num_calls
@@ -40,9 +40,9 @@ def test_a_tree_without_forks_is_the_plain_answers_bit_for_bit(plan: AnswerTree)
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_the_first_leaves_of_a_tree_are_the_plain_answers(kind: str) -> None:
-    plain = grown(twin(), AnswerPlan(2, 7)).trace.drawn.tokens.view(3, 2, 7)
+    plain = grown(twin(), AnswerPlan(2, 7)).trace.completions.tokens.view(3, 2, 7)
     rollout = tree(kind)
-    leaves = rollout.trace.drawn.tokens.view(3, 2, -1, 7)  # of each root
+    leaves = rollout.trace.completions.tokens.view(3, 2, -1, 7)  # of each root
     assert torch.equal(leaves[:, :, 0], plain)
 
 
@@ -56,10 +56,10 @@ def test_every_segment_draws_by_the_stream_of_its_path() -> None:
         log_probs = shaped_log_probs(
             vision_twins.slow_logits(policy, rollout, sample), Shaping(1.0, banned=policy.banned)
         )
-        assert torch.equal(draw(log_probs, uniform), rollout.trace.drawn.tokens[sample])
+        assert torch.equal(sample_tokens(log_probs, uniform), rollout.trace.completions.tokens[sample])
         entropy = torch.distributions.Categorical(logits=log_probs.double()).entropy().float()
         torch.testing.assert_close(rollout.blocks[0].facts["entropy"][sample], entropy, atol=1e-5, rtol=0)
-        of_tokens = log_probs.gather(1, rollout.trace.drawn.tokens[sample][:, None])[:, 0]
+        of_tokens = log_probs.gather(1, rollout.trace.completions.tokens[sample][:, None])[:, 0]
         torch.testing.assert_close(rollout.blocks[0].facts["log_prob"][sample], of_tokens, atol=1e-5, rtol=0)
 
 
@@ -82,7 +82,7 @@ def test_each_draw_counts_once_and_each_stretch_is_one_call_as_planned(kind: str
     assert rollout.num_samples == 3 * plan.num_samples
     assert rollout.num_calls == count_calls(block) == 3 * plan.num_rollout_calls == 3 * plan.num_update_calls
     assert rollout.counts["calls/prompt_reads"] == 3 * plan.shared_work["prompt_reads"]
-    assert rollout.counts["tokens/drawn"] == len(totals) <= 3 * plan.max_drawn
+    assert rollout.counts["tokens/sampled"] == len(totals) <= 3 * plan.max_sampled_tokens
     assert rollout.counts["tokens/without_sharing"] == 3 * plan.num_samples * 7
     for call in range(rollout.num_calls):  # a stretch is passed by the same leaves from its first token to its last
         rows = (block.call == call).any(1)
@@ -92,7 +92,7 @@ def test_each_draw_counts_once_and_each_stretch_is_one_call_as_planned(kind: str
 
 def test_forks_leave_each_tree_where_its_entropy_was_highest() -> None:
     rollout = tree("forks")
-    drawn, edge = rollout.trace.drawn, rollout.blocks[0].edge
+    drawn, edge = rollout.trace.completions, rollout.blocks[0].edge
     for group in range(3):
         for chain in range(2):
             first = group * 10 + chain * 5
@@ -116,7 +116,7 @@ def test_forks_leave_each_tree_where_its_entropy_was_highest() -> None:
 
 
 def test_forks_may_go_by_probability_and_take_the_least_certain_of_each_tree() -> None:
-    drawn = tree("forks").trace.drawn.select(torch.tensor([0, 5]))
+    drawn = tree("forks").trace.completions.select(torch.tensor([0, 5]))
     drawn = replace(
         drawn,
         length=torch.tensor([4, 7]),
@@ -137,9 +137,9 @@ def test_neighbours_and_batches_change_no_draw(kind: str) -> None:
     parts = [twin().rollout([prompt], [plan], [key]) for prompt, key in zip(PROMPTS, keys(3), strict=True)]
     narrow = grown(twin(answer_batch=3), plan)
     for found in (Rollout.join(parts), narrow):
-        assert torch.equal(found.trace.drawn.tokens, together.trace.drawn.tokens)
+        assert torch.equal(found.trace.completions.tokens, together.trace.completions.tokens)
         assert torch.equal(found.blocks[0].edge, together.blocks[0].edge)
-        assert found.counts["tokens/drawn"] == together.counts["tokens/drawn"]
+        assert found.counts["tokens/sampled"] == together.counts["tokens/sampled"]
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -149,7 +149,7 @@ def test_what_has_ended_does_not_fork(kind: str) -> None:
     assert free.outputs.texts is not None
     stop = free.outputs.texts[0][0]  # the first character of the first leaf
     rollout = grown(policy, replace(PLANS[kind], stop=(stop,)))
-    length, block = rollout.trace.drawn.length, rollout.blocks[0]
+    length, block = rollout.trace.completions.length, rollout.blocks[0]
     assert rollout.num_samples < free.num_samples and (length < 7).any()
     assert rollout.num_calls == count_calls(block) < free.num_calls
     assert torch.equal((block.edge >= 0).sum(1), length)
@@ -158,8 +158,8 @@ def test_what_has_ended_does_not_fork(kind: str) -> None:
     )
     torch.testing.assert_close(totals, torch.ones_like(totals))
     with torch.no_grad():
-        found = policy.evaluate(rollout, everything(rollout)).values
-    torch.testing.assert_close(found, rollout.trace.drawn.log_prob, atol=1e-5, rtol=0)
+        found = policy.forward(rollout, everything(rollout)).values
+    torch.testing.assert_close(found, rollout.trace.completions.log_prob, atol=1e-5, rtol=0)
 
 
 def test_of_leaves_that_the_budget_cut_nothing_is_learned_but_by_others() -> None:
@@ -167,7 +167,7 @@ def test_of_leaves_that_the_budget_cut_nothing_is_learned_but_by_others() -> Non
     assert free.outputs.texts is not None
     plan = replace(SEGMENTS, stop=(free.outputs.texts[0][4:6],), masks_truncated=True)
     rollout = grown(twin(), plan)
-    finished, block = rollout.trace.drawn.is_finished, rollout.blocks[0]
+    finished, block = rollout.trace.completions.is_finished, rollout.blocks[0]
     assert finished.any() and not finished.all()
     assert torch.equal((block.edge >= 0).any(1), finished)
     totals = torch.zeros(int(block.edge.max()) + 1).index_add(
@@ -181,8 +181,8 @@ def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
     for plan in PLANS.values():
         rollout = grown(policy, replace(plan, **shaping))  # type: ignore[arg-type]
         with torch.no_grad():
-            found = policy.evaluate(rollout, everything(rollout)).values
-        torch.testing.assert_close(found, rollout.trace.drawn.log_prob, atol=1e-5, rtol=0)
+            found = policy.forward(rollout, everything(rollout)).values
+        torch.testing.assert_close(found, rollout.trace.completions.log_prob, atol=1e-5, rtol=0)
 
 
 def test_another_engine_and_sharded_processes_draw_no_trees() -> None:
@@ -190,6 +190,6 @@ def test_another_engine_and_sharded_processes_draw_no_trees() -> None:
     with pytest.raises(ConfigError, match="the engine draws no trees of answers; use sampler 'autoregressive'"):
         grown(policy, SEGMENTS)
     policy = vision_twins.policy()
-    policy.prepare(Placement(torch.device("cpu"), torch.float32, most=lambda count: count))
+    policy.prepare(Placement(torch.device("cpu"), torch.float32, maximum=lambda count: count))
     with pytest.raises(ConfigError, match="sharded processes draw no trees"):
         grown(policy, FORKS)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmrl.modalities._chunked import Head, chosen
-from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
+from mmrl.modalities._chunked import Head, token_log_probs
+from mmrl.modalities._distribution import Shaping, Support, sample_tokens, shaped_log_probs
 
 ROWS, WIDTH, VOCABULARY = 13, 6, 17
 HEADS: list[dict[str, Any]] = [{}, {"bias": True, "scale": 0.3}, {"bias": True, "softcap": 2.0, "scale": 1.7}]
@@ -29,7 +29,7 @@ def drawn(hidden: Tensor, head: Head, shaping: Shaping) -> tuple[Tensor, Support
     """Tokens of a rollout, and their supports where the distribution is truncated."""
     log_probs = shaped_log_probs(head.logits(hidden.detach()).detach(), shaping)
     uniform = torch.rand(len(hidden), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return draw(log_probs, uniform), Support.of(log_probs) if shaping.is_truncated else None
+    return sample_tokens(log_probs, uniform), Support.of(log_probs) if shaping.is_truncated else None
 
 
 def dense(
@@ -67,7 +67,7 @@ def test_blocks_of_any_size_compute_what_all_logits_at_once_do(
 ) -> None:
     hidden, head = tensors(**settings)
     tokens, support = drawn(hidden, head, shaping)
-    results = chosen(hidden, head, tokens, shaping, chunk, support)
+    results = token_log_probs(hidden, head, tokens, shaping, chunk, support)
     expected = dense(hidden, head, tokens, shaping, support)
     for value, other in zip(results, expected, strict=True):
         torch.testing.assert_close(value, other, rtol=1e-12, atol=1e-12)
@@ -83,7 +83,7 @@ def test_gradients_are_finite_differences(settings: dict[str, Any], shaping: Sha
     leaves = [leaf for leaf in (hidden, head.weight, head.bias) if leaf is not None]
 
     def results(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return chosen(hidden, Head(weight, bias, head.scale, head.softcap), tokens, shaping, 50, support)
+        return token_log_probs(hidden, Head(weight, bias, head.scale, head.softcap), tokens, shaping, 50, support)
 
     assert torch.autograd.gradcheck(results, leaves)
 
@@ -91,7 +91,7 @@ def test_gradients_are_finite_differences(settings: dict[str, Any], shaping: Sha
 def test_log_probs_and_entropies_are_those_of_a_categorical_distribution() -> None:
     hidden, head = tensors()
     tokens, _ = drawn(hidden, head, SHAPINGS[0])
-    log_prob, entropy = chosen(hidden, head, tokens, Shaping(0.5), 30)
+    log_prob, entropy = token_log_probs(hidden, head, tokens, Shaping(0.5), 30)
     oracle: Any = Categorical(logits=2 * hidden @ head.weight.T)
     torch.testing.assert_close(log_prob, oracle.log_prob(tokens))
     torch.testing.assert_close(entropy, oracle.entropy())
@@ -102,7 +102,9 @@ def test_a_token_scores_what_it_was_drawn_with(shaping: Shaping) -> None:
     hidden, head = tensors(torch.float32, softcap=5.0)
     tokens, support = drawn(hidden, head, shaping)
     recorded = shaped_log_probs(head.logits(hidden), shaping).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(chosen(hidden, head, tokens, shaping, 40, support)[0], recorded, rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        token_log_probs(hidden, head, tokens, shaping, 40, support)[0], recorded, rtol=0, atol=2e-6
+    )
 
 
 def test_over_its_support_a_truncated_distribution_sums_to_one_under_other_weights() -> None:
@@ -112,7 +114,7 @@ def test_over_its_support_a_truncated_distribution_sums_to_one_under_other_weigh
     assert support is not None
     rows = torch.arange(ROWS).repeat_interleave(support.sizes)  # each draw once for each token of its support
     others = Head(head.weight.flip(1))
-    log_prob, _ = chosen(hidden[rows], others, support.ids.long(), shaping, 40, support.select(rows))
+    log_prob, _ = token_log_probs(hidden[rows], others, support.ids.long(), shaping, 40, support.select(rows))
     mass = torch.zeros(ROWS, dtype=torch.float64).index_add(0, rows, log_prob.exp())
     torch.testing.assert_close(mass, torch.ones_like(mass))
 
@@ -122,7 +124,7 @@ def test_over_its_support_a_truncated_distribution_sums_to_one_under_other_weigh
 def test_half_precision_inputs_are_summed_in_float32(shaping: Shaping, dtype: torch.dtype) -> None:
     hidden, head = tensors(dtype, bias=True)
     tokens, support = drawn(hidden, head, shaping)
-    results = chosen(hidden, head, tokens, shaping, 40, support)
+    results = token_log_probs(hidden, head, tokens, shaping, 40, support)
     assert [value.dtype for value in results] == [torch.float32] * 2
     assert head.bias is not None
     wide_hidden, weight, offset = (x.detach().double().requires_grad_() for x in (hidden, head.weight, head.bias))
@@ -139,9 +141,9 @@ def test_half_precision_inputs_are_summed_in_float32(shaping: Shaping, dtype: to
 def test_autocast_does_not_round_the_logits() -> None:
     hidden, head = tensors(torch.float32)
     tokens, _ = drawn(hidden, head, SHAPINGS[0])
-    plain = chosen(hidden, head, tokens, SHAPINGS[0], 40)
+    plain = token_log_probs(hidden, head, tokens, SHAPINGS[0], 40)
     with torch.autocast("cpu", torch.bfloat16):
-        cast = chosen(hidden, head, tokens, SHAPINGS[0], 40)
+        cast = token_log_probs(hidden, head, tokens, SHAPINGS[0], 40)
         assert torch.equal(head.logits(hidden), head.logits(hidden).float())
         of_cast = gradients(cast, hidden, head)
     assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
@@ -154,7 +156,7 @@ def test_one_result_alone_has_its_gradient(chunk: int) -> None:
     hidden, head = tensors()
     tokens, _ = drawn(hidden, head, SHAPINGS[1])
     for which in (0, 1):
-        ours = torch.autograd.grad(chosen(hidden, head, tokens, SHAPINGS[1], chunk)[which].sum(), hidden)[0]
+        ours = torch.autograd.grad(token_log_probs(hidden, head, tokens, SHAPINGS[1], chunk)[which].sum(), hidden)[0]
         theirs = torch.autograd.grad(dense(hidden, head, tokens, SHAPINGS[1], None)[which].sum(), hidden)[0]
         torch.testing.assert_close(ours, theirs)
 
@@ -163,7 +165,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     hidden, head = tensors(bias=True)
     assert head.bias is not None
     frozen = Head(head.weight.detach(), head.bias.detach())
-    chosen(hidden, frozen, torch.zeros(ROWS, dtype=torch.int64), Shaping(1.0), 40)[0].sum().backward()
+    token_log_probs(hidden, frozen, torch.zeros(ROWS, dtype=torch.int64), Shaping(1.0), 40)[0].sum().backward()
     assert hidden.grad is not None and frozen.weight.grad is None
 
 
@@ -176,13 +178,13 @@ def test_edge_cases_have_the_values_of_the_limit() -> None:
     only = Support(torch.full((ROWS,), 4, dtype=torch.int32), torch.ones(ROWS, dtype=torch.int64))
     none = torch.zeros(ROWS, dtype=torch.int64)
     for results in (
-        chosen(hidden, single, none, Shaping(1.0), 3),
-        chosen(hidden, head, none + 4, Shaping(1.0, top_k=1), 3, only),
-        chosen(hidden, certain, best, Shaping(1.0), 3),
+        token_log_probs(hidden, single, none, Shaping(1.0), 3),
+        token_log_probs(hidden, head, none + 4, Shaping(1.0, top_k=1), 3, only),
+        token_log_probs(hidden, certain, best, Shaping(1.0), 3),
     ):
         for values in (*results, *torch.autograd.grad(results[0].sum() + results[1].sum(), hidden)):
             torch.testing.assert_close(values, torch.zeros_like(values))
-    log_prob, entropy = chosen(hidden[:0], head, none[:0], Shaping(1.0), 3)
+    log_prob, entropy = token_log_probs(hidden[:0], head, none[:0], Shaping(1.0), 3)
     assert (log_prob.shape, entropy.shape) == ((0,), (0,))
     assert torch.autograd.grad(log_prob.sum(), head.weight)[0].eq(0).all()
 
@@ -209,13 +211,13 @@ def test_a_token_that_could_not_have_been_drawn_is_refused(
         ids = torch.tensor([token for ids in support for token in ids], dtype=torch.int32)
         given = Support(ids, torch.tensor([len(ids) for ids in support]))
     with pytest.raises(ValueError, match=message):
-        chosen(hidden[:2], head, torch.tensor(tokens), shaping, 5, given)
+        token_log_probs(hidden[:2], head, torch.tensor(tokens), shaping, 5, given)
 
 
 def test_a_chunk_of_nothing_is_refused() -> None:
     hidden, head = tensors()
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
-        chosen(hidden, head, torch.zeros(ROWS, dtype=torch.int64), Shaping(1.0), 0)
+        token_log_probs(hidden, head, torch.zeros(ROWS, dtype=torch.int64), Shaping(1.0), 0)
 
 
 class Largest(TorchDispatchMode):
@@ -241,6 +243,8 @@ def test_no_tensor_grows_with_rows_times_vocabulary(rows: int, vocabulary: int, 
     support = Support(ids, torch.full((rows,), 3)) if is_truncated else None
     shaping = Shaping(0.9, top_k=3 if is_truncated else None, banned=(vocabulary - 1,))
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        log_prob, entropy = chosen(hidden, Head(weight), torch.ones(rows, dtype=torch.int64), shaping, chunk, support)
+        log_prob, entropy = token_log_probs(
+            hidden, Head(weight), torch.ones(rows, dtype=torch.int64), shaping, chunk, support
+        )
         (log_prob.sum() + entropy.sum()).backward()
     assert chunk // 2 < largest.elements <= max(chunk, rows * width, vocabulary * width)

@@ -13,7 +13,7 @@ from mmrl.data import Prompt
 from mmrl.modalities._cutting import cuts_of, cuts_untold
 from mmrl.modalities._tiny_clip import clip_tokenizer
 from mmrl.modalities._tiny_sd3 import _t5_tokenizer
-from mmrl.readable import tell_cut
+from mmrl.readable import warn_cut
 from tests import diffusion_twins
 from tests.modalities.conftest import MakePolicy
 
@@ -77,7 +77,7 @@ def test_a_policy_says_what_each_of_its_encoders_leaves_out(
 ) -> None:
     policy = twin_policy()  # whose T5 reads 8 tokens
     prompts = (Prompt("red", source="a.txt, line 1"), Prompt(RED * 40, source="a.txt, line 2"), Prompt(RED * 50))
-    tell_cut(policy, prompts, "a.txt")
+    warn_cut(policy, prompts, "a.txt")
     policy.conditioning([prompt.text for prompt in prompts])
     (said,) = caplog.messages
     assert said == (
@@ -90,7 +90,7 @@ def test_a_policy_says_what_each_of_its_encoders_leaves_out(
 
 def test_an_encoder_that_is_not_there_cuts_nothing(lab_policy: MakePolicy, caplog: pytest.LogCaptureFixture) -> None:
     policy = lab_policy()
-    tell_cut(policy, [Prompt("red")], DatasetSettings(path="a.jsonl"))
+    warn_cut(policy, [Prompt("red")], DatasetSettings(path="a.jsonl"))
     assert caplog.messages == []
     assert {cut.encoder for (cut,) in [policy.cuts([RED * 60])[0]]} == {"CLIP"}
 

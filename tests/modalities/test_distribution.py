@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from mmrl.contracts import DivergedError
-from mmrl.modalities._distribution import Shaping, Support, draw, shaped_log_probs
+from mmrl.modalities._distribution import Shaping, Support, sample_tokens, shaped_log_probs
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 SHAPINGS = [
@@ -119,7 +119,7 @@ def test_a_vocabulary_of_one_token_has_nothing_to_choose() -> None:
     for shaping in (Shaping(1.0), Shaping(0.7, top_p=0.1, top_k=1, min_p=1.0), Shaping(0.0)):
         log_probs = shaped_log_probs(logits, shaping)
         assert log_probs.tolist() == [[0.0], [0.0]]
-        assert draw(log_probs, torch.tensor([0.0, BELOW_ONE], dtype=torch.float64)).tolist() == [0, 0]
+        assert sample_tokens(log_probs, torch.tensor([0.0, BELOW_ONE], dtype=torch.float64)).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_row_without_a_token_to_draw_is_refused(logits: Any, banned: tuple[int
 @pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
 def test_a_drawn_token_is_in_the_support(shaping: Shaping, uniform: float) -> None:
     log_probs = shaped_log_probs(some_logits(), shaping)
-    tokens = draw(log_probs, torch.full((40,), uniform, dtype=torch.float64))
+    tokens = sample_tokens(log_probs, torch.full((40,), uniform, dtype=torch.float64))
     assert (log_probs.gather(1, tokens[:, None]) > -math.inf).all()
     ends = {0.0: 0, BELOW_ONE: -1}
     if uniform in ends:
@@ -147,7 +147,7 @@ def test_a_drawn_token_is_in_the_support(shaping: Shaping, uniform: float) -> No
 def test_a_draw_inverts_the_distribution_in_the_order_of_the_ids() -> None:
     log_probs = log_of(0.25, 0.0, 0.5, 0.25).expand(6, 4)
     uniform = torch.tensor([0.0, 0.24, 0.26, 0.74, 0.76, BELOW_ONE], dtype=torch.float64)
-    assert draw(log_probs, uniform).tolist() == [0, 0, 2, 2, 3, 3]
+    assert sample_tokens(log_probs, uniform).tolist() == [0, 0, 2, 2, 3, 3]
 
 
 def test_a_draw_takes_the_slow_loops_token() -> None:
@@ -158,8 +158,8 @@ def test_a_draw_takes_the_slow_loops_token() -> None:
         masses = [math.exp(value) for value in row]
         reached = [sum(masses[: n + 1]) for n in range(30)]
         expected.append(next(n for n, mass in enumerate(reached) if mass > place * reached[-1]))
-    assert draw(log_probs, uniform).tolist() == expected
-    alone = [int(draw(log_probs[[n]], uniform[[n]])) for n in range(200)]
+    assert sample_tokens(log_probs, uniform).tolist() == expected
+    alone = [int(sample_tokens(log_probs[[n]], uniform[[n]])) for n in range(200)]
     assert alone == expected
 
 
@@ -168,14 +168,14 @@ def test_the_last_number_below_one_never_falls_behind_the_last_token() -> None:
     log_probs = some_logits(2000, 7, seed=3)  # not normalised: any total
     log_probs[:, 4:] = -math.inf
     for uniform in (torch.full((2000,), BELOW_ONE, dtype=torch.float64), torch.full((2000,), BELOW_ONE)):
-        assert set(draw(log_probs, uniform).tolist()) == {3}  # in float32 the same number is 1
+        assert set(sample_tokens(log_probs, uniform).tolist()) == {3}  # in float32 the same number is 1
 
 
 @pytest.mark.parametrize("shaping", [SHAPINGS[0], SHAPINGS[4]])
 def test_tokens_are_drawn_as_often_as_they_are_likely(shaping: Shaping) -> None:
     log_probs = shaped_log_probs(some_logits(1), shaping)
     uniform = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    counts = draw(log_probs.expand(20_000, 30), uniform).bincount(minlength=30).double()
+    counts = sample_tokens(log_probs.expand(20_000, 30), uniform).bincount(minlength=30).double()
     expected = log_probs[0].double().softmax(0) * 20_000
     often = expected > 5
     share = counts[often].sum() / expected[often].sum()

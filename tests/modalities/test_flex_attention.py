@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as flex
 from transformers.integrations import flex_attention as of_transformers
 
 from mmrl.contracts import ConfigError
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.modalities import _attention
 from mmrl.modalities._attention import FLEX, block_mask, use_flex
 from mmrl.modalities._packed import PADDING, PROMPT, PackedRows
@@ -136,7 +136,7 @@ def test_every_layer_of_the_language_model_runs_it_and_none_of_the_tower(
         return run(*tensors, **settings)
 
     monkeypatch.setattr(of_transformers, "compile_friendly_flex_attention", noted)
-    policy.evaluate(plain("qwen2_5_vl", "full")[1], DecisionView(CALLS))
+    policy.forward(plain("qwen2_5_vl", "full")[1], DecisionView(CALLS))
     model: Any = policy.modules()["model"]
     assert len(seen) == model.config.get_text_config().num_hidden_layers
     assert len({id(mask) for mask in seen}) == 1 and isinstance(seen[0], flex.BlockMask)
@@ -148,8 +148,8 @@ def test_answers_are_drawn_and_shared_by_a_cache_under_it_too(family: str, uncom
     expected = vision_twins.rollout(vision_twins.policy(family))
     policy = vision_twins.policy(family, attention=FLEX, sharing="cache")
     drawn = vision_twins.rollout(policy)
-    assert torch.equal(drawn.trace.drawn.tokens, expected.trace.drawn.tokens)
-    torch.testing.assert_close(drawn.trace.drawn.log_prob, expected.trace.drawn.log_prob, atol=1e-5, rtol=0)
+    assert torch.equal(drawn.trace.completions.tokens, expected.trace.completions.tokens)
+    torch.testing.assert_close(drawn.trace.completions.log_prob, expected.trace.completions.log_prob, atol=1e-5, rtol=0)
     found = shared(family, "full", sharing="cache", attention=FLEX)
     assert_equal(found, plain(family, "full")[2])
 
@@ -167,13 +167,13 @@ def test_the_kernel_compiled_for_a_cpu_gives_the_log_probs_of_the_plain_batch(
     policy = vision_twins.policy(family, attention=FLEX, sharing="packed")
     torch.compiler.reset()  # for other sizes seen before it would be compiled for all, which torch 2.15 cannot
     with torch.no_grad():
-        found = policy.evaluate(drawn, DecisionView(CALLS))
+        found = policy.forward(drawn, DecisionView(CALLS))
     assert_equal({"log_prob": found.values}, {"log_prob": expected["log_prob"]})
 
 
 def _in_shards(folder: str, out: Path) -> None:
     """Writes log-probs and gradients of a packed row under checkpointing, the weights in two parts."""
-    engine = Engine("float32", "full")
+    engine = Processes("float32", "full")
     drawn = ragged(vision_twins.rollout(vision_twins.policy(model=folder)))
     with pytest.MonkeyPatch.context() as patch, torch.compiler.set_stance("force_eager"):
         let_through(patch)
@@ -214,7 +214,7 @@ def test_the_device_of_the_weights_decides(device: str, used: bool) -> None:
     model = stub(device)
     assert use_flex(model, "odd") is used
     assert _attention.attention_of(model) == (FLEX if used else "sdpa")
-    assert bool(_attention.not_as_asked(model, FLEX)) is not used
+    assert bool(_attention.not_as_requested(model, FLEX)) is not used
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

@@ -57,7 +57,7 @@ def test_a_shared_prefix_costs_k_plus_1_plus_g_times_the_rest_and_its_update_one
     per_group = first + 1 + GROUP * (STEPS - first - 1)
     assert sum(seen) == len(PROMPTS) * per_group == rollout.num_calls
     seen.clear()
-    policy.evaluate(rollout, all_calls(rollout))
+    policy.forward(rollout, all_calls(rollout))
     assert seen == [len(PROMPTS)]  # exactly one element for each group
 
 
@@ -67,7 +67,7 @@ def test_without_sharing_every_member_pays_for_every_step(lab_policy: Any) -> No
     rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     assert sum(seen) == len(PROMPTS) * GROUP * STEPS
     seen.clear()
-    policy.evaluate(rollout, all_calls(rollout))
+    policy.forward(rollout, all_calls(rollout))
     assert sum(seen) == len(PROMPTS) * GROUP * (STEPS - 1)
 
 
@@ -101,7 +101,7 @@ def test_the_gradient_of_a_shared_state_is_that_of_the_naive_g_fold_update(lab_p
     policy = lab_policy()
     rollout = draw(policy, single_step(first))
     advantages = torch.linspace(-1.3, 2.1, rollout.num_samples)
-    decisions = policy.evaluate(rollout, all_calls(rollout))
+    decisions = policy.forward(rollout, all_calls(rollout))
     ratio = decisions.log_ratio(decisions.detach()).exp()
     assert torch.equal(ratio, torch.ones_like(ratio))
     (-(advantages[:, None] * ratio)).mean().backward()
@@ -124,7 +124,7 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     view = all_calls(rollout)
     with torch.no_grad():
-        again, recorded = policy.evaluate(rollout, view), policy.recorded(rollout, view)
+        again, recorded = policy.forward(rollout, view), policy.recorded(rollout, view)
     torch.testing.assert_close(again.log_prob(), recorded.log_prob(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(again.log_ratio(recorded), torch.zeros(8, 5), atol=1e-5, rtol=0)
     # what is stored is where the sample went on from
@@ -143,7 +143,7 @@ def test_decisions_computed_again_are_those_of_the_weights_in_place(lab_policy: 
         parameter.data.mul_(1.02)
     view = all_calls(rollout)
     with torch.no_grad():
-        now = policy.evaluate(rollout, view)
+        now = policy.forward(rollout, view)
     assert now.log_ratio(policy.recorded(rollout, view)).abs().max() > 1e-3
     again = policy.recorded(policy.recompute(rollout, 7), view)
     torch.testing.assert_close(now.log_ratio(again), torch.zeros(8, 5), atol=1e-5, rtol=0)
@@ -171,7 +171,7 @@ def test_joined_rollouts_evaluate_like_one(lab_policy: Any) -> None:
     assert torch.equal(joined.blocks[0].edge, whole.blocks[0].edge)
     assert torch.equal(joined.prompt, whole.prompt) and torch.equal(joined.group, whole.group)
     with torch.no_grad():
-        one, other = (policy.evaluate(r, all_calls(r)).log_prob() for r in (whole, joined))
+        one, other = (policy.forward(r, all_calls(r)).log_prob() for r in (whole, joined))
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
@@ -180,8 +180,8 @@ def test_a_partial_view_holds_its_own_entries_and_zeros(lab_policy: Any) -> None
     rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     view = all_calls(rollout)
     with torch.no_grad():
-        whole = policy.evaluate(rollout, view).log_prob()
-        parts = [(part, policy.evaluate(rollout, part).log_prob()) for part in view.split(7)]
+        whole = policy.forward(rollout, view).log_prob()
+        parts = [(part, policy.forward(rollout, part).log_prob()) for part in view.split(7)]
     assert len(parts) == 6
     for part, values in parts:
         assert torch.equal(values != 0, part.weight(rollout) > 0)
@@ -244,10 +244,10 @@ def test_the_gradient_of_a_forked_plan_is_that_of_leaves_drawn_alone(lab_policy:
     rollout = policy.rollout(PROMPTS[:1], [plan], [key])
     assert seen == plan.num_nodes() == [1, 1, 1 + 3, 2 + 3]
     assert rollout.group.tolist() == [3] * 2 + [subgroup(3, 1)] * 3 + [subgroup(3, 2)] * 3
-    assert (rollout.draw == 3).all()
+    assert (rollout.prompt_index == 3).all()
     advantages = torch.linspace(-1.3, 2.1, 8)
     seen.clear()
-    log_prob = policy.evaluate(rollout, all_calls(rollout)).log_prob()
+    log_prob = policy.forward(rollout, all_calls(rollout)).log_prob()
     assert seen == [2] == [plan.num_update_calls]
     (-(advantages[:, None] * rollout.blocks[0].weight * log_prob)).sum().backward()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmrl.contracts import ConfigError
-from mmrl.modalities._distribution import draw
+from mmrl.modalities._distribution import sample_tokens
 from mmrl.plans import AnswerPlan
 from mmrl.samplers.autoregressive import Autoregressive
 from mmrl.views import DecisionView
@@ -32,7 +32,7 @@ def test_nothing_is_learned_from_it() -> None:
     assert drawn.blocks[0].weight.any(1).tolist() == [True, True, False] * 2
     view = DecisionView(torch.arange(4))
     torch.testing.assert_close(
-        policy.evaluate(drawn, view).values, policy.recorded(drawn, view).values, rtol=0, atol=1e-5
+        policy.forward(drawn, view).values, policy.recorded(drawn, view).values, rtol=0, atol=1e-5
     )
 
 
@@ -44,7 +44,7 @@ def test_groups_of_several_sizes_have_one_each() -> None:
 
 def test_a_number_below_zero_draws_the_likeliest_token() -> None:
     log_probs = torch.tensor([[0.2, 0.5, 0.3]]).log().expand(3, 3)
-    assert draw(log_probs, torch.tensor([-1.0, 0.1, 0.9], dtype=torch.float64)).tolist() == [1, 0, 2]
+    assert sample_tokens(log_probs, torch.tensor([-1.0, 0.1, 0.9], dtype=torch.float64)).tolist() == [1, 0, 2]
 
 
 def test_the_plan_counts_its_call_and_one_reading() -> None:
@@ -60,4 +60,4 @@ def test_two_kinds_of_controls_are_refused_and_so_is_another_engine() -> None:
         AnswerPlan(2, 4, num_controls=1, has_greedy=True)
     policy = vision_twins.policy("qwen2_5_vl")
     with pytest.raises(ConfigError, match=r"modality\.engine draws no greedy answer"):
-        policy._drawn_elsewhere(None, [], [], torch.zeros(0), [1, None], AnswerPlan(1, 4))  # type: ignore[arg-type]
+        policy._generate_by_engine(None, [], [], torch.zeros(0), [1, None], AnswerPlan(1, 4))  # type: ignore[arg-type]

@@ -162,7 +162,7 @@ def test_a_rollout_has_an_action_for_each_answer_and_keeps_its_prompts(folder: P
     rollout = policy.rollout([prompt], [AnswerPlan(3, 4)], [GroupKey(0, 0, 0)])
     assert rollout.prompts == (prompt,)
     assert rollout.outputs.actions is not None and len(rollout.outputs.actions) == 3
-    given = policy.given([prompt] * 2, Outputs(texts=("(10, 20)", "nowhere")), [GroupKey(0, 0, n) for n in (0, 1)])
+    given = policy.offline([prompt] * 2, Outputs(texts=("(10, 20)", "nowhere")), [GroupKey(0, 0, n) for n in (0, 1)])
     assert given.outputs.actions is not None and given.outputs.canvases is not None
     canvas, (action, nothing) = given.outputs.canvases[0], given.outputs.actions
     assert canvas is not None and action is not None and nothing is None

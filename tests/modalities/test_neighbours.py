@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from mmrl.data import Prompt, Rollout
 from mmrl.keys import GroupKey, normal
-from mmrl.modalities._growth import Tree, grow
+from mmrl.modalities._growth import Tree, sample_trees
 from mmrl.modalities._solvers import Solver
-from mmrl.neighbours import Neighbours
+from mmrl.neighbours import Neighbors
 from mmrl.plans import Plan, Step, Transition
 from mmrl.samplers.neighbor import Neighbor
 from mmrl.samplers.ode import ODE
@@ -36,9 +36,9 @@ def step(number: int, std: float = 0.0) -> Step:
 
 
 def plan(roots: int, anchors: tuple[int, ...], calls: tuple[int, ...], solver: str | None = None) -> Plan:
-    near = Neighbours(0.4, anchors, tuple((number, step(number, 0.7)) for number in calls))
+    near = Neighbors(0.4, anchors, tuple((number, step(number, 0.7)) for number in calls))
     tail = None if solver is None else Tail(solver, GRID)  # type: ignore[arg-type]
-    return Plan(roots, () if tail else tuple(step(n) for n in range(4)), tail=tail, neighbours=near)
+    return Plan(roots, () if tail else tuple(step(n) for n in range(4)), tail=tail, neighbors=near)
 
 
 def ways(plan: Plan, key: GroupKey, prompt: int, dtype: torch.dtype) -> list[list[Tensor]]:
@@ -60,7 +60,7 @@ def ways(plan: Plan, key: GroupKey, prompt: int, dtype: torch.dtype) -> list[lis
 
 def check_group(tree: Tree, plan: Plan, number: int, dtype: torch.dtype, wide: int) -> None:
     """Every member stands, step by step and anchor by anchor, beside where that anchor would be next."""
-    states, near, rows = ways(plan, KEYS[number], number, dtype), plan.neighbours, tree.prompt == number
+    states, near, rows = ways(plan, KEYS[number], number, dtype), plan.neighbors, tree.prompt == number
     assert near is not None
     clean, call, edge = tree.clean[rows], tree.block.call[rows], tree.block.edge[rows]
     for member in range(plan.roots):
@@ -90,7 +90,7 @@ def test_every_member_stands_beside_where_its_anchors_would_be_next(solver: str 
         plan(3, (0,), (1, 2, 3), solver),
         Plan(2, tuple(step(n) for n in range(4))),
     ]
-    tree = grow(plans, KEYS, velocity, SHAPE, torch.empty(0, dtype=dtype))
+    tree = sample_trees(plans, KEYS, velocity, SHAPE, torch.empty(0, dtype=dtype))
     assert tree.prompt.tolist() == [0] * 4 + [1] * 3 + [2] * 2
     assert (len(tree.decided.state), len(tree.decided.child)) == (2 * 2 + 3, 4 * 4 + 3 * 3)
     for number in (0, 1):
@@ -100,8 +100,8 @@ def test_every_member_stands_beside_where_its_anchors_would_be_next(solver: str 
 
 
 def test_other_groups_change_nothing() -> None:
-    both = grow([plan(4, (1, 3), (0, 2)), plan(3, (0,), (1,))], KEYS[:2], velocity, SHAPE, torch.empty(0))
-    alone = grow([plan(4, (1, 3), (0, 2))], KEYS[:1], velocity, SHAPE, torch.empty(0))
+    both = sample_trees([plan(4, (1, 3), (0, 2)), plan(3, (0,), (1,))], KEYS[:2], velocity, SHAPE, torch.empty(0))
+    alone = sample_trees([plan(4, (1, 3), (0, 2))], KEYS[:1], velocity, SHAPE, torch.empty(0))
     assert torch.equal(both.clean[:4], alone.clean)
     edges = both.block.edge[:4]
     assert torch.equal(both.decided.child[edges], alone.decided.child[alone.block.edge])
@@ -128,10 +128,10 @@ def rollout_of(policy: Any, guidance_scale: float = 1.0) -> tuple[Plan, Rollout]
 def test_a_network_makes_the_calls_that_are_planned(guidance_scale: float, lab_policy: Any) -> None:
     policy = lab_policy()
     plan, rollout = rollout_of(policy, guidance_scale)
-    assert policy.num_calls == rollout.num_calls == plan.num_rollout_calls * plan.evaluations_per_call
+    assert policy.num_calls == rollout.num_calls == plan.num_rollout_calls * plan.forwards_per_call
     calls = torch.arange(4)
-    policy.evaluate(rollout, DecisionView(calls))
-    assert policy.num_calls - rollout.num_calls == plan.num_update_calls * plan.evaluations_per_call
+    policy.forward(rollout, DecisionView(calls))
+    assert policy.num_calls - rollout.num_calls == plan.num_update_calls * plan.forwards_per_call
     assert torch.unique(rollout.blocks[0].call).tolist() == calls.tolist()
 
 
@@ -139,7 +139,7 @@ def test_evaluated_again_under_the_same_weights_the_decisions_are_the_recorded_o
     policy = lab_policy()
     _, rollout = rollout_of(policy)
     with torch.no_grad():
-        again = policy.evaluate(rollout, DecisionView(torch.arange(4)))
+        again = policy.forward(rollout, DecisionView(torch.arange(4)))
     recorded = policy.recorded(rollout, DecisionView(torch.arange(4)))
     assert_close(again.mean, recorded.mean)
     assert_close(again.choice_log_ratio(recorded), torch.zeros(4, 4), atol=1e-5, rtol=0)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mmrl.contracts import LossBatch
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.modalities.vision_language import VisionLanguage
@@ -21,8 +21,8 @@ LEFT_OUT = 4  # a sample that no reward could judge
 
 def naive(policy: VisionLanguage, drawn: Rollout, row: int, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     """Log-probs [T] of an answer, one forward over prompt and answer; and the tokens [T, V] that could be drawn."""
-    prompt, length = drawn.trace.prompts[int(drawn.prompt[row])], int(drawn.trace.drawn.length[row])
-    answer = drawn.trace.drawn.tokens[row, :length]
+    prompt, length = drawn.trace.prompts[int(drawn.prompt[row])], int(drawn.trace.completions.length[row])
+    answer = drawn.trace.completions.tokens[row, :length]
     tokens = torch.cat([prompt.tokens, answer])[None]
     kinds = torch.cat([prompt.token_types, torch.zeros(length, dtype=torch.int64)])[None]
     logits = policy.modules()["model"](
@@ -85,7 +85,7 @@ def test_an_off_policy_update_is_the_gradient_of_the_formula(by: Normalisation) 
     with torch.no_grad():
         before = {row: naive(policy, drawn, row, None) for row in rows}
     moved(policy)
-    length = {row: int(drawn.trace.drawn.length[row]) for row in rows}
+    length = {row: int(drawn.trace.completions.length[row]) for row in rows}
     share, total, is_clipped = shares(by, length, drawn.group.tolist()), 0.0, []
     for row in rows:
         old, kept = before[row]
@@ -103,7 +103,7 @@ def test_an_off_policy_update_is_the_gradient_of_the_formula(by: Normalisation) 
     batch = LossBatch(torch.tensor(ADVANTAGES)[:, None], is_used[:, None], drawn.group, torch.zeros(len(ADVANTAGES)))
     for micro_batch in (3, 9):
         views = loss.views(drawn, torch.tensor(rows), GroupKey(0, 0, 0))
-        found = Updater(policy, loss, Engine(), micro_batch).accumulate(drawn, views, batch, "recorded")
+        found = Updater(policy, loss, Processes(), micro_batch).accumulate(drawn, views, batch, "recorded")
         assert found is not None
         assert float((gradients(policy) - expected).norm() / expected.norm()) < 1e-4
         assert float(found.totals["loss/total"]) == pytest.approx(total, rel=1e-4)

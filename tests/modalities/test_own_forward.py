@@ -87,8 +87,8 @@ def plain_log_probs(
     given = processor.apply_chat_template(
         messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
     )
-    length, width = int(rollout.trace.drawn.length[sample]), given["input_ids"].shape[1]
-    answer = rollout.trace.drawn.tokens[sample, :length][None]
+    length, width = int(rollout.trace.completions.length[sample]), given["input_ids"].shape[1]
+    answer = rollout.trace.completions.tokens[sample, :length][None]
     ends = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
     ends |= {name: torch.zeros_like(answer) for name in given if name.endswith("token_type_ids")}
     row = {name: torch.cat([value, ends[name]], 1) if name in ends else value for name, value in given.items()}
@@ -107,10 +107,10 @@ def test_an_unlisted_family_that_agrees_is_used_and_does(family: str) -> None:
     assert not is_tested(policy.encoder.model.config)
     rollout = policy.rollout(PROMPTS, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
     with torch.no_grad():
-        evaluated = policy.evaluate(rollout, DecisionView(torch.arange(4))).values
+        evaluated = policy.forward(rollout, DecisionView(torch.arange(4))).values
     for sample in range(4):
         expected = plain_log_probs(policy, rollout, sample)
-        for found in (rollout.trace.drawn.log_prob, evaluated):
+        for found in (rollout.trace.completions.log_prob, evaluated):
             torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
 
 
@@ -128,10 +128,10 @@ def test_a_window_of_all_layers_is_kept_behind_longer_prompts(tmp_path: Path, sh
     assert policy.way == sharing and shortest + 6 < 60 > compared + _own_forward.MAX_TOKENS and longest > 60
     rollout = policy.rollout(prompts, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
     with torch.no_grad():
-        evaluated = policy.evaluate(rollout, DecisionView(torch.arange(4))).values
+        evaluated = policy.forward(rollout, DecisionView(torch.arange(4))).values
     for sample in range(4):
         expected = plain_log_probs(policy, rollout, sample, prompts)
-        for found in (rollout.trace.drawn.log_prob, evaluated):
+        for found in (rollout.trace.completions.log_prob, evaluated):
             torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
 
 
@@ -208,7 +208,7 @@ def test_a_comparison_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatc
     assert policy.num_calls == 0 and policy.encoder._kept == {} and policy.encoder.max_tokens == 5
     assert not model.get_input_embeddings()._forward_hooks and not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert policy._placement is not None and policy._placement.most is most
+    assert policy._placement is not None and policy._placement.maximum is most
 
 
 def test_a_path_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_the_answers_of_a_policy_have_a_piece_for_each_token(family: str) -> Non
 
 def test_an_end_token_has_an_empty_piece() -> None:
     policy = vision_twins.policy()
-    given = policy.given(vision_twins.PROMPTS[:1], Outputs(texts=("so ☃",)), vision_twins.keys(1)).outputs
+    given = policy.offline(vision_twins.PROMPTS[:1], Outputs(texts=("so ☃",)), vision_twins.keys(1)).outputs
     assert given.pieces is not None and given.num_tokens is not None
     assert given.pieces[0][-1] == "" and "".join(given.pieces[0]) == "so ☃"
     assert len(given.pieces[0]) == given.num_tokens[0]

@@ -54,7 +54,7 @@ def gradients(policy: LinearFlow, score: Tensor) -> list[Tensor]:
 
 
 def score_of(rollout: Rollout, view: OutputsView, policy: LinearFlow) -> Tensor:
-    rendered: Any = policy.evaluate(rollout, view)
+    rendered: Any = policy.forward(rollout, view)
     told = torch.tensor(TEXTS)[rollout.prompt[view.sample]]
     return smooth(rendered.outputs.images, told).sum()
 
@@ -83,14 +83,14 @@ def test_under_the_weights_that_drew_them_samples_are_drawn_again(latent_dtype: 
     policy = random_flow(latent_dtype=latent_dtype)
     rollout = drawn(policy, SDE)
     for num_steps in (1, 3, 4):
-        rendered: Any = policy.evaluate(rollout, OutputsView(torch.tensor([4, 1]), num_steps))
+        rendered: Any = policy.forward(rollout, OutputsView(torch.tensor([4, 1]), num_steps))
         torch.testing.assert_close(rendered.outputs.images, rollout.outputs.images[[4, 1]], atol=1e-6, rtol=1e-6)  # type: ignore[index]
 
 
 def test_a_step_left_out_gives_the_clean_latents_that_the_last_prediction_implies() -> None:
     policy = random_flow()
     rollout = drawn(policy, SDE)
-    rendered: Any = policy.evaluate(rollout, OutputsView(torch.tensor([5]), 1, left_out=2))
+    rendered: Any = policy.forward(rollout, OutputsView(torch.tensor([5]), 1, left_out=2))
     trajectory = rollout.trace.trajectory
     state = trajectory.state[trajectory.node[5, 1]]  # before the second of four steps, at sigma 3/4
     velocity = policy.network.matrix[1] @ state + policy.network.shift[1] + TEXTS[1]
@@ -102,8 +102,10 @@ def test_a_step_left_out_gives_the_clean_latents_that_the_last_prediction_implie
 def test_entries_noised_anew_start_from_the_sample_itself() -> None:
     policy = random_flow()
     rollout = drawn(policy, ODE)
-    view = OutputsView(torch.tensor([2, 2]), 1, draw=torch.tensor([1, 2]), num_draws=3, noise_seed=(7, 8))
-    rendered: Any = policy.evaluate(rollout, view)
+    view = OutputsView(
+        torch.tensor([2, 2]), 1, noise_sample=torch.tensor([1, 2]), num_noise_samples=3, noise_seed=(7, 8)
+    )
+    rendered: Any = policy.forward(rollout, view)
     for entry, seed in enumerate((7, 8)):
         noisy = 0.75 * rollout.trace.clean[2] + 0.25 * normal(seed, (2,))
         velocity = policy.network.matrix[3] @ noisy + policy.network.shift[3] + TEXTS[0]
@@ -141,7 +143,7 @@ def test_looking_back_further_than_the_samples_go_is_refused() -> None:
     policy = random_flow()
     rollout = drawn(policy, ODE)
     with pytest.raises(ConfigError, match="looks back 5 steps, but the samples were drawn in fewer"):
-        policy.evaluate(rollout, OutputsView(torch.arange(2), 3, left_out=2))
+        policy.forward(rollout, OutputsView(torch.arange(2), 3, left_out=2))
 
 
 def test_joined_rollouts_render_like_one() -> None:
@@ -151,16 +153,16 @@ def test_joined_rollouts_render_like_one() -> None:
     short = policy.rollout(whole.prompts[:1], [sampler.plan(policy, whole.keys[0], 2)], whole.keys[:1])
     joined = Rollout.join([short, whole])
     for num_steps in (1, 2):
-        rendered: Any = policy.evaluate(joined, OutputsView(torch.tensor([1, 2, 6]), num_steps))
+        rendered: Any = policy.forward(joined, OutputsView(torch.tensor([1, 2, 6]), num_steps))
         expected = torch.stack([short.outputs.images[1], whole.outputs.images[0], whole.outputs.images[4]])  # type: ignore[index]
         torch.testing.assert_close(rendered.outputs.images, expected, atol=1e-6, rtol=1e-6)
     with pytest.raises(ConfigError, match="fewer"):
-        policy.evaluate(joined, OutputsView(torch.tensor([1, 2]), 3))
+        policy.forward(joined, OutputsView(torch.tensor([1, 2]), 3))
 
 
 def test_states_are_kept_only_where_they_are_asked_for() -> None:
     policy = random_flow()
-    policy.keeps_trajectories = False
+    policy.records_trajectories = False
     assert drawn(policy, SDE).trace.trajectory is None
 
 

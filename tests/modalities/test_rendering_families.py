@@ -13,13 +13,13 @@ from tests.diffusion_twins import KEY, KINDS, policy_of, twin
 
 
 def check(policy: Any, text: str, sampler: Any) -> None:
-    policy.keeps_trajectories = True
+    policy.records_trajectories = True
     with torch.no_grad():  # a fresh LoRA is 0 behind its first half, which would then get no gradient
         for parameter in policy.weights.parameters.values():
             parameter.add_(0.01)
     rollout = policy.rollout([Prompt(text)], [sampler.plan(policy, KEY, 2)], [KEY])
     for num_steps in (1, 3):
-        rendered = policy.evaluate(rollout, OutputsView(torch.arange(2), num_steps))
+        rendered = policy.forward(rollout, OutputsView(torch.arange(2), num_steps))
         torch.testing.assert_close(rendered.outputs.images, rollout.outputs.images, atol=2e-4, rtol=0)
     rendered.outputs.images.square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in policy.weights.parameters.values())

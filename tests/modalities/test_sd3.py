@@ -124,7 +124,7 @@ def test_gradient_checkpointing_changes_no_gradient(lab_policy: Any) -> None:
         policy = lab_policy(gradient_checkpointing=is_on)
         plan = FlowSDE(num_steps=4, sigmas="uniform").plan(policy, KEY, 2)
         rollout = policy.rollout([Prompt("red circle top left")], [plan], [KEY])
-        decisions = policy.evaluate(rollout, DecisionView(torch.arange(6)))
+        decisions = policy.forward(rollout, DecisionView(torch.arange(6)))
         decisions.log_prob().sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.weights.parameters.values()]))
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-4)
@@ -150,13 +150,13 @@ def test_given_images_are_encoded_and_noised_again(lab_policy: Any) -> None:
     policy = lab_policy()
     prompts = [Prompt("red circle top left"), Prompt("white square top left")]
     images = torch.rand(2, 3, 32, 32)
-    rollout = policy.given(prompts, Outputs(images=images), [GroupKey(0, 0, n) for n in range(2)])
+    rollout = policy.offline(prompts, Outputs(images=images), [GroupKey(0, 0, n) for n in range(2)])
     vae = policy._pipeline.vae
     with torch.no_grad():
         mean = vae.encode(images * 2 - 1).latent_dist.mean
     clean = (mean - vae.config.shift_factor) * vae.config.scaling_factor
     view = DenoisingView(torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1]), torch.tensor([0.2, 0.5, 0.9]), (5, 6, 5), 2)
-    seen = policy.evaluate(rollout, view)
+    seen = policy.forward(rollout, view)
     for n, (sample, level, seed) in enumerate(((1, 0.2, 5), (0, 0.5, 6), (1, 0.9, 5))):
         noise = normal(seed, policy.latent_shape)
         torch.testing.assert_close(seen.noisy[n], (1 - level) * clean[sample] + level * noise, atol=1e-5, rtol=1e-5)
@@ -174,7 +174,7 @@ def test_a_noised_sample_is_seen_under_the_prompt_of_its_group(lab_policy: Any) 
     rollout = policy.rollout([Prompt(text) for text in texts], plans, keys)
     view = DenoisingView(torch.tensor([1, 3]), torch.tensor([0, 0]), torch.tensor([0.5, 0.5]), (5, 6), 1)
     with torch.no_grad():
-        seen = policy.evaluate(rollout, view)
+        seen = policy.forward(rollout, view)
         alone = [
             policy.velocity(seen.noisy[n : n + 1], torch.tensor([0.5]), policy.conditioning([texts[n]]))
             for n in range(2)

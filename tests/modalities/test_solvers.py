@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.keys import GroupKey, normal
-from mmrl.modalities._growth import grow
+from mmrl.modalities._growth import sample_trees
 from mmrl.modalities._solvers import Solver
 from mmrl.plans import Fork, Plan, Step, Transition
 from mmrl.tails import SolverName, Tail
@@ -154,12 +154,12 @@ SIDE_BY_SIDE = [
 def test_groups_with_different_tails_side_by_side_are_what_they_are_alone() -> None:
     keys = [GroupKey(1, 2, draw) for draw in range(len(SIDE_BY_SIDE))]
     calls: list[int] = []
-    together = grow(SIDE_BY_SIDE, keys, calling(calls), SHAPE, torch.empty(0))
+    together = sample_trees(SIDE_BY_SIDE, keys, calling(calls), SHAPE, torch.empty(0))
     assert sum(calls) == sum(plan.num_rollout_calls for plan in SIDE_BY_SIDE)
-    assert len(calls) == max(plan.num_ticks for plan in SIDE_BY_SIDE)
+    assert len(calls) == max(plan.num_tree_steps for plan in SIDE_BY_SIDE)
     for number, (plan, key) in enumerate(zip(SIDE_BY_SIDE, keys, strict=True)):
         calls.clear()
-        alone = grow([plan], [key], calling(calls, number), SHAPE, torch.empty(0))
+        alone = sample_trees([plan], [key], calling(calls, number), SHAPE, torch.empty(0))
         assert torch.equal(alone.clean, together.clean[together.prompt == number])
         assert sum(calls) == plan.num_rollout_calls and len(alone.clean) == plan.num_samples
         assert not alone.sigma.any()
@@ -167,7 +167,7 @@ def test_groups_with_different_tails_side_by_side_are_what_they_are_alone() -> N
 
 def test_a_tail_goes_on_from_the_last_random_state() -> None:
     plan, key = SIDE_BY_SIDE[2], GroupKey(0, 0, 0)
-    tree = grow([plan], [key], calling([]), SHAPE, torch.empty(0))
+    tree = sample_trees([plan], [key], calling([]), SHAPE, torch.empty(0))
     states = tree.decided.child
     velocity = calling([])
     ends = run(plan.tail, states, lambda x, s: velocity(x, torch.full((4,), s), torch.zeros(4)))  # type: ignore[arg-type]

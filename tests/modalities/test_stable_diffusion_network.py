@@ -48,7 +48,7 @@ def test_the_network_sees_latents_of_variance_1_and_the_nearest_integer_timestep
 def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path) -> None:
     policy = policy_of(with_scheduler(twin(KINDS[0], base), prediction_type=prediction))
     prompts, images = [Prompt("a"), Prompt("b")], torch.rand(2, 3, 32, 32)
-    rollout = policy.given(prompts, Outputs(images=images), [GroupKey(0, 0, n) for n in range(2)])
+    rollout = policy.offline(prompts, Outputs(images=images), [GroupKey(0, 0, n) for n in range(2)])
     sample, seeds = torch.tensor([1, 0, 1]), (5, 6, 7)
     view = DenoisingView(sample, torch.tensor([0, 0, 1]), torch.tensor([0.0, 0.5, 0.97]), seeds, 2)
     clean, noise = rollout.trace.clean[sample], torch.stack([normal(seed, SHAPE) for seed in seeds])
@@ -61,7 +61,7 @@ def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path
         return answers[prediction]
 
     policy._pipeline.unet = Told(policy._pipeline.unet, right)
-    seen = policy.evaluate(rollout, view)
+    seen = policy.forward(rollout, view)
     torch.testing.assert_close(seen.target, noise - clean, atol=1e-6, rtol=0)
     torch.testing.assert_close(seen.prediction, seen.target, atol=3e-4, rtol=1e-4)
     assert seen.sigma.tolist() == pytest.approx([0.028341, 0.5, 0.935957], abs=1e-3)  # of the network's own levels
@@ -71,7 +71,7 @@ def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path
 def test_a_grid_of_levels_for_given_images_is_every_timestep_of_the_networks_training(base: Path) -> None:
     """As often as any other, as Diffusion-DPO draws them: levels that are uniform in (0, 1) crowd at both ends."""
     policy = policy_of(twin(KINDS[0], base))
-    rollout = policy.given([Prompt("a")], Outputs(images=torch.rand(1, 3, 32, 32)), [GroupKey(0, 0, 0)])
+    rollout = policy.offline([Prompt("a")], Outputs(images=torch.rand(1, 3, 32, 32)), [GroupKey(0, 0, 0)])
     (view,) = DiffusionDpo(sigmas="grid", draws=1000).views(rollout, torch.arange(1), GroupKey(0, 0, 0))
     assert policy.schedule.timestep(view.sigma).sort().values.tolist() == list(range(1000))
 

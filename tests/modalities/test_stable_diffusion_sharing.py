@@ -59,7 +59,7 @@ def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str,
     rollout = draw(policy, DDIM(num_steps=STEPS, window=Window(mode="range", last=STEPS)))
     block, decided = rollout.blocks[0], rollout.trace.decided
     assert block.call.shape == (2 * GROUP, STEPS)  # the last step is one of them
-    log_prob = policy.evaluate(rollout, all_calls(rollout)).log_prob()
+    log_prob = policy.forward(rollout, all_calls(rollout)).log_prob()
     weight = torch.linspace(-1.3, 2.1, log_prob.numel()).view_as(log_prob)
     parameters = list(policy.weights.parameters.values())
     ours = torch.autograd.grad((weight * log_prob).sum(), parameters)
@@ -97,7 +97,7 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     rollout = draw(policy, CPS(num_steps=STEPS, guidance_scale=2.0))
     view = all_calls(rollout)
     with torch.no_grad():
-        again, recorded = policy.evaluate(rollout, view), policy.recorded(rollout, view)
+        again, recorded = policy.forward(rollout, view), policy.recorded(rollout, view)
     torch.testing.assert_close(again.log_ratio(recorded), torch.zeros(2 * GROUP, STEPS - 1), atol=1e-3, rtol=0)
     block, decided = rollout.blocks[0], rollout.trace.decided
     assert torch.equal(decided.child[block.edge[:, :-1]], decided.state[block.call[:, 1:]])
@@ -119,7 +119,7 @@ def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, bas
     rollout = draw(policy, DDIM(num_steps=STEPS, share_noise=True, window=window))
     assert sum(seen) == 2 * (first + 1 + GROUP * (STEPS - first - 1)) == rollout.num_calls
     seen.clear()
-    policy.evaluate(rollout, all_calls(rollout))
+    policy.forward(rollout, all_calls(rollout))
     assert seen == [2]
 
 
@@ -144,9 +144,9 @@ def test_joined_rollouts_and_decisions_computed_again_evaluate_like_one(kind: st
     joined = Rollout.join(parts)
     view = all_calls(whole)
     with torch.no_grad():
-        one, other = (policy.evaluate(r, all_calls(r)).log_prob() for r in (whole, joined))
+        one, other = (policy.forward(r, all_calls(r)).log_prob() for r in (whole, joined))
         again = policy.recorded(policy.recompute(whole, 7), view)
-        now = policy.evaluate(whole, view)
+        now = policy.forward(whole, view)
     assert torch.equal(joined.group, whole.group) and torch.equal(joined.prompt, whole.prompt)
     torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(now.log_ratio(again), torch.zeros_like(one), atol=1e-3, rtol=0)
@@ -155,8 +155,8 @@ def test_joined_rollouts_and_decisions_computed_again_evaluate_like_one(kind: st
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_process_without_work_takes_part_in_calls_with_a_graph_to_all_weights(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
-    nothing = policy.idle()
+    nothing = policy.dummy_forward()
     assert float(nothing.detach()) == 0
     nothing.backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.weights.parameters.values())
-    policy.idle_rollout(DDIM(num_steps=STEPS).plan(policy, GroupKey(0, 0, 0), 2))
+    policy.dummy_rollout(DDIM(num_steps=STEPS).plan(policy, GroupKey(0, 0, 0), 2))

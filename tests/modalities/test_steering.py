@@ -12,7 +12,7 @@ from torch import Tensor
 from mmrl.contracts import ConfigError, Granularity, RewardBatch, RunError
 from mmrl.data import Prompt, Rollout
 from mmrl.keys import GroupKey, normal
-from mmrl.modalities._growth import grow
+from mmrl.modalities._growth import sample_trees
 from mmrl.plans import Plan
 from mmrl.plugins import build
 from mmrl.samplers.best_of_n import BestOfN
@@ -110,11 +110,11 @@ def toy(plans: Sequence[Plan], score: Any) -> Tensor:
         return found
 
     keys = [GroupKey(1, 0, draw) for draw in range(len(plans))]
-    return grow(plans, keys, gaussian, (1,), torch.empty(0), judge=judge).clean[:, 0].double()
+    return sample_trees(plans, keys, gaussian, (1,), torch.empty(0), judge=judge).clean[:, 0].double()
 
 
 class Grid:
-    draws = "latents"
+    sample_kind = "latents"
 
     def sigmas(self, kind: str, num_steps: int) -> list[float]:
         return [1 - n / num_steps for n in range(num_steps + 1)]

@@ -99,9 +99,9 @@ def test_image_tokens_are_as_many_as_the_features_that_replace_them(family: str)
 
 def log_probs(policy: VisionLanguage, prompt: Prompt, answer: str = "it is red") -> Tensor:
     """[K] of an answer's tokens."""
-    given = policy.given([prompt], Outputs(texts=(answer,)), keys(1))
+    given = policy.offline([prompt], Outputs(texts=(answer,)), keys(1))
     with torch.no_grad():
-        return policy.evaluate(given, DecisionView(torch.arange(1))).values[0]
+        return policy.forward(given, DecisionView(torch.arange(1))).values[0]
 
 
 @pytest.mark.parametrize("family", WITH_AXES)
@@ -123,7 +123,7 @@ def test_the_network_never_looks_for_positions_itself(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(policy.modules()["model"].model, "get_rope_index", refuse)
     drawn = vision_twins.rollout(policy)
-    policy.evaluate(drawn, DecisionView(torch.arange(9)))
+    policy.forward(drawn, DecisionView(torch.arange(9)))
 
 
 @pytest.mark.parametrize("family", BUILDERS)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Evaluations
+from mmrl.contracts import OutputsByWeights
 from mmrl.data import Rollout
-from mmrl.engine import Engine
+from mmrl.engine import Processes
 from mmrl.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.reinforce import Reinforce
@@ -27,14 +27,14 @@ def gradient(policy: VisionLanguage, drawn: Rollout, loss: Any, micro_batch: int
     """Of the trained tensors, by the engine's own accumulation over micro-batches."""
     policy.modules()["model"].zero_grad()
     views = loss.views(drawn, torch.arange(drawn.num_samples), GroupKey(0, 0, 0))
-    assert Updater(policy, loss, Engine(), micro_batch).accumulate(drawn, views, loss_batch(drawn), "recorded")
+    assert Updater(policy, loss, Processes(), micro_batch).accumulate(drawn, views, loss_batch(drawn), "recorded")
     return torch.cat([p.grad.flatten() for p in policy.weights.parameters.values() if p.grad is not None])
 
 
 def slow_gradient(policy: VisionLanguage, drawn: Rollout, by: Normalisation, constant: float) -> Tensor:
     """Of -sum(share * advantage * log p), one answer at a time; the share of a token as the normalisation says."""
     policy.modules()["model"].zero_grad()
-    length, group = drawn.trace.drawn.length.tolist(), drawn.group.tolist()
+    length, group = drawn.trace.completions.length.tolist(), drawn.group.tolist()
     advantages, count = loss_batch(drawn).advantages[:, 0].tolist(), len(length)
     in_group = [sum(n for n, other in zip(length, group, strict=True) if other == own) for own in group]
     share = {
@@ -45,7 +45,7 @@ def slow_gradient(policy: VisionLanguage, drawn: Rollout, by: Normalisation, con
     }[by]
     for row in range(count):
         call = int(drawn.blocks[0].call[row, 0])
-        log_prob = policy.evaluate(drawn, DecisionView(torch.tensor([call]))).values[row, : length[row]]
+        log_prob = policy.forward(drawn, DecisionView(torch.tensor([call]))).values[row, : length[row]]
         (-share[row] * advantages[row] * log_prob.sum()).backward()
     return torch.cat([p.grad.flatten() for p in policy.weights.parameters.values() if p.grad is not None])
 
@@ -68,10 +68,10 @@ def test_at_the_first_update_the_ratio_is_one_and_the_divergence_zero(settings: 
     drawn = vision_twins.rollout(policy, 6, temperature=0.7, top_k=50)
     view = DecisionView(torch.arange(9))
     with policy.weights("reference"), torch.no_grad():
-        reference = policy.evaluate(drawn, view)
-    trained = policy.evaluate(drawn, view)
+        reference = policy.forward(drawn, view)
+    trained = policy.forward(drawn, view)
     ratio = trained.log_ratio(policy.recorded(drawn, view)).exp()
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-5)
     loss = Grpo(kl_coef=1.0, kl="k3")
-    *_, divergence = loss.measure(Evaluations(trained, policy.recorded(drawn, view), reference))
+    *_, divergence = loss.measure(OutputsByWeights(trained, policy.recorded(drawn, view), reference))
     assert divergence.requires_grad and float(divergence.detach().abs().max()) < 1e-10

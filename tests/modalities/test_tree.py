@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmrl.keys import GroupKey, normal, subgroup
-from mmrl.modalities._growth import Tree, grow
+from mmrl.modalities._growth import Tree, sample_trees
 from mmrl.plans import Fork, Path, Plan, Step, Transition
 
 SHAPE = (2, 3)
@@ -61,7 +61,7 @@ def walk(plan: Plan, key: GroupKey, prompt: int, leaf: int, dtype: torch.dtype) 
 def test_decisions_tell_how_their_means_follow_a_velocity_and_how_large_their_steps_are() -> None:
     tree = grown(torch.float32)
     calls = torch.arange(len(tree.decided.state))[1:]  # a view without the first state
-    said = tree.decided.evaluation(tree.block, calls, tree.decided.mean[calls], "mean")
+    said = tree.decided.forward_outputs(tree.block, calls, tree.decided.mean[calls], "mean")
     assert said.velocity is not None and said.step is not None
     torch.testing.assert_close(said.velocity, tree.decided.transition[1:, 1])
     steps = [[step.sigma - step.sigma_next for step in plan.steps if step.is_decision] for plan in PLANS]
@@ -72,7 +72,7 @@ def test_decisions_tell_how_their_means_follow_a_velocity_and_how_large_their_st
 
 
 def grown(dtype: torch.dtype) -> Tree:
-    return grow(PLANS, KEYS, velocity, SHAPE, torch.empty(0, dtype=dtype))
+    return sample_trees(PLANS, KEYS, velocity, SHAPE, torch.empty(0, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -168,7 +168,7 @@ def test_every_leaf_of_a_forked_plan_is_that_of_its_own_path_alone() -> None:
         calls.append(len(latents))
         return velocity(latents, sigma, prompt)
 
-    tree, row = grow(FORKED, KEYS, counted, SHAPE, torch.empty(0)), 0
+    tree, row = sample_trees(FORKED, KEYS, counted, SHAPE, torch.empty(0)), 0
     assert calls == [sum(nodes) for nodes in zip(*(plan.num_nodes() for plan in FORKED), strict=True)]
     facts = tree.block.facts
     for number, (plan, key) in enumerate(zip(FORKED, KEYS, strict=True)):
@@ -176,7 +176,7 @@ def test_every_leaf_of_a_forked_plan_is_that_of_its_own_path_alone() -> None:
             for leaf in range(path.num_ends):
                 clean, decisions = draw_alone(plan, key, number, path, leaf)
                 torch.testing.assert_close(tree.clean[row], clean)
-                assert (int(tree.prompt[row]), int(tree.group[row])) == (number, subgroup(key.draw, path.group))
+                assert (int(tree.prompt[row]), int(tree.group[row])) == (number, subgroup(key.prompt_index, path.group))
                 assert int((tree.block.edge[row] >= 0).sum()) == len(decisions)
                 for k, (state, step, tick, mean, child) in enumerate(decisions):
                     call, edge = int(tree.block.call[row, k]), int(tree.block.edge[row, k])
@@ -195,7 +195,7 @@ def test_every_leaf_of_a_forked_plan_is_that_of_its_own_path_alone() -> None:
 
 
 def test_decisions_of_forked_paths_are_shared_and_count_one_in_all() -> None:
-    block = grow([forked(1)], KEYS[:1], velocity, SHAPE, torch.empty(0)).block
+    block = sample_trees([forked(1)], KEYS[:1], velocity, SHAPE, torch.empty(0)).block
     edges = block.edge[block.edge >= 0]
     counted = torch.zeros(int(edges.max()) + 1).index_add(0, edges, block.weight[block.edge >= 0])
     torch.testing.assert_close(counted, torch.ones_like(counted))
@@ -203,10 +203,10 @@ def test_decisions_of_forked_paths_are_shared_and_count_one_in_all() -> None:
 
 
 def test_other_groups_change_nothing_of_a_forked_one() -> None:
-    both = grow(FORKED, KEYS, velocity, SHAPE, torch.empty(0))
-    alone = grow(FORKED[:1], KEYS[:1], velocity, SHAPE, torch.empty(0))
+    both = sample_trees(FORKED, KEYS, velocity, SHAPE, torch.empty(0))
+    alone = sample_trees(FORKED[:1], KEYS[:1], velocity, SHAPE, torch.empty(0))
     torch.testing.assert_close(both.clean[both.prompt == 0], alone.clean)
-    again = grow(FORKED[::-1], KEYS[::-1], lambda x, s, p: velocity(x, s, 1 - p), SHAPE, torch.empty(0))
+    again = sample_trees(FORKED[::-1], KEYS[::-1], lambda x, s, p: velocity(x, s, 1 - p), SHAPE, torch.empty(0))
     torch.testing.assert_close(again.clean[again.prompt == 1], alone.clean)
 
 
@@ -216,13 +216,13 @@ def test_ends_of_one_root_are_a_group_of_their_own_where_the_plan_says_so() -> N
     fan = Fork(0, (Step(1.0, 0.5, tiny, 2), Step(0.5, 0.0, still)), group=1)
     steps = (Step(1.0, 0.5, still), Step(0.5, 0.2, tiny, 3), Step(0.2, 0.0, still))
     plan = Plan(4, steps, forks=(fan,), by_root=True)
-    tree = grow([plan] * 2, KEYS, velocity, SHAPE, torch.empty(0))
+    tree = sample_trees([plan] * 2, KEYS, velocity, SHAPE, torch.empty(0))
     for number, key in enumerate(KEYS):
         roots, own = normal(key.seed_for("root"), (4, *SHAPE)), tree.prompt == number
         nearest = (tree.clean[own][:, None] - roots).flatten(2).norm(dim=2).argmin(1).tolist()
-        expected = [subgroup(key.draw, root) for root in nearest[:12]]  # the ends of the trunk come first
-        expected += [subgroup(key.draw, 4 + root) for root in nearest[12:]]
+        expected = [subgroup(key.prompt_index, root) for root in nearest[:12]]  # the ends of the trunk come first
+        expected += [subgroup(key.prompt_index, 4 + root) for root in nearest[12:]]
         assert tree.group[own].tolist() == expected and sorted(nearest[12:]) == sorted([0, 1, 2, 3] * 2)
     beside: Any = object()
     with pytest.raises(ValueError, match="are compared whatever their roots"):
-        Plan(4, steps, neighbours=beside, by_root=True)
+        Plan(4, steps, neighbors=beside, by_root=True)

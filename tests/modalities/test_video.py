@@ -56,9 +56,9 @@ def mixed() -> tuple[Prompt, ...]:
 def log_probs(made: Video, prompts: list[Prompt], answer: str = "it is red") -> Tensor:
     """[P, K] of an answer's tokens to each prompt, in one batch."""
     count = len(prompts)
-    given = made.given(prompts, Outputs(texts=(answer,) * count), keys(count))
+    given = made.offline(prompts, Outputs(texts=(answer,) * count), keys(count))
     with torch.no_grad():
-        return made.evaluate(given, DecisionView(torch.arange(count))).values
+        return made.forward(given, DecisionView(torch.arange(count))).values
 
 
 def by_hand(is_video: list[bool], steps: list[list[int]]) -> Tensor:
@@ -199,7 +199,7 @@ def test_controls_are_drawn_beside_the_answers_from_one_decoding() -> None:
     assert [isinstance(prompt.clips[0], ShuffledClip) for prompt in drawn.prompts] == [False, True] * 2
     reads: Any = made.encoder.read_clip
     assert reads.num_decoded == 2
-    found = made.evaluate(drawn, DecisionView(torch.arange(4))).values
+    found = made.forward(drawn, DecisionView(torch.arange(4))).values
     recorded = made.recorded(drawn, DecisionView(torch.arange(4))).values
     torch.testing.assert_close(found, recorded, rtol=0, atol=1e-5)
 

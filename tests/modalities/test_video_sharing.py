@@ -53,10 +53,10 @@ def test_sharing_is_exact_with_video(family: str, way: Any, checkpointing: bool)
 def test_the_tower_gets_a_gradient_from_video_alone(family: str) -> None:
     drawn, _ = plain(family)
     made = policy(family)
-    alone = made.evaluate(drawn, DecisionView(torch.arange(3)))  # the first calls are those of the shortest prompt
+    alone = made.forward(drawn, DecisionView(torch.arange(3)))  # the first calls are those of the shortest prompt
     assert alone.values.isfinite().all()
     video = made.rollout([drawn.prompts[0]], [AnswerPlan(2, 4)], keys(1))
-    made.evaluate(video, DecisionView(torch.arange(2))).values.sum().backward()
+    made.forward(video, DecisionView(torch.arange(2))).values.sum().backward()
     tower = "model.model.vision_tower" if family == "internvl" else "model.model.visual"
     reached = [
         n for n, p in made.weights.parameters.items() if n.startswith(tower) and p.grad is not None and p.grad.any()
@@ -72,7 +72,7 @@ def test_the_tower_sees_each_clip_once(way: Any) -> None:
     made.modules()["model"].get_submodule("model.visual").register_forward_pre_hook(
         lambda _, given: seen.append(len(given[0]))
     )
-    made.evaluate(drawn, DecisionView(torch.arange(6)))
+    made.forward(drawn, DecisionView(torch.arange(6)))
     media = [prompt.media for prompt in drawn.trace.prompts]
     for name in ("pixel_values", "pixel_values_videos"):
         assert sum(len(one[name]) for one in media if name in one) in seen

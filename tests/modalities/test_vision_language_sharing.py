@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from mmrl.data import Rollout
 from mmrl.modalities import _tokens
-from mmrl.modalities._answers import Drawn
+from mmrl.modalities._answers import Completions
 from mmrl.modalities._backbone import expand
 from mmrl.modalities._lora import Lora
 from mmrl.modalities._packed import PADDING, PROMPT, PackedRows
@@ -28,7 +28,7 @@ TOLERANCE = 1e-5  # norm(difference) / norm, per tensor, in float32
 def evaluated(policy: VisionLanguage, drawn: Rollout, calls: Tensor) -> dict[str, Tensor]:
     """Log-probs, entropies, and every parameter's gradient of a weighted sum of both."""
     policy.modules()["model"].zero_grad()
-    decisions = policy.evaluate(drawn, DecisionView(calls))
+    decisions = policy.forward(drawn, DecisionView(calls))
     assert decisions.entropy is not None
     weight = torch.randn(decisions.values.shape, generator=torch.Generator().manual_seed(0))
     (decisions.values * weight + decisions.entropy * weight.flip(0)).sum().backward()
@@ -38,11 +38,11 @@ def evaluated(policy: VisionLanguage, drawn: Rollout, calls: Tensor) -> dict[str
 
 def ragged(drawn: Rollout) -> Rollout:
     """The rollout with its answers cut to 1, 2, 3 ... tokens, so that no two of a group are equally long."""
-    answers: Drawn = drawn.trace.drawn
+    answers: Completions = drawn.trace.completions
     length = torch.minimum(answers.length, torch.tensor([1, 10, 4, 7, 2, 9, 1, 5, 10]))
     edge = torch.where(torch.arange(answers.tokens.shape[1]) < length[:, None], drawn.blocks[0].edge, -1)
     block = replace(drawn.blocks[0], edge=edge, call=torch.where(edge < 0, -1, drawn.blocks[0].call))
-    trace = replace(drawn.trace, drawn=replace(answers, length=length))
+    trace = replace(drawn.trace, completions=replace(answers, length=length))
     return replace(drawn, trace=trace, blocks=(block,))
 
 
@@ -139,7 +139,7 @@ def test_the_vision_tower_sees_each_image_once(way: str) -> None:
         lambda _, given: seen.append(len(given[0]))
     )
     drawn = plain("qwen2_5_vl", "full")[1]
-    policy.evaluate(drawn, DecisionView(torch.arange(9)))
+    policy.forward(drawn, DecisionView(torch.arange(9)))
     patches = sum(len(prompt.media["pixel_values"]) for prompt in drawn.trace.prompts if prompt.media)
     assert seen == [patches]
 

@@ -48,13 +48,13 @@ def test_the_adapter_off_is_the_reference_and_an_adapter_that_was_loaded_is_its_
         if "lora_B" in name:
             tensor.normal_(0.0, 0.3)
     with torch.no_grad():
-        moved = policy.evaluate(rollout, ALL).values
+        moved = policy.forward(rollout, ALL).values
         with policy.weights("reference"):
-            torch.testing.assert_close(policy.evaluate(rollout, ALL).values, base, atol=1e-5, rtol=0)
+            torch.testing.assert_close(policy.forward(rollout, ALL).values, base, atol=1e-5, rtol=0)
         assert (moved - base).abs().max() > 0.1
         policy.export(tmp_path)
         again = vision_twins.policy(lora=Lora(rank=2, alpha=4, path=str(tmp_path)))
-        torch.testing.assert_close(again.evaluate(rollout, ALL).values, moved, atol=1e-5, rtol=0)
+        torch.testing.assert_close(again.forward(rollout, ALL).values, moved, atol=1e-5, rtol=0)
         assert not again.weights.has("reference")  # its start is the adapter, of which a copy is kept
 
 
@@ -68,7 +68,7 @@ def test_the_dropout_of_a_loaded_adapter_sleeps_in_rollout_and_update(tmp_path: 
     again = vision_twins.policy(lora=Lora(path=str(tmp_path)))
     rollout = vision_twins.rollout(again, 3)
     with torch.no_grad():
-        torch.testing.assert_close(again.evaluate(rollout, ALL).values, again.recorded(rollout, ALL).values)
+        torch.testing.assert_close(again.forward(rollout, ALL).values, again.recorded(rollout, ALL).values)
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
@@ -107,8 +107,8 @@ def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> N
         policy.export(tmp_path)
         again = VisionLanguage(model=str(tmp_path))
         again.prepare(Placement(torch.device("cpu"), torch.float32))
-        expected = policy.evaluate(rollout, ALL).values
-        torch.testing.assert_close(again.evaluate(rollout, ALL).values, expected, atol=1e-5, rtol=0)
+        expected = policy.forward(rollout, ALL).values
+        torch.testing.assert_close(again.forward(rollout, ALL).values, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -119,7 +119,7 @@ def test_it_runs_in_bfloat16(family: str) -> None:
         rollout = vision_twins.rollout(policy, 4)
         for sharing in ("cache", "packed", "none"):
             policy.sharing = sharing
-            found = policy.evaluate(rollout, ALL).values
+            found = policy.forward(rollout, ALL).values
             torch.testing.assert_close(found.detach(), policy.recorded(rollout, ALL).values, atol=0.5, rtol=0.1)
             found.sum().backward()
 

@@ -115,7 +115,7 @@ def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
             Exchange(GENERATE, asked(seed=12), second),
         ]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
-        drawn = made.draw([QUESTION], [0, 0], [11, 12], SAMPLING)
+        drawn = made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
     assert drawn.tokens.tolist() == [[8, 4, 2], [4, 0, 0]] and drawn.length.tolist() == [3, 1]
     assert drawn.log_prob.tolist() == [[-0.5, -1.25, -0.125], [-2.0, 0, 0]]
     assert drawn.is_finished.tolist() == [True, False] and drawn.support is None, "one of them says no support"
@@ -128,7 +128,7 @@ def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None
         answer = said([8, 4, 2], [-0.5, 0.0, -0.1], [5, 6, 6, 6, 7], sampling_mask=masks)
         recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, asked(), answer)]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
-        support = made.draw([QUESTION], [0], [11], SAMPLING).support
+        support = made.generate([QUESTION], [0], [11], SAMPLING).support
     assert support is not None
     assert support.ids.tolist() == [1, 8, 4, 2, 3, 9] and support.sizes.tolist() == [2, 1, 3]
 
@@ -162,7 +162,7 @@ def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_p
         ]
         for number in range(2):
             made.follow({"w": torch.full((2,), float(number))}, adapter, 2)
-            made.draw([QUESTION], [0], [11], SAMPLING)
+            made.generate([QUESTION], [0], [11], SAMPLING)
 
 
 def without(*path: str | int) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def test_an_answer_that_is_not_one_is_an_error(
         recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, asked(), answer())]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(kind, match=message):
-            made.draw([QUESTION], [0], [11], SAMPLING)
+            made.generate([QUESTION], [0], [11], SAMPLING)
 
 
 def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
         recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, broken]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):
-            made.draw([QUESTION], [0], [11], SAMPLING)
+            made.generate([QUESTION], [0], [11], SAMPLING)
 
 
 def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_another_engine_draws_the_same_answers(served: Vllm, shaping: dict[str, 
     here, there = both(served)
     own, drawn = rollout(here, **shaping), rollout(there, **shaping)
     assert drawn.outputs.texts == own.outputs.texts
-    assert torch.equal(drawn.trace.drawn.is_finished, own.trace.drawn.is_finished)
-    torch.testing.assert_close(drawn.trace.drawn.log_prob, own.trace.drawn.log_prob, atol=1e-5, rtol=1e-5)
+    assert torch.equal(drawn.trace.completions.is_finished, own.trace.completions.is_finished)
+    torch.testing.assert_close(drawn.trace.completions.log_prob, own.trace.completions.log_prob, atol=1e-5, rtol=1e-5)
     view = DecisionView(torch.arange(9))
     again = there.recompute(drawn, 4)
     torch.testing.assert_close(

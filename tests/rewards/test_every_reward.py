@@ -78,7 +78,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
     if "model" in reward.needs:
         assert hasattr(cls, "tiny") and hasattr(cls, "prepare"), "what loads weights has a tiny twin"
     else:
-        assert not hasattr(cls, "prepare") or hasattr(cls, "held"), "what has `prepare` needs a model"
+        assert not hasattr(cls, "prepare") or hasattr(cls, "inner_rewards"), "what has `prepare` needs a model"
 
 
 def test_scores_keep_to_the_range_and_come_near_both_ends(reward: Reward, example: Example) -> None:
@@ -140,7 +140,9 @@ def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, exa
     prompts = tuple(
         replace(
             prompt,
-            target={key: value for key, value in prompt.target.items() if key in entries or hasattr(reward, "held")},
+            target={
+                key: value for key, value in prompt.target.items() if key in entries or hasattr(reward, "inner_rewards")
+            },
             media=prompt.media if IMAGE in reward.needs or "canvases" in media else (),
         )
         for prompt in batch.prompts

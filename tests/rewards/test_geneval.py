@@ -15,7 +15,7 @@ from mmrl.contracts import ConfigError, RewardBatch
 from mmrl.data import Outputs, Prompt
 from mmrl.media import as_tensor
 from mmrl.rewards._detectors import COCO, Detector, load_detector
-from mmrl.rewards._scenes import COLORS, Found, same_name
+from mmrl.rewards._scenes import COLORS, DetectedObject, same_name
 from mmrl.rewards.geneval import GREY, Geneval, cut_out
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_images, smooth_images
@@ -55,7 +55,7 @@ def reward(folder: Path) -> Geneval:
     return made
 
 
-def sees(reward: Geneval, **objects: list[Found]) -> Geneval:
+def sees(reward: Geneval, **objects: list[DetectedObject]) -> Geneval:
     """The reward with a detector that finds these in every image."""
     known = {same_name(name): name for name in COCO}
     reward._detector = Detector(known, lambda images, threshold: [dict(objects)] * len(images))
@@ -72,7 +72,7 @@ def test_an_object_is_cut_out_as_pillow_does(box: tuple[float, float, float, flo
         image = Image.composite(image, Image.new("RGB", image.size, color="#999"), Image.fromarray(mask.numpy()))
     x1, y1, x2, y2 = map(round, box)
     expected = as_tensor(image.crop((x1, y1, x2, y2)))
-    found = cut_out(levels.permute(2, 0, 1) / 255, Found(box, 0.9, mask if has_mask else None))
+    found = cut_out(levels.permute(2, 0, 1) / 255, DetectedObject(box, 0.9, mask if has_mask else None))
     torch.testing.assert_close(found, expected)
 
 
@@ -81,14 +81,14 @@ def test_an_object_is_cut_out_as_pillow_does(box: tuple[float, float, float, flo
     [((4.2, 0, 4.4, 24), (8, 1)), ((30, 24, 30, 24), (1, 1)), ((0, 3, 30, 5), (2, 16))],
 )
 def test_a_crop_has_pixels_and_is_not_too_long(box: tuple[float, float, float, float], shape: tuple[int, int]) -> None:
-    found = cut_out(torch.rand(3, 24, 30), Found(box, 0.9))
+    found = cut_out(torch.rand(3, 24, 30), DetectedObject(box, 0.9))
     assert tuple(found.shape[1:]) == shape
 
 
 def test_colours_are_those_of_clip(reward: Geneval, folder: Path) -> None:
     """The mean of three phrases for each colour, each of length 1, as clip_benchmark has it."""
     images = random_images(random.Random(0), 24)
-    whole = Found((0, 0, 32, 32), 0.9)
+    whole = DetectedObject((0, 0, 32, 32), 0.9)
     found = [reward._colors(image, [whole], "computer mouse")[0] for image in images]
     model, processor = CLIPModel.from_pretrained(folder / "clip"), CLIPProcessor.from_pretrained(folder / "clip")
     rows = []
@@ -122,12 +122,12 @@ def test_colours_are_asked_of_the_object_on_grey(reward: Geneval, monkeypatch: p
     monkeypatch.setattr(reward, "_clip", Watched())
     mask = torch.zeros(8, 8, dtype=torch.bool)
     mask[2:4, 2:5] = True
-    reward._colors(torch.ones(3, 8, 8), [Found((2, 2, 6, 4), 0.9, mask)], "dog")
+    reward._colors(torch.ones(3, 8, 8), [DetectedObject((2, 2, 6, 4), 0.9, mask)], "dog")
     assert seen[0].shape == (1, 3, 2, 4)
     torch.testing.assert_close(seen[0][0, 0], torch.tensor([[1, 1, 1, GREY]] * 2))
 
 
-DOGS = [Found((0, 0, 8, 8), 0.95), Found((20, 0, 28, 8), 0.8), Found((0, 20, 8, 28), 0.2)]
+DOGS = [DetectedObject((0, 0, 8, 8), 0.95), DetectedObject((20, 0, 28, 8), 0.8), DetectedObject((0, 20, 8, 28), 0.2)]
 
 
 @pytest.mark.parametrize(
@@ -148,17 +148,17 @@ def test_forms_and_thresholds(reward: Geneval, form: Any, expected: list[float])
 
 
 def test_only_so_many_objects_of_a_class_are_seen(reward: Geneval) -> None:
-    many = sees(reward, dog=[Found((0, 0, 8, 8), 0.95)] * 40)
+    many = sees(reward, dog=[DetectedObject((0, 0, 8, 8), 0.95)] * 40)
     many.max_objects = 4
     assert many.score(batch_of(torch.rand(1, 3, 32, 32), {"class": "dog", "count": 4})).tolist() == [1.0]
 
 
 def test_parts_are_averaged(reward: Geneval) -> None:
-    cat = [Found((20, 20, 28, 28), 0.95)]
+    cat = [DetectedObject((20, 20, 28, 28), 0.95)]
     wanted = ({"class": "cat", "count": 1}, {"class": "dog", "count": 1, "position": ["left of", 0]})
-    right = sees(reward, cat=cat, dog=[Found((0, 20, 8, 28), 0.9)])
+    right = sees(reward, cat=cat, dog=[DetectedObject((0, 20, 8, 28), 0.9)])
     assert right.score(batch_of(torch.rand(2, 3, 32, 32), *wanted)).tolist() == [1.0, 1.0]
-    wrong = sees(reward, cat=cat, dog=[Found((20, 0, 28, 8), 0.9)])
+    wrong = sees(reward, cat=cat, dog=[DetectedObject((20, 0, 28, 8), 0.9)])
     assert wrong.score(batch_of(torch.rand(1, 3, 32, 32), *wanted)).tolist() == pytest.approx([2 / 3])
 
 

@@ -249,7 +249,7 @@ def test_red_text_is_read_as_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine takes the colours in OpenCV's order."""
     seen: list[Any] = []
 
-    class Engine:
+    class Processes:
         def __init__(self, params: dict[str, Any]) -> None:
             self.params = params
 
@@ -257,7 +257,7 @@ def test_red_text_is_read_as_red(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append((self.params, image))
             return type("Found", (), {"txts": None})()
 
-    monkeypatch.setattr("rapidocr.RapidOCR", Engine)
+    monkeypatch.setattr("rapidocr.RapidOCR", Processes)
     red = torch.tensor([255, 0, 0], dtype=torch.uint8).expand(2, 3, 3)
     assert load_reader(0.25, 100)(red) == ()
     params, image = seen[0]

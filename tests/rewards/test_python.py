@@ -13,7 +13,7 @@ from mmrl.contracts import RewardBatch, Segmented
 from mmrl.coordinates import Canvas
 from mmrl.data import Outputs, Prompt
 from mmrl.plugins import build
-from mmrl.rewards.python import GIVEN, OUTPUTS, Python
+from mmrl.rewards.python import ALWAYS, OUTPUTS, Python
 from tests.rewards.example import Example, answers, make_batch
 from tests.rewards.own_rewards import tokens
 
@@ -75,7 +75,7 @@ def test_parameters_are_what_a_sample_has(own: Any) -> None:
 
 def test_every_output_of_a_policy_has_a_parameter() -> None:
     assert set(OUTPUTS.values()) <= {item.name for item in fields(Outputs)}
-    assert not set(OUTPUTS) & set(GIVEN)
+    assert not set(OUTPUTS) & set(ALWAYS)
 
 
 def test_a_default_stands_in_where_the_target_says_nothing() -> None:

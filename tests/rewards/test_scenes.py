@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from mmrl.coordinates import Box
 from mmrl.data import Prompt
-from mmrl.rewards._scenes import Found, Scene, graded_parts, is_correct, read_scene, relations, same_name
+from mmrl.rewards._scenes import DetectedObject, Scene, graded_parts, is_correct, read_scene, relations, same_name
 
 LEFT, RIGHT, TOP, BOTTOM = (0, 40, 20, 60), (80, 40, 100, 60), (40, 0, 60, 20), (40, 80, 60, 100)
 
 
-def at(*boxes: Box) -> list[Found]:
+def at(*boxes: Box) -> list[DetectedObject]:
     """Objects in these boxes, the first the surest."""
-    return [Found(box, 0.99 - 0.01 * number) for number, box in enumerate(boxes)]
+    return [DetectedObject(box, 0.99 - 0.01 * number) for number, box in enumerate(boxes)]
 
 
 def scene(*include: dict[str, Any], exclude: Sequence[dict[str, Any]] = (), **other: Any) -> Scene:

@@ -10,7 +10,7 @@ from mmrl.keys import GroupKey
 from mmrl.plans import AnswerPlan
 from mmrl.plugins import build
 
-KEY = GroupKey(seed=0, iteration=1, draw=2)
+KEY = GroupKey(seed=0, iteration=1, prompt_index=2)
 
 
 def plan(group_size: int = 8, **settings: Any) -> AnswerPlan:
@@ -20,7 +20,7 @@ def plan(group_size: int = 8, **settings: Any) -> AnswerPlan:
 
 
 def test_it_draws_tokens() -> None:
-    assert build("samplers", {"name": "autoregressive", "max_tokens": 1}).draws == "tokens"
+    assert build("samplers", {"name": "autoregressive", "max_tokens": 1}).sample_kind == "tokens"
 
 
 def test_without_settings_tokens_are_drawn_from_the_models_own_distribution() -> None:

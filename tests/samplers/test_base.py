@@ -26,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "g2rpo": {"window": {}},
     "e_grpo": {"merged": [1, 1]},
 }
-KEY = GroupKey(seed=3, iteration=5, draw=7)
+KEY = GroupKey(seed=3, iteration=5, prompt_index=7)
 WINDOWS: list[dict[str, Any]] = [
     {},
     {"mode": "range", "first": 2, "last": 5},

@@ -123,7 +123,7 @@ def test_the_places_of_fans_may_differ_from_group_to_group(grid_policy: Any) -> 
     sampler = build("samplers", {"name": "tempflow", "window": {"mode": "subset", "size": 2}})
     plans = [sampler.plan(grid_policy(), GroupKey(0, 0, draw), 8) for draw in range(20)]
     assert len({tuple(path.start for path in plan.paths) for plan in plans}) > 1
-    assert {plan.num_ticks for plan in plans} == {10}  # so that processes agree on the calls of a rollout
+    assert {plan.num_tree_steps for plan in plans} == {10}  # so that processes agree on the calls of a rollout
 
 
 @pytest.mark.parametrize(

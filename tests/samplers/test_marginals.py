@@ -9,7 +9,7 @@ from mmrl.keys import GroupKey
 from mmrl.plans import Plan
 from mmrl.plugins import build
 
-KEY = GroupKey(seed=0, iteration=0, draw=0)
+KEY = GroupKey(seed=0, iteration=0, prompt_index=0)
 
 
 def draw_plan(policy: Any, name: str, num_steps: int, **settings: float) -> Plan:

@@ -24,7 +24,7 @@ def test_the_papers_numbers(solver: str, grid_policy: Any) -> None:
     plan = plan_of(grid_policy(), solver=solver)
     assert (plan.roots, plan.num_rollout_calls, plan.num_update_calls) == (12, 96, 16)
     assert plan.num_update_calls / plan.num_samples == pytest.approx(1.33, abs=0.01)
-    near = plan.neighbours
+    near = plan.neighbors
     assert near is not None and near.spread == 0.3 and len(near.anchors) == len(near.moves) == 4
     grid = grid_policy().sigmas("uniform", 8)
     for number, step in near.moves:
@@ -34,7 +34,7 @@ def test_the_papers_numbers(solver: str, grid_policy: Any) -> None:
 
 
 def test_the_temperature_divides_squared_distances(grid_policy: Any) -> None:
-    near = plan_of(grid_policy(), temperature=0.25).neighbours
+    near = plan_of(grid_policy(), temperature=0.25).neighbors
     assert near is not None
     assert [2 * step.transition.std**2 for _, step in near.moves] == pytest.approx([0.25] * 4)
 
@@ -43,14 +43,14 @@ def test_the_temperature_divides_squared_distances(grid_policy: Any) -> None:
 def test_without_neighbours_and_anchors_it_is_ode(settings: dict[str, Any], grid_policy: Any) -> None:
     plain = {name: value for name, value in settings.items() if name == "solver"}
     ode = build("samplers", {"name": "ode", "num_steps": 8, "sigmas": "uniform", **plain})
-    assert replace(plan_of(grid_policy(), **settings), neighbours=None) == ode.plan(grid_policy(), KEY, 12)
+    assert replace(plan_of(grid_policy(), **settings), neighbors=None) == ode.plan(grid_policy(), KEY, 12)
 
 
 def test_anchors_and_steps_are_drawn_from_the_key_alone(grid_policy: Any) -> None:
     keys = [GroupKey(3, 5, draw) for draw in range(200)]
     plans = [plan_of(grid_policy(), key=key) for key in keys]
     assert plans == [plan_of(grid_policy(), key=key) for key in keys]
-    found = [plan.neighbours for plan in plans]
+    found = [plan.neighbors for plan in plans]
     anchors = [near.anchors.count(member) for near in found if near is not None for member in range(12)]
     steps = [number for near in found if near is not None for number, _ in near.moves]
     for member in range(12):  # each a third of the groups, and each step half of them
@@ -60,20 +60,20 @@ def test_anchors_and_steps_are_drawn_from_the_key_alone(grid_policy: Any) -> Non
 
 
 def test_the_last_step_may_be_one_of_them(grid_policy: Any) -> None:
-    near = plan_of(grid_policy(), train_fraction=1.0).neighbours
+    near = plan_of(grid_policy(), train_fraction=1.0).neighbors
     assert near is not None and [number for number, _ in near.moves] == list(range(8))
 
 
 def test_steps_may_be_the_early_ones_alone(grid_policy: Any) -> None:
-    near = plan_of(grid_policy(), early_fraction=0.5, train_fraction=1.0).neighbours
+    near = plan_of(grid_policy(), early_fraction=0.5, train_fraction=1.0).neighbors
     assert near is not None and [number for number, _ in near.moves] == [0, 1, 2, 3]
-    drawn = [plan_of(grid_policy(), key=GroupKey(3, 5, draw), early_fraction=0.4).neighbours for draw in range(20)]
+    drawn = [plan_of(grid_policy(), key=GroupKey(3, 5, draw), early_fraction=0.4).neighbors for draw in range(20)]
     assert {number for near in drawn if near is not None for number, _ in near.moves} == {0, 1, 2}
     assert all(near is not None and len(near.moves) == 1 for near in drawn)
 
 
 def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> None:
-    near = plan_of(grid_policy(), group_size=3).neighbours
+    near = plan_of(grid_policy(), group_size=3).neighbors
     assert near is not None and near.anchors == (0, 1, 2)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl.keys import GroupKey
-from mmrl.samplers._window import Window, draw_subset
+from mmrl.samplers._window import Window, sample_subset
 
 
 def at(iteration: int = 0, *, draw: int = 0, seed: int = 0) -> GroupKey:
@@ -108,8 +108,8 @@ def test_random_subsets_of_groups_are_equally_likely() -> None:
 
 def test_subsets_for_different_purposes_differ() -> None:
     keys = [at(draw=draw) for draw in range(20)]
-    assert [draw_subset(range(9), 4, k, "window") for k in keys] != [
-        draw_subset(range(9), 4, k, "trained") for k in keys
+    assert [sample_subset(range(9), 4, k, "window") for k in keys] != [
+        sample_subset(range(9), 4, k, "trained") for k in keys
     ]
 
 

@@ -26,19 +26,19 @@ ENCODING = {"preset": "ultrafast", "crf": "16", "threads": "1", "fflags": "+bite
 Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
 
-def draw(lamps: Sequence[tuple[str, str, Box, bool]], shade: int) -> Image.Image:
+def render(lamps: Sequence[tuple[str, str, Box, bool]], shade: int) -> Image.Image:
     """One frame with lamps (colour, shape, box, is lit) on a wall, as an RGB image."""
     image = Image.new("RGB", (SIZE, SIZE), (shade, shade, shade))
     pen = ImageDraw.Draw(image)
     for colour, shape, box, is_lit in lamps:
-        _draw_lamp(pen, COLOURS[colour], shape, box)
+        _render_lamp(pen, COLOURS[colour], shape, box)
         if is_lit:
             x, y = (box[0] + box[2] - 1) // 2, (box[1] + box[3] - 1) // 2 + (2 if shape == "triangle" else 0)
             pen.rectangle((x - 2, y - 2, x + 3, y + 3), fill=WHITE)
     return image
 
 
-def _draw_lamp(pen: ImageDraw.ImageDraw, fill: tuple[int, int, int], shape: str, box: Box) -> None:
+def _render_lamp(pen: ImageDraw.ImageDraw, fill: tuple[int, int, int], shape: str, box: Box) -> None:
     x1, y1, x2, y2 = box[0], box[1], box[2] - 1, box[3] - 1  # PIL includes the last pixel
     third = (x2 - x1) // 3
     if shape == "square":

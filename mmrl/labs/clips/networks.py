@@ -9,7 +9,7 @@ from transformers import (
 )
 
 from mmrl.labs.clips.drawing import COLOURS, SHAPES, SIZE
-from mmrl.labs.clips.world import DURATIONS, STATES, TICK
+from mmrl.labs.clips.world import DURATIONS, STATES, TIME_STEP
 from mmrl.labs.screens.networks import CHAT_TEMPLATE, FREQUENCIES, Sizes, new_miniature, word_tokenizer
 
 FRAMES_PER_SECOND = 2  # that the model looks at: two make one step in time, of four tokens
@@ -36,7 +36,7 @@ def new_tokenizer() -> PreTrainedTokenizerFast:
 
 def time_words() -> list[str]:
     """The times that answers are written in, every half second."""
-    return [f"{TICK * number:.1f}" for number in range(round(max(DURATIONS) / TICK) + 1)]
+    return [f"{TIME_STEP * number:.1f}" for number in range(round(max(DURATIONS) / TIME_STEP) + 1)]
 
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:

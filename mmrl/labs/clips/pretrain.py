@@ -146,8 +146,8 @@ class Teacher:
         return (
             answers,
             second,
-            self.pointer.where_loss(hidden, shown_tokens, batch.asked),
-            self.pointer.when_loss(hidden, batch.asked),
+            self.pointer.where_loss(hidden, shown_tokens, batch.events),
+            self.pointer.when_loss(hidden, batch.events),
         )
 
 

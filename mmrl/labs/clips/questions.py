@@ -30,7 +30,7 @@ class Noise:
 class Batch:
     """B questions with their answers, without the video that all of a clip share; all of one length."""
 
-    asked: list[tuple[world.Lamp, world.Event]]  # B, those that are meant
+    events: list[tuple[world.Lamp, world.Event]]  # B, those that are meant
     tokens: Tensor  # [B, T]
     num_before: int  # tokens before the answer
 
@@ -56,8 +56,8 @@ def noisy_span(clip: world.Clip, event: world.Event, noise: Noise, rng: random.R
     if rng.random() < noise.wrong:
         event = rng.choice(others)
     start, end = (seconds + noise.shift + noise.jitter * rng.gauss(0, 1) for seconds in event.span)
-    start = min(max(start, 0.0), clip.duration - 2 * world.TICK)
-    return start, min(max(end, start + 2 * world.TICK), float(clip.duration))
+    start = min(max(start, 0.0), clip.duration - 2 * world.TIME_STEP)
+    return start, min(max(end, start + 2 * world.TIME_STEP), float(clip.duration))
 
 
 def prompt_text(processor: Any, text: str) -> str:

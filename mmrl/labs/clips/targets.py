@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from mmrl.labs.clips.drawing import COLOURS, SHAPES
 from mmrl.labs.clips.networks import FRAMES_PER_SECOND, time_words
-from mmrl.labs.clips.world import DURATIONS, STATES, TICK, Clip, Event, Lamp, State
+from mmrl.labs.clips.world import DURATIONS, STATES, TIME_STEP, Clip, Event, Lamp, State
 
 NUM_NAMES = len(COLOURS) + len(SHAPES) + len(COLOURS) * len(SHAPES)
-NUM_TICKS = len(time_words())
+NUM_TIMES = len(time_words())
 
 
 class TowerHeads(nn.Module):
@@ -74,7 +74,7 @@ class PointerHeads(nn.Module):
         super().__init__()
         self.query = nn.Linear(width, 2 * 64)
         self.key = nn.Linear(width, 64)
-        self.ends = nn.Linear(width, 2 * NUM_TICKS)
+        self.ends = nn.Linear(width, 2 * NUM_TIMES)
 
     def where_loss(self, hidden: Tensor, video_tokens: Tensor, asked: Sequence[tuple[Lamp, Event]]) -> Tensor:
         """Cross entropy of which frames of which tokens show the event, as a scalar.
@@ -91,8 +91,8 @@ class PointerHeads(nn.Module):
 
     def when_loss(self, hidden: Tensor, asked: Sequence[tuple[Lamp, Event]]) -> Tensor:
         """Cross entropy of start and end, as a scalar; hidden: [B, H], of the last token of B questions."""
-        ticks = torch.tensor([[round(seconds / TICK) for seconds in event.span] for _, event in asked])  # [B, 2]
-        ends = self.ends(F.layer_norm(hidden, hidden.shape[-1:])).unflatten(-1, (2, NUM_TICKS))
+        ticks = torch.tensor([[round(seconds / TIME_STEP) for seconds in event.span] for _, event in asked])  # [B, 2]
+        ends = self.ends(F.layer_norm(hidden, hidden.shape[-1:])).unflatten(-1, (2, NUM_TIMES))
         return F.cross_entropy(ends.flatten(0, 1), ticks.flatten())
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from PIL import Image
 
 from mmrl.labs import check_split
-from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHADES, SHAPES, Box, draw, encode
+from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHADES, SHAPES, Box, encode, render
 
 State = Literal["there", "lit", "up"]
 Span = tuple[float, float]  # start and end in seconds, the end not included
@@ -19,8 +19,8 @@ SPLITS = ("train", "held_out")
 NUM_CLIPS = {"train": 4096, "held_out": 512}
 FIRST_SEED = {"train": 0, "held_out": 1_000_000, "pretrain": 2_000_000}  # of clips: one range for each use
 DURATIONS = (8, 9, 10, 11, 12)  # seconds; the next seed has the next
-TICK = 0.5  # seconds: spans begin and end on multiples
-LENGTHS = tuple(TICK * ticks for ticks in range(2, 9))  # seconds of a span
+TIME_STEP = 0.5  # seconds: spans begin and end on multiples
+LENGTHS = tuple(TIME_STEP * ticks for ticks in range(2, 9))  # seconds of a span
 MOST_ALIKE = 0.4  # IoU of two spans of a clip, at most: a wrong event is a wrong answer
 ANSWER = re.compile(r"<answer>([0-9]{1,2}\.[05]) to ([0-9]{1,2}\.[05])</answer>")
 
@@ -70,7 +70,7 @@ class Clip:
         """The time of each frame in seconds."""
         return [number / RATE for number in range(self.duration * RATE)]
 
-    def draw(self, seconds: float) -> Image.Image:
+    def render(self, seconds: float) -> Image.Image:
         """The frame of a time."""
         shown = []
         for lamp in self.lamps:
@@ -78,11 +78,11 @@ class Clip:
                 x1, y1, x2, y2 = lamp.box
                 rise = RISE if lamp.is_in("up", seconds) else 0
                 shown.append((lamp.colour, lamp.shape, (x1, y1 - rise, x2, y2 - rise), lamp.is_in("lit", seconds)))
-        return draw(shown, self.shade)
+        return render(shown, self.shade)
 
     def encode(self) -> bytes:
         """The clip as an mp4 file."""
-        return encode([self.draw(seconds) for seconds in self.times])
+        return encode([self.render(seconds) for seconds in self.times])
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _spans(rng: random.Random, duration: int, count: int) -> Iterator[Span]:
     spans: list[Span] = []
     while len(spans) < count:
         length = rng.choice(LENGTHS)
-        start = TICK * rng.randint(0, round((duration - length) / TICK))
+        start = TIME_STEP * rng.randint(0, round((duration - length) / TIME_STEP))
         span = (start, start + length)
         if all(iou(span, other) <= MOST_ALIKE for other in spans):
             spans.append(span)
@@ -187,7 +187,7 @@ def _hang(rng: random.Random, cell: int) -> Box:
 
 def answer(span: Span) -> str:
     """The answer that names a span, its ends rounded to half seconds."""
-    return f"<answer>{' to '.join(f'{TICK * round(seconds / TICK):.1f}' for seconds in span)}</answer>"
+    return f"<answer>{' to '.join(f'{TIME_STEP * round(seconds / TIME_STEP):.1f}' for seconds in span)}</answer>"
 
 
 def score(text: str, span: Span) -> float:

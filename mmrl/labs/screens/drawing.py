@@ -22,7 +22,7 @@ WHITE = (255, 255, 255)
 Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
 
-def draw(elements: list[tuple[str, str, Box]], theme: int) -> Image.Image:
+def render(elements: list[tuple[str, str, Box]], theme: int) -> Image.Image:
     """A window with elements (colour, kind, box) as an RGB image."""
     image = _wallpaper(theme).copy()
     pen = ImageDraw.Draw(image)
@@ -31,7 +31,7 @@ def draw(elements: list[tuple[str, str, Box]], theme: int) -> Image.Image:
     for number, colour in enumerate(((250, 95, 87), (254, 188, 46), (40, 200, 64))):
         pen.ellipse((4 + 7 * number, 4, 8 + 7 * number, 8), fill=colour)
     for colour_name, kind, box in elements:
-        _draw_element(pen, COLOURS[colour_name], kind, box, hand=(250, 250, 250) if is_dark else (60, 60, 66))
+        _render_element(pen, COLOURS[colour_name], kind, box, hand=(250, 250, 250) if is_dark else (60, 60, 66))
     return image
 
 
@@ -44,7 +44,7 @@ def _wallpaper(theme: int) -> Image.Image:
     return Image.merge("RGB", (down.transpose(Image.Transpose.TRANSPOSE), Image.new("L", (SIZE, SIZE), theme), down))
 
 
-def _draw_element(
+def _render_element(
     pen: ImageDraw.ImageDraw, fill: tuple[int, int, int], kind: str, box: Box, hand: tuple[int, int, int]
 ) -> None:
     """The hand is the colour of a dial's hand, which has to stand out from the desktop too."""

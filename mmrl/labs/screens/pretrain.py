@@ -61,7 +61,8 @@ class Seen:
 class Teacher:
     """Trains a model stage by stage on screens that no split holds.
 
-    Another lab of windows overrides what is drawn (anything with `draw()`), what is in it, and what is asked about it.
+    Another lab of windows overrides what is drawn (anything with `render()`), what is in it, and what is asked about
+    it.
     """
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
@@ -107,7 +108,7 @@ class Teacher:
 
     def look(self, screens: Sequence[Any]) -> Tensor:
         """Image tokens [S, 16, H] of screens."""
-        pixels = self.processor.image_processor([screen.draw() for screen in screens], return_tensors="pt")
+        pixels = self.processor.image_processor([screen.render() for screen in screens], return_tensors="pt")
         seen = self.model.model.visual(pixels["pixel_values"], grid_thw=pixels["image_grid_thw"]).pooler_output
         tokens: Tensor = seen.unflatten(0, (len(screens), networks.NUM_IMAGE_TOKENS))
         return tokens

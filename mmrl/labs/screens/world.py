@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from PIL import Image
 
 from mmrl.labs import check_split
-from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, Box, draw
+from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE, THEMES, Box, render
 
 Task = Literal["click", "box"]
 Part = Literal["train", "held_out"]
@@ -48,9 +48,9 @@ class Screen:
     elements: tuple[Element, ...]
     theme: int  # grey level of the desktop
 
-    def draw(self) -> Image.Image:
+    def render(self) -> Image.Image:
         """The window as an RGB image."""
-        return draw([(element.colour, element.kind, element.box) for element in self.elements], self.theme)
+        return render([(element.colour, element.kind, element.box) for element in self.elements], self.theme)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ScreenPicture:
 
     def load(self) -> Image.Image:
         """The window as an RGB image of 112x112 pixels."""
-        return screen(self.seed).draw()
+        return screen(self.seed).render()
 
 
 @dataclass(frozen=True)

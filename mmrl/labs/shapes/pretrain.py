@@ -223,7 +223,7 @@ def _without_progress_bar(pipeline: Any) -> StableDiffusion3Pipeline:
 
 
 @torch.no_grad()
-def draw(pipeline: StableDiffusion3Pipeline, prompts: list[str], noise: Tensor, num_steps: int) -> Tensor:
+def sample(pipeline: StableDiffusion3Pipeline, prompts: list[str], noise: Tensor, num_steps: int) -> Tensor:
     """Images [B, 3, 32, 32] in [0, 1] by Euler's method on the uniform grid of sigmas, from noise [B, 4, 4, 4]."""
     embeds, _, pooled, _ = pipeline.encode_prompt(
         prompts, prompts, prompts, do_classifier_free_guidance=False, max_sequence_length=networks.MAX_SEQUENCE_LENGTH
@@ -241,7 +241,7 @@ def evaluate(pipeline: StableDiffusion3Pipeline, prompts: list[str], num_images:
     """The verdict on `num_images` drawings of each prompt, ten steps from fixed noise."""
     repeated = [prompt for prompt in prompts for _ in range(num_images)]
     noise = torch.randn(len(repeated), *networks.LATENT_SHAPE, generator=torch.Generator().manual_seed(123))
-    return world.verify(draw(pipeline, repeated, noise, num_steps=10), repeated)
+    return world.verify(sample(pipeline, repeated, noise, num_steps=10), repeated)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ def success(model: Any, processor: Any, *, is_greedy: bool, num_tasks: int, max_
             going = [number for number, state in enumerate(states) if not state.is_done]
             if not going:
                 break
-            goals, images = [tasks[n].goal for n in going], [tasks[n].look(states[n]).draw() for n in going]
+            goals, images = [tasks[n].goal for n in going], [tasks[n].look(states[n]).render() for n in going]
             for number, text in zip(going, answers(model, processor, goals, images, is_greedy=is_greedy), strict=True):
                 if (match := CLICK.fullmatch(text)) is not None:
                     states[number] = tasks[number].after(states[number], int(match[1]), int(match[2]))

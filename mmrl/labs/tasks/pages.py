@@ -32,9 +32,9 @@ class Look:
         """The elements, and the way back where there is one."""
         return (*self.screen.elements, *([BACK] if self.has_back else []))
 
-    def draw(self) -> Image.Image:
+    def render(self) -> Image.Image:
         """The window as an RGB image of 112x112 pixels."""
-        image = self.screen.draw()
+        image = self.screen.render()
         pen = ImageDraw.Draw(image)
         for number in self.marked:
             x1, y1, x2, y2 = self.screen.elements[number].box
@@ -64,7 +64,7 @@ class PagePicture:
 
     def load(self) -> Image.Image:
         """The window in RGB: drawn at 112x112 pixels, and made larger by a smooth filter where more are asked for."""
-        image = self.look.draw()
+        image = self.look.render()
         return image if self.side == SIZE else image.resize(self.size, Image.Resampling.LANCZOS)
 
 

@@ -27,9 +27,9 @@ class Seat:
     names: tuple[Pair, ...]
     sort: world.Sort
 
-    def draw(self) -> Image.Image:
+    def render(self) -> Image.Image:
         """The page as an RGB image."""
-        return self.look.draw()
+        return self.look.render()
 
 
 @dataclass(frozen=True)

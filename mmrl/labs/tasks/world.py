@@ -91,11 +91,11 @@ class FirstPage:
 
     def load(self) -> Image.Image:
         """The window as an RGB image of 112x112 pixels."""
-        return task(self.seed).look(State()).draw()
+        return task(self.seed).look(State()).render()
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskPrompt:
     """A task as the prompts of a run have it; `mmrl.prompts` makes a prompt of it."""
 
     text: str
@@ -103,14 +103,14 @@ class Asked:
     target: dict[str, Any]  # task: the number of its seed
 
 
-def prompts(split: str) -> list[Asked]:
+def prompts(split: str) -> list[TaskPrompt]:
     """The tasks of `train` (4,096) or of `held_out` (512 others).
 
     Held out are pages: a short goal may be asked in both. Raises ValueError for another split.
     """
     check_split(split, SPLITS)
     seeds = range(FIRST_SEED[split], FIRST_SEED[split] + NUM_TASKS[split])
-    return [Asked(goal(*_wanted(random.Random(seed))), (FirstPage(seed),), {"task": seed}) for seed in seeds]
+    return [TaskPrompt(goal(*_wanted(random.Random(seed))), (FirstPage(seed),), {"task": seed}) for seed in seeds]
 
 
 def goal(sort: Sort, names: tuple[Pair, ...]) -> str:
