@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from mmrl.config import load_config
-from mmrl.parts import build, make_trainer
-from mmrl.trainer import Trainer
+from mmrl.assembly.build import build, make_trainer
+from mmrl.core.config import load_config
+from mmrl.training.trainer import Trainer
 
 Seconds = Mapping[str, float]  # of each phase of one iteration, by name
 

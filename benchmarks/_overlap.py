@@ -15,11 +15,11 @@ import torch
 from _common import Clock, emit, trainer_of
 from torch import Tensor
 
-from mmrl.collect import Collector, MemberRequest
-from mmrl.contracts import Granularity, RewardBatch
-from mmrl.data import Rollout
-from mmrl.scoring import RewardTerm
-from mmrl.trainer import Trainer
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Rollout
+from mmrl.scoring.scorer import RewardTerm
+from mmrl.training.rollouts import Collector, MemberRequest
+from mmrl.training.trainer import Trainer
 
 # As shipped, and with so many prompts that an eighth of them still makes a full batch.
 LABS = ["quickstart", "quickstart_gui prompts_per_iteration=64"]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from mmrl.contracts import Reward, RewardBatch
-from mmrl.data import Outputs, Scores
-from mmrl.keys import generator
-from mmrl.plugins import build, names
+from mmrl.core.contracts import Reward, RewardBatch
+from mmrl.core.data import Outputs, Scores
+from mmrl.core.keys import generator
+from mmrl.core.plugins import build, names
 from tests.rewards.example import Example
 from tests.rewards.pictures import Shown
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from _common import Clock, Seconds
 from torch import Tensor
 
-from mmrl.batches import batch_of
-from mmrl.config import RunConfig
-from mmrl.data import Rollout
-from mmrl.keys import GroupKey
+from mmrl.assembly.build import build, make_trainer
+from mmrl.core.config import RunConfig
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
 from mmrl.modalities.sd3 import StableDiffusion3
-from mmrl.parts import build, make_trainer
-from mmrl.scoring import Judgement, Scorer
-from mmrl.trainer import Trainer
-from mmrl.update import Updater, select_groups, views_of
+from mmrl.scoring.scorer import Judgement, Scorer
+from mmrl.training.minibatches import batch_of
+from mmrl.training.trainer import Trainer
+from mmrl.training.update import Updater, select_groups, views_of
 
 
 class TimedPolicy(StableDiffusion3):

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from mmrl.data import Prompt
-from mmrl.media import StoredPicture
-from mmrl.modalities._tiny_grids import qwen2_5_vl
+from mmrl.core.data import Prompt
+from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.tiny.qwen import qwen2_5_vl
 from mmrl.modalities.vision_language import VisionLanguage
 
 SIDE, PATCH, WORD = 31, 14, " box"  # image tokens on a side; each covers 2 x 2 patches of 14 pixels

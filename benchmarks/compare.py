@@ -30,11 +30,11 @@ from typing import Any, cast
 
 import torch
 
-from mmrl.checks import plan_summary
-from mmrl.config import RunConfig, load_config, shipped_names, to_yaml
-from mmrl.parts import build, make_trainer
-from mmrl.tracking import Tracking
-from mmrl.trainer import Trainer
+from mmrl.assembly.build import build, make_trainer
+from mmrl.commands.check import plan_summary
+from mmrl.core.config import RunConfig, load_config, shipped_names, to_yaml
+from mmrl.reporting.tracking import Tracking
+from mmrl.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLLOUT, UPDATES = "network calls of a rollout", "network calls of the updates"  # as `mmrl check` says

@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 from compare import BUDGETS, LONGER, RESULTS, ROOT, SEEDS, TIMES, compared, lines_of
 from PIL import Image
 
-from mmrl.config import load_config
+from mmrl.core.config import load_config
 
 COLOURS = (*(f"C{number}" for number in range(7)), "C9")  # of the best; all others are grey, as C7 is
 

@@ -24,11 +24,11 @@ from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
 from mmrl import labs
-from mmrl.config import load_config
-from mmrl.keys import GroupKey, normal
+from mmrl.core.config import load_config
+from mmrl.core.keys import GroupKey, normal
 from mmrl.labs.shapes.world import verify
-from mmrl.prompts import PromptStream
-from mmrl.trainer import Trainer
+from mmrl.prompts.stream import PromptStream
+from mmrl.training.trainer import Trainer
 
 GROUPS, MEMBERS, STEPS = 8, 24, 10
 CASES = {  # random steps, and the initial latents of a group

@@ -16,11 +16,11 @@ import torch
 from _common import Clock, Seconds, argument_parser, emit, in_turns, median_ratio, median_seconds, trainer_of
 from torch import Tensor, nn
 
-from mmrl.keys import GroupKey
+from mmrl.core.keys import GroupKey
 from mmrl.labs.shapes.world import verify
-from mmrl.prompts import PromptStream
-from mmrl.tracking import MetricsLog
-from mmrl.trainer import Trainer
+from mmrl.prompts.stream import PromptStream
+from mmrl.reporting.tracking import MetricsLog
+from mmrl.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

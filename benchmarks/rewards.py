@@ -20,11 +20,11 @@ from _overlap import add_options, measure_overlap
 from _reward_examples import all_mixes, batch_for, cheap_rewards, scores_for
 from torch import Tensor
 
-from mmrl.answers import ParseError, extract, read_span
-from mmrl.contracts import Reward, RewardBatch
-from mmrl.data import Scores
-from mmrl.reward_batches import select, units_of
-from mmrl.rewards._places import answered_boxes, answered_clicks
+from mmrl.core.contracts import Reward, RewardBatch
+from mmrl.core.data import Scores
+from mmrl.core.reward_batches import select, units_of
+from mmrl.parsing.answers import ParseError, extract, read_span
+from mmrl.rewards.base.places import answered_boxes, answered_clicks
 
 # One formula over the whole batch; the others are loops over samples by their nature (texts, files, matchings).
 VECTORISED = frozenset(

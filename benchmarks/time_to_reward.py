@@ -25,10 +25,10 @@ from _common import argument_parser, emit
 from flow_iteration import Noise, Plain, group_advantages
 from torch import nn
 
-from mmrl import run
-from mmrl.keys import GroupKey, normal
+from mmrl.commands import train as run
+from mmrl.core.keys import GroupKey, normal
 from mmrl.labs.shapes.world import prompts, verify
-from mmrl.start import new_run
+from mmrl.runs.directory import new_run
 
 GROUPS, MEMBERS, STEPS, LATENT = 8, 16, 8, (4, 4, 4)
 TARGET_ITERATION, EVERY = 20, 2

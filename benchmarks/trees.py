@@ -14,7 +14,7 @@ import torch
 from _common import argument_parser, emit, in_turns, median_ratio, median_seconds
 from _timed import MmrlIteration
 
-from mmrl.config import load_config
+from mmrl.core.config import load_config
 
 GROUPS, LEAVES, STEPS = 8, 16, 20
 SAMPLERS = {

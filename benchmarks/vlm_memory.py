@@ -26,9 +26,9 @@ from _common import argument_parser, emit
 from _vlm import Plain, Question, write_model
 from vlm_update import Mmrl
 
-from mmrl.modalities._chunked import Head, token_log_probs
-from mmrl.modalities._distribution import Shaping
-from mmrl.modalities._lora import Lora
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tokens.log_probs import Head, token_log_probs
+from mmrl.modalities.tokens.sampling import Shaping
 
 GROUP, VOCABULARY, TOKENS = 8, 150_000, 64
 SIZES = [(VOCABULARY, TOKENS), (2 * VOCABULARY, TOKENS), (VOCABULARY, 2 * TOKENS)]

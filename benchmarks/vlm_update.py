@@ -28,15 +28,15 @@ from _common import Seconds, argument_parser, emit, in_turns, median_ratio, medi
 from _vlm import Plain, make_prompts, write_model
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.engine import Processes
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import LossBatch
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
-from mmrl.modalities._lora import Lora
+from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans import AnswerPlan
-from mmrl.update import Updater
+from mmrl.plans.flow import AnswerPlan
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 
 PATCHES, PROMPT = 3844, 1024  # of an image; tokens of a prompt, 961 of them the image's
 WORDS = (" red", " blue", " green", " box", " left", " right")  # one token each

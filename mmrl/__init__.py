@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmrl.judging import score
-    from mmrl.summary import Outcome
+    from mmrl.commands.summary import Outcome
+    from mmrl.scoring.standalone import score
 
 __all__ = ["score", "train"]
 
@@ -19,12 +19,12 @@ def train(
     Args:
         overrides: `key.sub=value` texts. out: the run directory; by default runs/<name>-<time>.
     Raises:
-        mmrl.errors.ConfigError: the input is wrong. mmrl.errors.RunError: the run failed.
+        mmrl.system.errors.ConfigError: the input is wrong. mmrl.system.errors.RunError: the run failed.
     """
-    from mmrl import start
+    from mmrl.runs import directory
 
-    checked, folder = start.new_run(config, overrides, out)
-    from mmrl import run
+    checked, folder = directory.new_run(config, overrides, out)
+    from mmrl.commands import train as run
 
     return run.train(checked, folder)
 
@@ -32,7 +32,7 @@ def train(
 def __getattr__(name: str) -> Any:
     """`score` is imported when it is first asked for: it needs torch, `mmrl --help` does not."""
     if name == "score":
-        from mmrl.judging import score
+        from mmrl.scoring.standalone import score
 
         return score
     raise AttributeError(f"module 'mmrl' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mmrl.cli_options import (
+from mmrl.commands.options import (
     At,
     ConfigName,
     Images,
@@ -25,10 +25,10 @@ from mmrl.cli_options import (
     show,
     weights_named,
 )
-from mmrl.errors import ConfigError, Interruption, RunError, shortened
-from mmrl.last_resort import INTERRUPTED, LastResort
-from mmrl.terminal import check_arguments, guard_streams
-from mmrl.versions import version_of
+from mmrl.system.errors import ConfigError, Interruption, RunError, shortened
+from mmrl.system.last_resort import INTERRUPTED, LastResort
+from mmrl.system.terminal import check_arguments, guard_streams
+from mmrl.system.versions import version_of
 
 app = typer.Typer(
     help="Fine-tune generative and multimodal models by the rewards of their outputs.",
@@ -78,8 +78,8 @@ def train(
     resume: Annotated[Path | None, typer.Option("--resume", help="A run directory to go on with.")] = None,
 ) -> None:
     """Train; stop it at any moment and go on with --resume RUN."""
-    from mmrl import start
-    from mmrl.run_lock import RunLock
+    from mmrl.runs import directory
+    from mmrl.runs.lock import RunLock
 
     changes = list(overrides or [])
     if resume is not None:
@@ -89,30 +89,30 @@ def train(
             if "=" not in config:
                 raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
             changes.insert(0, config)
-        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
+        checked, folder = directory.resumed_run(resume, changes, is_main=_is_main), resume
     elif config is None:
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
-        checked, folder = start.new_run(config, changes, out, is_main=_is_main)
+        checked, folder = directory.new_run(config, changes, out, is_main=_is_main)
     path = folder.absolute()  # a reward may change the working folder
 
     def leave() -> str:
         if _is_main:
             RunLock(path).give_back()
             if resume is None:
-                start.forget(path)
-        return start.left_behind(path, folder)
+                directory.forget(path)
+        return directory.left_behind(path, folder)
 
     with LastResort(leave, is_reporting=_is_first_here) as last_resort:
         try:
             outcome = None
             if resume is not None and _is_alone:
-                from mmrl import finished
+                from mmrl.commands import finished
 
                 if (outcome := finished.finish(checked, folder)) is not None:
                     print(f"{folder} is done already: nothing is left to train")
             if outcome is None:
-                from mmrl import run
+                from mmrl.commands import train as run
 
                 is_resumed = resume is not None
                 outcome = run.train(checked, folder, resume=is_resumed, is_main=_is_main, last_resort=last_resort)
@@ -134,8 +134,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""
-    from mmrl import checks
-    from mmrl.config import load_config
+    from mmrl.commands import check as checks
+    from mmrl.core.config import load_config
 
     checked = load_config(config, overrides or [])
     found = checks.check_tiny(checked) if tiny else checks.plan_summary(checked)
@@ -150,16 +150,16 @@ def list_plugins(
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind."""
-    from mmrl import catalogue
+    from mmrl.commands import listing
 
-    rows = catalogue.rows(kind)
+    rows = listing.rows(kind)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{row['name']:{width}}  {row['summary']}")
-        if more := catalogue.details(row):
+        if more := listing.details(row):
             print(f"{'':{width}}  {more}")
 
 
@@ -181,7 +181,7 @@ def sample(
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
 ) -> None:
     """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
-    from mmrl import sampling
+    from mmrl.commands import sample as sampling
 
     drawn = sampling.sample(
         *(source, prompt, count, seed, out or Path("samples"), weights_named(weights), checkpoint_named(at)),
@@ -201,7 +201,7 @@ def evaluate(
     source: Source, overrides: Overrides = None, weights: Which = None, at: At = "last", as_json: Json = False
 ) -> None:
     """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
-    from mmrl import run
+    from mmrl.commands import train as run
 
     result = run.evaluate(source, weights_named(weights), checkpoint_named(at), overrides or [])
     if _is_main:
@@ -231,7 +231,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score outputs that are there: pictures, videos or answers, with any rewards."""
-    from mmrl import score_files
+    from mmrl.commands import score as score_files
 
     sections = [score_files.reward_section(text) for text in reward]
     seeing = score_files.Seeing.checked(coordinates, dialect, frames)
@@ -251,7 +251,7 @@ def score(
 @app.command()
 def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]) -> None:
     """Write a run's report.html again."""
-    from mmrl.report import write_report
+    from mmrl.reporting.report import write_report
 
     print(write_report(source))
 
@@ -266,7 +266,7 @@ def export(
     at: At = "last",
 ) -> None:
     """Write a run's weights as a plain model folder or a LoRA that other tools load."""
-    from mmrl import run
+    from mmrl.commands import train as run
 
     taken = checkpoint_named(at)
     folder = out or Path(source) / ("export-best" if taken == "best" else "export")

@@ -7,18 +7,19 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from mmrl.actions import Action
-from mmrl.contracts import Environment, Placement, RunError, Usage
-from mmrl.coordinates import Canvas
-from mmrl.data import Observation, Outputs, Prompt, Rollout
-from mmrl.keys import GroupKey, seed_from
-from mmrl.modalities._inputs import MARKS
-from mmrl.modalities._token_drawing import decides
-from mmrl.modalities._token_trace import TokenTrace
-from mmrl.modalities._turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
-from mmrl.modalities._worlds import BrokenWorld, World, checked
-from mmrl.modalities.gui import Gui
-from mmrl.plans import AnswerPlan, EpisodePlan
+from mmrl.core.contracts import Environment, Placement, RunError, Usage
+from mmrl.core.data import Observation, Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey, seed_from
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas
+from mmrl.plans.flow import AnswerPlan, EpisodePlan
+
+from .encoding.inputs import MARKS
+from .gui import Gui
+from .language.environment_workers import BrokenWorld, World, checked
+from .language.rollout import decides
+from .language.turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
+from .tokens.trace import TokenTrace
 
 log = logging.getLogger(__name__)
 

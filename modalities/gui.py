@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from mmrl.actions import DIALECTS, Action, Dialect, DialectName, Kind
-from mmrl.answers import ParseError
-from mmrl.contracts import ConfigError
-from mmrl.coordinates import Canvas, resized_size
-from mmrl.data import Outputs, Prompt
-from mmrl.modalities._answer_usage import screen
-from mmrl.modalities._inputs import EncodedPrompt, called
-from mmrl.modalities.vision_language import VisionLanguage
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Outputs, Prompt
+from mmrl.parsing.actions.action import Action, Kind
+from mmrl.parsing.actions.dialect import Dialect
+from mmrl.parsing.actions.dialects import DIALECTS, DialectName
+from mmrl.parsing.answers import ParseError
+from mmrl.parsing.coordinates import Canvas, resized_size
+
+from .encoding.inputs import EncodedPrompt, called
+from .language.usage import screen
+from .vision_language import VisionLanguage
 
 
 @dataclass(kw_only=True)

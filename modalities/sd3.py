@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from mmrl.modalities._models import autocast
-from mmrl.modalities._pipeline import PipelinePolicy
-from mmrl.modalities._pipeline_usage import Call, Grid
-from mmrl.modalities._tree import Conditioning
+from .flow.decisions import Conditioning
+from .flow.diffusers_policy import PipelinePolicy
+from .flow.usage import Call, Grid
+from .loading.hub import autocast
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class StableDiffusion3(PipelinePolicy):
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same settings on a random twin of small sizes: 32 x 32 pixels, all three text encoders."""
-        from mmrl.modalities._tiny_sd3 import write_tiny_sd3
+        from .tiny.sd3 import write_tiny_sd3
 
         write_tiny_sd3(folder, seed)
         return self.twin(folder, max_sequence_length=min(self.max_sequence_length, 64))  # the shipped prompts fit

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Placement
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.keys import GroupKey
-from mmrl.modalities._models import autocast
-from mmrl.modalities._pipeline import PipelinePolicy
-from mmrl.modalities._pipeline_usage import Call, Grid
-from mmrl.modalities._tree import Conditioning
-from mmrl.modalities._variance_preserving import NoiseSchedule, constant_variance, flow_scale, last_level
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey
+
+from .flow.decisions import Conditioning
+from .flow.diffusers_policy import PipelinePolicy
+from .flow.usage import Call, Grid
+from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale, last_level
+from .loading.hub import autocast
 
 
 @dataclass(kw_only=True)
@@ -52,7 +53,7 @@ class StableDiffusion(PipelinePolicy):
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same settings on a random twin of small sizes: 32 x 32 pixels."""
-        from mmrl.modalities._tiny_stable_diffusion import write_tiny_stable_diffusion
+        from .tiny.stable_diffusion import write_tiny_stable_diffusion
 
         write_tiny_stable_diffusion(folder, seed)
         return self.twin(folder)

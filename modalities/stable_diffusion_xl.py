@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmrl.modalities._tree import Conditioning
-from mmrl.modalities.stable_diffusion import StableDiffusion
+from .flow.decisions import Conditioning
+from .stable_diffusion import StableDiffusion
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ class StableDiffusionXL(StableDiffusion):
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same settings on a random twin of small sizes: 32 x 32 pixels, both text encoders."""
-        from mmrl.modalities._tiny_stable_diffusion import write_tiny_stable_diffusion_xl
+        from .tiny.stable_diffusion import write_tiny_stable_diffusion_xl
 
         write_tiny_stable_diffusion_xl(folder, seed)
         return self.twin(folder)

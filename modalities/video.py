@@ -4,14 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from mmrl.contracts import ConfigError, Placement
-from mmrl.data import Prompt
-from mmrl.keys import GroupKey
-from mmrl.modalities._answer_usage import Clips
-from mmrl.modalities._frames import FrameCache
-from mmrl.modalities._own_forward import CLIPS
-from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.video import FrameSampling, FrameSize, Reader, ShuffledClip, usable
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Prompt
+from mmrl.core.keys import GroupKey
+from mmrl.media.video import FrameSampling, FrameSize, Reader, ShuffledClip, usable
+
+from .encoding.frames import FrameCache
+from .language.own_forward import CLIPS
+from .language.usage import Clips
+from .vision_language import VisionLanguage
 
 _ONE_SIZE = ("internvl",)  # families whose frames are as many images of one size
 

@@ -10,26 +10,27 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import ConfigError, Placement, Usage
-from mmrl.coordinates import Convention
-from mmrl.data import Prompt
-from mmrl.modalities._answer_usage import Clips, Question, Tokens, code_of, unit_note
-from mmrl.modalities._attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
-from mmrl.modalities._backbone import Backbone
-from mmrl.modalities._chunked import Head
-from mmrl.modalities._encoder import PromptEncoder
-from mmrl.modalities._families import Family, family_of, family_of_name, media_tokens, unread, without_text
-from mmrl.modalities._inputs import EncodedPrompt
-from mmrl.modalities._loading import check_finite, load, model_type_of
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._models import autocast, checkpointing, without_adapter
-from mmrl.modalities._own_forward import IMAGES, refuse_other_log_probs, refusing_errors
-from mmrl.modalities._questions import clip_refusal
-from mmrl.modalities._refusals import refusal
-from mmrl.modalities._token_model import Way
-from mmrl.modalities._tokens import TokenPolicy
-from mmrl.plans import AnswerPlan
-from mmrl.weights import Weights, whole
+from mmrl.core.contracts import ConfigError, Placement, Usage
+from mmrl.core.data import Prompt
+from mmrl.core.weights import Weights, whole
+from mmrl.parsing.coordinates import Convention
+from mmrl.plans.flow import AnswerPlan
+
+from .encoding.families import Family, family_of, family_of_name, media_tokens, unread, without_text
+from .encoding.inputs import EncodedPrompt
+from .encoding.prompt_encoder import PromptEncoder
+from .encoding.validation import refusal
+from .language.model import Way
+from .language.own_forward import IMAGES, refuse_other_log_probs, refusing_errors
+from .language.policy import TokenPolicy
+from .language.usage import Clips, Question, Tokens, code_of, unit_note
+from .loading.hub import autocast, checkpointing, without_adapter
+from .loading.lora import Lora
+from .loading.vision_language import check_finite, load, model_type_of
+from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
+from .tokens.backbone import Backbone
+from .tokens.log_probs import Head
+from .tokens.vllm.prompts import clip_refusal
 
 _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
 
@@ -131,7 +132,7 @@ class VisionLanguage(TokenPolicy):
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same settings on a random twin of the family at small sizes; images shrink to at most 56 x 56 pixels."""
-        from mmrl.modalities._tiny_vision_language import write_tiny
+        from .tiny.vision_language import write_tiny
 
         write_tiny(self._family().name, seed, folder)
         lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmrl.samplers._answer_trees import TokenSampler
+from .base.tokens import TokenSampler
 
 
 @dataclass(frozen=True)

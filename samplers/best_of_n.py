@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmrl.choices import Choice
-from mmrl.keys import GroupKey
-from mmrl.numerics import check_count
-from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy
-from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import check_count
+from mmrl.plans.flow import Choice, Plan
+
+from .base.flow import FlowPolicy
+from .base.steering import MOST_CANDIDATES, SteeredSampler, best
 
 
 @dataclass(frozen=True)

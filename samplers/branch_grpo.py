@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan, Step, Transition
-from mmrl.samplers._base import FlowPolicy, WindowedSampler, check_positive
-from mmrl.samplers._kernels import euler_maruyama
+from mmrl.core.keys import GroupKey
+from mmrl.plans.flow import Plan, Step, Transition
+
+from .base.flow import FlowPolicy, WindowedSampler, check_positive
+from .base.kernels import euler_maruyama
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan, Step
-from mmrl.samplers._base import FlowPolicy, FlowSampler
-from mmrl.samplers._kernels import bridge
+from mmrl.core.keys import GroupKey
+from mmrl.plans.flow import Plan, Step
+
+from .base.flow import FlowPolicy, FlowSampler
+from .base.kernels import bridge
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from mmrl.keys import GroupKey
-from mmrl.samplers._fans import FanSampler
+from mmrl.core.keys import GroupKey
+
+from .base.fans import FanSampler
 
 
 @dataclass(frozen=True)

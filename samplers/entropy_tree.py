@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from mmrl.answer_trees import ForkTree, Uncertainty
-from mmrl.keys import GroupKey
-from mmrl.samplers._answer_trees import TreeOfAnswers, settings_of
+from mmrl.core.keys import GroupKey
+from mmrl.plans.answer_trees import ForkTree, Uncertainty
+
+from .base.tokens import TreeOfAnswers, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)

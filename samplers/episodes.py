@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from mmrl.keys import GroupKey
-from mmrl.numerics import check_count
-from mmrl.plans import EpisodePlan
-from mmrl.samplers._answer_trees import TokenSampler
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import check_count
+from mmrl.plans.flow import EpisodePlan
+
+from .base.tokens import TokenSampler
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mmrl.choices import Choice
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.numerics import check_count
-from mmrl.plans import Plan
-from mmrl.samplers._base import FlowPolicy
-from mmrl.samplers._steered import MOST_CANDIDATES, SteeredSampler, best, multinomial, random_steps
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import check_count
+from mmrl.plans.flow import Choice, Plan
+
+from .base.flow import FlowPolicy
+from .base.steering import MOST_CANDIDATES, SteeredSampler, best, multinomial, random_steps
 
 Potential = Literal["diff", "max", "sum"]
 

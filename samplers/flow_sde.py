@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from mmrl.plans import Transition
-from mmrl.samplers._base import StochasticSampler, check_positive
-from mmrl.samplers._kernels import euler_maruyama, flow_sde_diffusion
+from mmrl.plans.flow import Transition
+
+from .base.flow import StochasticSampler, check_positive
+from .base.kernels import euler_maruyama, flow_sde_diffusion
 
 
 @dataclass(frozen=True)

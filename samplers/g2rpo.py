@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from mmrl.samplers._fans import WindowedFans
-from mmrl.samplers._window import Window
+from .base.fans import WindowedFans
+from .base.window import Window
 
 
 @dataclass(frozen=True)

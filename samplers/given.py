@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from mmrl.given import OfflinePlan
-from mmrl.keys import GroupKey
+from mmrl.core.keys import GroupKey
+from mmrl.plans.offline import OfflinePlan
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from mmrl.given import OfflinePlan
-from mmrl.keys import GroupKey
-from mmrl.samplers._base import FlowPolicy
-from mmrl.samplers.ode import ODE
+from mmrl.core.keys import GroupKey
+from mmrl.plans.offline import OfflinePlan
+
+from .base.flow import FlowPolicy
+from .ode import ODE
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mmrl.plans import Transition
-from mmrl.samplers._base import StochasticSampler
-from mmrl.samplers._kernels import bridge, euler_maruyama, flow_sde_diffusion, precise_correlation
+from mmrl.plans.flow import Transition
+
+from .base.flow import StochasticSampler
+from .base.kernels import bridge, euler_maruyama, flow_sde_diffusion, precise_correlation
 
 NOISE_LEVEL = math.sqrt(2)  # of Flow-GRPO's family: g^2 = 2 sigma / (1 - sigma)
 

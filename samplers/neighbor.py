@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from mmrl.keys import GroupKey
-from mmrl.neighbours import Neighbors
-from mmrl.plans import Plan, Step
-from mmrl.samplers._base import FlowPolicy, check_positive, rounded_share, sample_share
-from mmrl.samplers._kernels import ode
-from mmrl.samplers._window import sample_subset
-from mmrl.samplers.ode import ODE
+from mmrl.core.keys import GroupKey
+from mmrl.plans.flow import Plan, Step
+from mmrl.plans.neighbors import Neighbors
+
+from .base.flow import FlowPolicy, check_positive, rounded_share, sample_share
+from .base.kernels import ode
+from .base.window import sample_subset
+from .ode import ODE
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan, Step
-from mmrl.samplers._base import FlowPolicy, FlowSampler
-from mmrl.samplers._kernels import ode
-from mmrl.tails import SolverName, Tail
+from mmrl.core.keys import GroupKey
+from mmrl.plans.flow import Plan, Step
+from mmrl.plans.steps import SolverName, Tail
+
+from .base.flow import FlowPolicy, FlowSampler
+from .base.kernels import ode
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mmrl.answer_trees import SegmentTree as SegmentTreePlan
-from mmrl.keys import GroupKey
-from mmrl.numerics import check_count
-from mmrl.samplers._answer_trees import LONGEST, TreeOfAnswers, settings_of
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import check_count
+from mmrl.plans.answer_trees import SegmentTree as SegmentTreePlan
+
+from .base.tokens import LONGEST, TreeOfAnswers, settings_of
 
 DEEPEST = 100  # a tree of two children each has 2^depth leaves
 

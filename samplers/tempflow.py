@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmrl.samplers._fans import Compare, WindowedFans
+from .base.fans import Compare, WindowedFans
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from mmrl.report import picture
+from mmrl.reporting.report import picture
 
 NAMES = ("quickstart", "quickstart_gui")
 

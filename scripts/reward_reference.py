@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from mmrl import plugins
+from mmrl.core import plugins
 
 FILE = Path(__file__).parents[1] / "docs" / "reward_reference.md"
 GROUPS: dict[str, tuple[str, ...]] = {

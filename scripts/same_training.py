@@ -20,14 +20,15 @@ ITERATIONS = 2
 
 def record(config: str, folder: Path) -> dict[str, Any]:
     """Metrics and hashes of weights of a short run of the config."""
-    from mmrl import run, start
-    from mmrl.config import load_config
+    from mmrl.commands import train as run
+    from mmrl.core.config import load_config
+    from mmrl.runs import directory
 
     changes = [f"iterations={ITERATIONS}", "threads=1", "checkpoint.every=1", "checkpoint.keep=2"]
     if (evaluation := load_config(config).evaluation) is not None:
         samples = min(2, evaluation.samples_per_prompt)
         changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={samples}"]
-    settings, folder = start.new_run(config, changes, folder)
+    settings, folder = directory.new_run(config, changes, folder)
     run.train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     metrics = [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
@@ -41,7 +42,7 @@ def record(config: str, folder: Path) -> dict[str, Any]:
 
 def write(out: Path, configs: list[str]) -> None:
     """Records of the configs, by default all of the labs and the quickstarts."""
-    from mmrl.config import shipped_names
+    from mmrl.core.config import shipped_names
 
     names = configs or [name for name in shipped_names() if name.startswith(("lab/", "quickstart"))]
     records = {}
@@ -53,7 +54,7 @@ def write(out: Path, configs: list[str]) -> None:
 
 def compare(before: Path, after: Path) -> list[str]:
     """What differs, a line each; metrics that had another name in the first file are compared under that of now."""
-    from mmrl.metric_names import renamed
+    from mmrl.reporting.metric_names import renamed
 
     first, second = (json.loads(path.read_text("utf-8")) for path in (before, after))
     found = [f"only in one of the files: {name}" for name in sorted(set(first) ^ set(second))]

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Granularity, RewardBatch
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.keys import GroupKey
-from mmrl.scoring import RewardTerm, Scorer
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.scoring.scorer import RewardTerm, Scorer
 
 Judge = Callable[[RewardBatch], Any]
 

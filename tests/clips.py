@@ -11,7 +11,7 @@ import av
 import torch
 from torch import Tensor
 
-from mmrl.video import StoredClip
+from mmrl.media.video import StoredClip
 
 WIDTH, HEIGHT, BARS = 64, 48, 8
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mmrl.config import DatasetSettings
-from mmrl.datasets import load_dataset_prompts
+from mmrl.core.config import DatasetSettings
+from mmrl.prompts.datasets import load_dataset_prompts
 
 
 def lines(path: Path, rows: list[Any]) -> str:

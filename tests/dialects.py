@@ -1,7 +1,8 @@
 """The dialects of actions, and screens that their texts are about."""
 
-from mmrl.actions import DIALECTS, Action, DialectName
-from mmrl.coordinates import Canvas
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.actions.dialects import DIALECTS, DialectName
+from mmrl.parsing.coordinates import Canvas
 
 NAMES: list[DialectName] = sorted(DIALECTS)
 SCREEN = Canvas((1920, 1080), (1932, 1092), "resized")

@@ -11,11 +11,11 @@ import diffusers
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Placement
-from mmrl.keys import GroupKey, normal
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._tiny_stable_diffusion import write_tiny_stable_diffusion, write_tiny_stable_diffusion_xl
-from mmrl.plugins import build
+from mmrl.core.contracts import Placement
+from mmrl.core.keys import GroupKey, normal
+from mmrl.core.plugins import build
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tiny.stable_diffusion import write_tiny_stable_diffusion, write_tiny_stable_diffusion_xl
 
 KINDS = ("stable_diffusion", "stable_diffusion_xl")
 PREDICTIONS = ("epsilon", "v_prediction", "sample")

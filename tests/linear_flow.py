@@ -8,13 +8,13 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import Granularity, Placement, RewardBatch
-from mmrl.data import Prompt, Rollout
-from mmrl.keys import GroupKey
-from mmrl.modalities._flow import FlowPolicy
-from mmrl.modalities._tree import Conditioning
-from mmrl.plans import Plan
-from mmrl.weights import Weights
+from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.weights import Weights
+from mmrl.modalities.flow.decisions import Conditioning
+from mmrl.modalities.flow.policy import FlowPolicy
+from mmrl.plans.flow import Plan
 
 
 class Linear(nn.Module):

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from mmrl.checks import check_tiny
-from mmrl.config import load_config, shipped_names
-from mmrl.engine import Processes
+from mmrl.commands.check import check_tiny
+from mmrl.core.config import load_config, shipped_names
+from mmrl.training.processes import Processes
 
 DEVICE = torch.device("meta")
 _FOLDERS = ("mmrl", "modalities", "rewards", "samplers")

@@ -35,7 +35,7 @@ HEAVY = (
     "datasets",
     "mmrl.modalities.sd3",
     "mmrl.modalities.vision_language",
-    "mmrl.run",
+    "mmrl.commands.train",
 )
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
 LOST = "gloo/transport"  # in what a process says whose companion is gone: closed by peer, or reset

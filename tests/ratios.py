@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
+from mmrl.core.contracts import LossBatch
 
 ADVANTAGES = torch.tensor([1.5, -1.0, 0.25, -0.75], dtype=torch.float64)  # of 4 answers
 LENGTHS = [3, 1, 2, 3]

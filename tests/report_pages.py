@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from mmrl.report import write_report
+from mmrl.reporting.report import write_report
 
 VOID = {"meta", "img", "wbr", "rect", "line", "circle", "path"}  # the SVG ones are written self-closing
 TRAINING: list[dict[str, Any]] = [

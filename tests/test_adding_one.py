@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl import checkpoint
-from mmrl.config import load_config
-from mmrl.errors import ConfigError, RunError
-from mmrl.parts import build
-from mmrl.plugins import KINDS
-from mmrl.run import train
-from mmrl.start import new_run
+from mmrl.assembly.build import build
+from mmrl.commands.train import train
+from mmrl.core.config import load_config
+from mmrl.core.plugins import KINDS
+from mmrl.runs.directory import new_run
+from mmrl.system.errors import ConfigError, RunError
+from mmrl.training import checkpoint
 
 OWN = {
     "samplers": '''
         from dataclasses import dataclass
-        from mmrl.plans import Transition
-        from mmrl.samplers._base import StochasticSampler
-        from mmrl.samplers._kernels import bridge
+        from mmrl.plans.flow import Transition
+        from mmrl.samplers.base.flow import StochasticSampler
+        from mmrl.samplers.base.kernels import bridge
 
         @dataclass(frozen=True)
         class Mine(StochasticSampler):
@@ -33,8 +33,8 @@ OWN = {
     ''',
     "losses": '''
         from dataclasses import dataclass
-        from mmrl.contracts import LossTerms
-        from mmrl.losses._decisions import DecisionLoss
+        from mmrl.core.contracts import LossTerms
+        from mmrl.losses.base.decisions import DecisionLoss
 
         @dataclass(frozen=True)
         class Mine(DecisionLoss):
@@ -52,8 +52,8 @@ OWN = {
         from dataclasses import dataclass
         from typing import ClassVar
         import torch
-        from mmrl.declarations import AdvantageDeclaration
-        from mmrl.numerics import group_mean
+        from mmrl.core.declarations import AdvantageDeclaration
+        from mmrl.core.numerics import group_mean
 
         @dataclass(frozen=True)
         class Mine:
@@ -86,7 +86,7 @@ OWN = {
     ''',
     "mixes": '''
         from dataclasses import dataclass
-        from mmrl.mixes._mix import Plain, counted
+        from mmrl.core.mixes import Plain, counted
 
         @dataclass(frozen=True)
         class Mine(Plain):

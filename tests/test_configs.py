@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.checks import check_tiny, plan_summary
-from mmrl.config import DatasetSettings, RunConfig, load_config, shipped_names, to_yaml
-from mmrl.data import Prompt
-from mmrl.parts import build
+from mmrl.assembly.build import build
+from mmrl.commands.check import check_tiny, plan_summary
+from mmrl.core.config import DatasetSettings, RunConfig, load_config, shipped_names, to_yaml
+from mmrl.core.data import Prompt
 from tests.web_pages import needs_browser
 
 ROOT = Path(__file__).parents[1]

@@ -15,28 +15,31 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from mmrl import config, group_settings, parts, plugins, trackers
-from mmrl.actions import Action
-from mmrl.advantages._inner import Wrapper
-from mmrl.contracts import Reward, RewardBatch
-from mmrl.data import Outputs, Prompt, Scores
-from mmrl.losses._decisions import DecisionLoss
-from mmrl.losses._denoising import DenoisingLoss
-from mmrl.losses._log_ratios import AnchoredLoss
-from mmrl.losses._old_decay import OldDecay
-from mmrl.losses._paths import PairLoss, PathLoss
-from mmrl.modalities._flow import FlowPolicy
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._pipeline import PipelinePolicy
-from mmrl.modalities._token_drawing import TokenGenerator
-from mmrl.modalities._vllm import Vllm
-from mmrl.samplers._answer_trees import TokenSampler
-from mmrl.samplers._base import FlowSampler, StochasticSampler, WindowedSampler
-from mmrl.samplers._fans import FanSampler, WindowedFans
-from mmrl.samplers._steered import SteeredSampler
-from mmrl.samplers._tail import ShortTail
-from mmrl.samplers._window import Window
-from mmrl.schedules import Schedule
+from mmrl.advantages.base.wrapper import Wrapper
+from mmrl.assembly import build as parts
+from mmrl.core import config, plugins
+from mmrl.core import config as group_settings
+from mmrl.core.contracts import Reward, RewardBatch
+from mmrl.core.data import Outputs, Prompt, Scores
+from mmrl.core.schedules import Schedule
+from mmrl.losses.base.decisions import DecisionLoss
+from mmrl.losses.base.denoising import DenoisingLoss
+from mmrl.losses.base.log_ratios import AnchoredLoss
+from mmrl.losses.base.old_decay import OldDecay
+from mmrl.losses.base.paths import PairLoss, PathLoss
+from mmrl.modalities.flow.diffusers_policy import PipelinePolicy
+from mmrl.modalities.flow.policy import FlowPolicy
+from mmrl.modalities.language.rollout import TokenGenerator
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tokens.vllm.engine import Vllm
+from mmrl.parsing.actions.action import Action
+from mmrl.reporting import trackers
+from mmrl.samplers.base.fans import FanSampler, WindowedFans
+from mmrl.samplers.base.flow import FlowSampler, StochasticSampler, WindowedSampler
+from mmrl.samplers.base.steering import SteeredSampler
+from mmrl.samplers.base.tail import ShortTail
+from mmrl.samplers.base.tokens import TokenSampler
+from mmrl.samplers.base.window import Window
 
 ROOT = Path(__file__).parents[1]
 NEEDED = "needed"

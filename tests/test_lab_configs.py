@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.config import load_config, shipped_names
-from mmrl.run import train
-from mmrl.start import new_run, resumed_run
+from mmrl.commands.train import train
+from mmrl.core.config import load_config, shipped_names
+from mmrl.runs.directory import new_run, resumed_run
 from tests.tiny_runs import assert_same, numbers
 
 LAB = [name for name in shipped_names() if name.startswith("lab/")]

@@ -206,7 +206,7 @@ def module_files() -> dict[str, Path]:
 
 
 def test_the_walk_sees_the_core_the_linked_folders_and_the_labs() -> None:
-    one_of_each = {"mmrl.numerics", "mmrl.samplers._kernels", "mmrl.losses.grpo", "mmrl.labs.shapes.world"}
+    one_of_each = {"mmrl.core.numerics", "mmrl.samplers.base.kernels", "mmrl.losses.grpo", "mmrl.labs.shapes.world"}
     assert one_of_each <= set(module_files())
 
 
@@ -218,18 +218,18 @@ def test_every_file_imports_only_what_its_layer_may() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "refused"),
     [
-        ("mmrl.numerics", "from mmrl.data import Rollout", "mmrl.data"),
-        ("mmrl.data", "def late():\n    import mmrl.trainer", "mmrl.trainer"),
-        ("mmrl.data", "from .contracts import Loss", "mmrl.contracts"),
-        ("mmrl.trainer", "from mmrl.losses.grpo import Grpo", "mmrl.losses.grpo"),
-        ("mmrl.trainer", "from mmrl import rewards", "mmrl.rewards"),
-        ("mmrl.keys", "import mmrl", "mmrl"),
-        ("mmrl._report.page", "from mmrl.trainer import Trainer", "mmrl.trainer"),
-        ("mmrl.losses.grpo", "from mmrl.weights import Weights", "mmrl.weights"),
+        ("mmrl.core.numerics", "from mmrl.core.data import Rollout", "mmrl.core.data"),
+        ("mmrl.core.data", "def late():\n    import mmrl.training.trainer", "mmrl.training.trainer"),
+        ("mmrl.core.data", "from .contracts import Loss", "mmrl.core.contracts"),
+        ("mmrl.training.trainer", "from mmrl.losses.grpo import Grpo", "mmrl.losses.grpo"),
+        ("mmrl.training.trainer", "from mmrl import rewards", "mmrl.rewards"),
+        ("mmrl.core.keys", "import mmrl", "mmrl"),
+        ("mmrl.reporting.page", "from mmrl.training.trainer import Trainer", "mmrl.training.trainer"),
+        ("mmrl.losses.grpo", "from mmrl.core.weights import Weights", "mmrl.core.weights"),
         ("mmrl.losses.grpo", "from ..advantages.rloo import Rloo", "mmrl.advantages.rloo"),
-        ("mmrl.rewards.shapes", "from mmrl import config", "mmrl.config"),
-        ("mmrl.samplers.ode", "from mmrl.modalities._flow import FlowPolicy", "mmrl.modalities._flow"),
-        ("mmrl.labs.shapes.world", "from mmrl.numerics import masked_mean", "mmrl.numerics"),
+        ("mmrl.rewards.images.shapes", "from mmrl import config", "mmrl.core.config"),
+        ("mmrl.samplers.ode", "from mmrl.modalities.flow.policy import FlowPolicy", "mmrl.modalities.flow.policy"),
+        ("mmrl.labs.shapes.world", "from mmrl.core.numerics import masked_mean", "mmrl.core.numerics"),
     ],
 )
 def test_an_import_across_layers_is_refused(module: str, source: str, refused: str) -> None:
@@ -243,11 +243,14 @@ def test_a_new_file_of_the_core_needs_a_place_in_the_order() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("mmrl.trainer", "import torch\nfrom mmrl import engine, labs\nfrom mmrl.data import Rollout"),
-        ("mmrl._report.page", "from mmrl._report.words import count\nfrom .charts import line_chart"),
-        ("mmrl.modalities.sd3", "from mmrl.weights import Weights\nfrom mmrl.modalities._flow import FlowPolicy"),
-        ("mmrl.rewards.shapes", "from mmrl.labs.shapes.world import verify\nfrom ._clip import Clip"),
-        ("mmrl.labs.clips.world", "def load():\n    from mmrl.video import StoredClip"),
+        ("mmrl.training.trainer", "import torch\nfrom mmrl import engine, labs\nfrom mmrl.core.data import Rollout"),
+        ("mmrl.reporting.page", "from mmrl.reporting.formatting import count\nfrom .charts import line_chart"),
+        (
+            "mmrl.modalities.sd3",
+            "from mmrl.core.weights import Weights\nfrom mmrl.modalities.flow.policy import FlowPolicy",
+        ),
+        ("mmrl.rewards.images.shapes", "from mmrl.labs.shapes.world import verify\nfrom ._clip import Clip"),
+        ("mmrl.labs.clips.world", "def load():\n    from mmrl.media.video import StoredClip"),
     ],
 )
 def test_an_import_from_above_or_from_the_own_folder_is_allowed(module: str, source: str) -> None:
@@ -292,7 +295,7 @@ def test_the_command_line_starts_without_heavy_libraries() -> None:
 
 
 def test_a_heavy_import_behind_another_file_is_seen(tmp_path: Path) -> None:
-    files = {"mmrl.cli": tmp_path / "cli.py", "mmrl.run": tmp_path / "run.py"}
+    files = {"mmrl.cli": tmp_path / "cli.py", "mmrl.commands.train": tmp_path / "run.py"}
     files["mmrl.cli"].write_text("try:\n    from mmrl import run\nexcept ImportError:\n    pass\n")
-    files["mmrl.run"].write_text("import torch.nn\n\ndef late() -> None:\n    import diffusers\n")
-    assert loads("mmrl.cli", files) == {"mmrl.run": "mmrl.cli", "torch.nn": "mmrl.run"}
+    files["mmrl.commands.train"].write_text("import torch.nn\n\ndef late() -> None:\n    import diffusers\n")
+    assert loads("mmrl.cli", files) == {"mmrl.commands.train": "mmrl.cli", "torch.nn": "mmrl.commands.train"}

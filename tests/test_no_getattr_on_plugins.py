@@ -93,7 +93,9 @@ def allowed() -> set[str]:
 
 def test_nothing_new_asks_a_plug_in_for_an_attribute_by_name() -> None:
     new = places() - allowed() - set(TO_DO.split())
-    assert not new, f"read a declaration or use isinstance with a protocol (tests/test_declarations.py): {sorted(new)}"
+    assert not new, (
+        f"read a declaration or use isinstance with a protocol (tests/core/test_declarations.py): {sorted(new)}"
+    )
 
 
 def test_what_is_done_leaves_the_lists() -> None:

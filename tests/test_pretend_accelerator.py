@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import RewardBatch
-from mmrl.spies import JitteredReward
+from mmrl.commands.instrumentation import JitteredReward
+from mmrl.core.contracts import RewardBatch
 from tests.pretend_accelerator import DEVICE, Remote, pretended, tiny_run
 
 

@@ -16,11 +16,12 @@ import torch
 from PIL import Image
 
 import mmrl
-from mmrl import catalogue, plugins
-from mmrl.data import Outputs
-from mmrl.modalities._tiny_sd3 import write_tiny_sd3
-from mmrl.rewards import clip_score
-from mmrl.rewards._clip import load_clip, write_tiny_clip
+from mmrl.commands import listing
+from mmrl.core import plugins
+from mmrl.core.data import Outputs
+from mmrl.modalities.tiny.sd3 import write_tiny_sd3
+from mmrl.rewards.base.networks.clip import load_clip, write_tiny_clip
+from mmrl.rewards.models import clip_score
 from tests.tiny_cli import CommandLine, command_line
 
 ROOT = Path(__file__).parents[1]
@@ -150,7 +151,7 @@ def test_the_reward_in_ten_lines_says_what_it_means() -> None:
 
 @pytest.mark.parametrize("kind", ("configs", *plugins.KINDS))  # layouts and labs have tables of their own in docs
 def test_the_tables_name_everything_that_is_shipped(kind: str) -> None:
-    shipped = [row["name"] for row in catalogue.rows(kind)]
+    shipped = [row["name"] for row in listing.rows(kind)]
     # a config of an algorithm on a lab is called after its loss, sampler or advantage, and compared in docs/lab.md
     missing = [name for name in shipped if not name.startswith("lab/") and f"`{name}`" not in README]
     assert not missing

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 import yaml
 
-from mmrl import plugins
+from mmrl.core import plugins
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "reward_reference.md"

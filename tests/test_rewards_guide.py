@@ -19,12 +19,12 @@ import yaml
 from PIL import Image
 
 import mmrl
-from mmrl import plugins
-from mmrl.config import ScoringSettings
-from mmrl.data import Scores
-from mmrl.score_files import reward_section
-from mmrl.score_metrics import score_metrics
-from mmrl.scorers import build_scorer
+from mmrl.commands.score import reward_section
+from mmrl.core import plugins
+from mmrl.core.config import ScoringSettings
+from mmrl.core.data import Scores
+from mmrl.scoring.metrics import score_metrics
+from mmrl.scoring.scorer import build_scorer
 from tests.clips import encoded
 from tests.tiny_cli import CommandLine, command_line
 

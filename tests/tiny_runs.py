@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mmrl import checkpoint
+from mmrl.training import checkpoint
 from tests.tiny_texts import agent, video, vision_language
 
 SMALL = (  # whole sections, so that the shipped config may be tuned without a change here
@@ -61,7 +61,7 @@ KINDS = {
 TASKS = {"vision_language": vision_language, "video": video, "agent": agent}  # by how the name of a kind begins
 HEAVY = [
     "mmrl.cli",
-    "mmrl.run",
+    "mmrl.commands.train",
     "diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3",
     "peft",
     "transformers.models.clip.modeling_clip",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmrl.weights import whole
+from mmrl.core.weights import whole
 
 OF_BOTH = ([[1, 2, 3]], [[3, 4, 5], [0, 0, 6]])  # tokens of the first process and of the second
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.config import DatasetSettings
-from mmrl.contracts import RewardBatch
-from mmrl.datasets import write_synthetic
+from mmrl.core.config import DatasetSettings
+from mmrl.core.contracts import RewardBatch
+from mmrl.prompts.datasets import write_synthetic
 from tests.vision_twins import twin
 
 _FOLDERS = TemporaryDirectory(prefix="mmrl-questions-")  # removed when the tests end

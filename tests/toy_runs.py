@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo as GrpoAdvantage
-from mmrl.collect import Collector
-from mmrl.config import GroupSettings, RunConfig, check_config
-from mmrl.contracts import Granularity, RewardBatch
-from mmrl.data import Prompt
-from mmrl.engine import Processes
-from mmrl.evaluation import Evaluator
-from mmrl.keys import GroupKey
+from mmrl.core.config import GroupSettings, RunConfig, check_config
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
-from mmrl.prompts import PromptStream
-from mmrl.scoring import RewardTerm, Scorer
-from mmrl.tracking import MetricsLog, Tracking
-from mmrl.trainer import Trainer
+from mmrl.prompts.stream import PromptStream
+from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.scoring.scorer import RewardTerm, Scorer
+from mmrl.training.held_out import Evaluator
+from mmrl.training.processes import Processes
+from mmrl.training.rollouts import Collector
+from mmrl.training.trainer import Trainer
 from tests.toys import ToyTokens
 
 GROUP_SIZE = 6

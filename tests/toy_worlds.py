@@ -7,11 +7,11 @@ from typing import Any
 
 from PIL import Image
 
-from mmrl.actions import Action
-from mmrl.coordinates import Canvas
-from mmrl.data import Observation, Prompt
-from mmrl.media import StoredPicture
+from mmrl.core.data import Observation, Prompt
+from mmrl.media.pictures import StoredPicture
 from mmrl.modalities.agent import Agent
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas
 from tests import vision_twins
 
 SIZE = 56

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Placement, Scope
-from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout, WeightsName
-from mmrl.evaluations import TokenDecisions
-from mmrl.keys import GroupKey, generator
-from mmrl.losses._decisions import DecisionLoss
-from mmrl.numerics import group_sum, normalised_weights
-from mmrl.views import DecisionView, View
-from mmrl.weights import Weights
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Placement, Scope
+from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, WeightsName
+from mmrl.core.forward_outputs import TokenDecisions
+from mmrl.core.keys import GroupKey, generator
+from mmrl.core.numerics import group_sum, normalised_weights
+from mmrl.core.views import DecisionView, View
+from mmrl.core.weights import Weights
+from mmrl.losses.base.decisions import DecisionLoss
 
 VOCABULARY, LENGTH = 5, 4
 

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmrl.contracts import Placement
-from mmrl.data import Prompt, Rollout
-from mmrl.keys import GroupKey
-from mmrl.media import StoredPicture
-from mmrl.modalities._tiny_vision_language import write_tiny
+from mmrl.core.contracts import Placement
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.tiny.vision_language import write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans import AnswerPlan
+from mmrl.plans.flow import AnswerPlan
 
 Kind = TypeVar("Kind", bound=VisionLanguage)
 _FOLDERS = TemporaryDirectory(prefix="mmrl-twins-")  # removed when the tests end

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.actions import Action
-from mmrl.data import Observation, Prompt
-from mmrl.environments._chromium import NAMES
+from mmrl.core.data import Observation, Prompt
+from mmrl.environments.base.chromium import NAMES
 from mmrl.environments.browser import Browser
+from mmrl.parsing.actions.action import Action
 
 HAS_BROWSER = importlib.util.find_spec("playwright") is not None and any(map(shutil.which, NAMES))
 needs_browser = pytest.mark.skipif(

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo
-from mmrl.data import Paths, Scores
+from mmrl.core.data import Paths, Scores
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

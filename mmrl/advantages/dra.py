@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper, reward_column, with_totals
-from mmrl.advantages.grpo import Grpo
-from mmrl.contracts import Advantage
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import Advantage
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_sum
+
+from .base.wrapper import Wrapper, reward_column, with_totals
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

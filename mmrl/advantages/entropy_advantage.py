@@ -7,11 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper
-from mmrl.advantages.grpo import Grpo
-from mmrl.contracts import Advantage
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.contracts import Advantage
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+
+from .base.wrapper import Wrapper
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

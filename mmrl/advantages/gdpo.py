@@ -7,11 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_standardised
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_standardised
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

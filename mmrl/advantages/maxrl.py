@@ -8,11 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.dr_grpo import DrGrpo
-from mmrl.checked import Checked
-from mmrl.contracts import RunError
-from mmrl.data import Paths, Scores
-from mmrl.numerics import group_mean
+from mmrl.core.checked import Checked
+from mmrl.core.contracts import RunError
+from mmrl.core.data import Paths, Scores
+from mmrl.core.numerics import group_mean
+
+from .dr_grpo import DrGrpo
 
 
 @dataclass(frozen=True)

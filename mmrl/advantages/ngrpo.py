@@ -9,11 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper, with_totals
-from mmrl.advantages.grpo import Grpo
-from mmrl.contracts import Advantage
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.contracts import Advantage
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+
+from .base.wrapper import Wrapper, with_totals
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo, Std
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_sum
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_sum
+
+from .grpo import Grpo, Std
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.dense import DENSE, widened
-from mmrl.numerics import group_index, group_sum
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.dense import DENSE, widened
+from mmrl.core.numerics import group_index, group_sum
 
 
 @dataclass(frozen=True)

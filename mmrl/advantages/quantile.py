@@ -7,9 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo
-from mmrl.data import Paths, Scores
-from mmrl.numerics import group_rank, group_sum
+from mmrl.core.data import Paths, Scores
+from mmrl.core.numerics import group_rank, group_sum
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper
-from mmrl.advantages.grpo import Grpo
-from mmrl.contracts import Advantage
-from mmrl.data import Paths, Scores
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import Advantage
+from mmrl.core.data import Paths, Scores
+from mmrl.core.numerics import group_sum
+
+from .base.wrapper import Wrapper
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_mean, group_sum
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_mean, group_sum
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.data import Paths, Scores
-from mmrl.numerics import group_sum
+from mmrl.core.data import Paths, Scores
+from mmrl.core.numerics import group_sum
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper, reward_column
-from mmrl.advantages.dr_grpo import DrGrpo
-from mmrl.contracts import Advantage
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import Advantage
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_sum
+
+from .base.wrapper import Wrapper, reward_column
+from .dr_grpo import DrGrpo
 
 
 @dataclass(frozen=True)

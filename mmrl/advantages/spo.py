@@ -8,10 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.tree_rpo import TreeRpo
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+
+from .tree_rpo import TreeRpo
 
 
 @dataclass(frozen=True)

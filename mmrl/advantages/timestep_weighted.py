@@ -7,12 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._inner import Wrapper
-from mmrl.advantages.grpo import Grpo
-from mmrl.contracts import Advantage, ConfigError
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import masked_mean
+from mmrl.core.contracts import Advantage, ConfigError
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import masked_mean
+
+from .base.wrapper import Wrapper
+from .grpo import Grpo
 
 _REQUIRED_FACTS = {
     "std": ("std",),

@@ -11,10 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_index, group_max, group_mean, group_sum
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_index, group_max, group_mean, group_sum
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._stretches import Stretches
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+
+from .base.tree_segments import Stretches
 
 
 @dataclass(frozen=True)

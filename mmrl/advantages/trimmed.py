@@ -8,10 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages.grpo import Grpo
-from mmrl.data import Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_rank, group_sum
+from mmrl.core.data import Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_rank, group_sum
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.advantages._episodes import joint, normalised, returns, turn_rewards, whole_episodes
-from mmrl.checked import Checked
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.numerics import group_sum
+from mmrl.core.checked import Checked
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.numerics import group_sum
+
+from .base.episodes import joint, normalised, returns, turn_rewards, whole_episodes
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, RunError
-from mmrl.data import Observation, Prompt
-from mmrl.environments._chromium import Chromium
-from mmrl.environments._hands import Refusal
-from mmrl.environments._tab import Dialogs, Tab
+from mmrl.core.contracts import ConfigError, RunError
+from mmrl.core.data import Observation, Prompt
 from mmrl.labs.pages import world
-from mmrl.media import StoredPicture
+from mmrl.media.pictures import StoredPicture
+from mmrl.parsing.actions.action import Action
+
+from .base.chromium import Chromium
+from .base.page_actions import Refusal
+from .base.tab import Dialogs, Tab
 
 Answer = TypeVar("Answer")
 Side = Annotated[int, Field(ge=64, le=4096)]

@@ -5,10 +5,11 @@ import importlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, RunError
-from mmrl.data import Observation, Prompt
-from mmrl.environments._browsergym_words import observation_dict, observation_of, read, words
+from mmrl.core.contracts import ConfigError, RunError
+from mmrl.core.data import Observation, Prompt
+from mmrl.parsing.actions.action import Action
+
+from .base.browsergym_protocol import observation_dict, observation_of, read, words
 
 __all__ = ["BrowserGym", "observation_dict", "observation_of", "read", "words"]
 

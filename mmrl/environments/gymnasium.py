@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, Environment, RunError
-from mmrl.data import Observation, Prompt
-from mmrl.environments._gymnasium_actions import ToEnvironment, by_clicks, by_keys, check_clicks, of_the_user
-from mmrl.environments._pixels import as_picture
+from mmrl.core.contracts import ConfigError, Environment, RunError
+from mmrl.core.data import Observation, Prompt
+from mmrl.parsing.actions.action import Action
+
+from .base.gymnasium_actions import ToEnvironment, by_clicks, by_keys, check_clicks, of_the_user
+from .base.pixels import as_picture
 
 if TYPE_CHECKING:
-    from mmrl.environments._as_gymnasium import WorldEnv
+    from .base.gymnasium_wrapper import WorldEnv
 
 RENDER, OBSERVATION = "render", "observation"
 
@@ -127,7 +128,7 @@ def as_gymnasium(world: Environment, prompts: Sequence[Prompt], size: tuple[int,
         ConfigError: gymnasium is not installed, or there is no prompt.
     """
     _gymnasium()
-    from mmrl.environments._as_gymnasium import WorldEnv
+    from .base.gymnasium_wrapper import WorldEnv
 
     return WorldEnv(world, prompts, size)
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
-from mmrl.actions import Action
-from mmrl.answers import shown
-from mmrl.contracts import ConfigError
-from mmrl.data import Observation, Prompt
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Observation, Prompt
 from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.tasks import world
 from mmrl.labs.tasks.pages import PagePicture
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.answers import shown
 
 MOST = 4096  # pixels a side
 

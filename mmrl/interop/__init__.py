@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from mmrl._datasets._pictures import BadRow, PictureFolder
-from mmrl._datasets._row import without_none
-from mmrl.actions import DIALECTS, DialectName
-from mmrl.contracts import Reward
-from mmrl.coordinates import Convention
-from mmrl.data import Outputs, Prompt, Scores
-from mmrl.errors import ConfigError
-from mmrl.judging import answered, judge, scorer_of, without_arrays
-from mmrl.keys import seed_from
-from mmrl.media import Picture
-from mmrl.reward_batches import CONTROLS, MEDIA
-from mmrl.scoring import Scorer
-from mmrl.spelling import did_you_mean
+from mmrl.core.contracts import Reward
+from mmrl.core.data import Outputs, Prompt, Scores
+from mmrl.core.keys import seed_from
+from mmrl.core.reward_batches import CONTROLS, MEDIA
+from mmrl.media.pictures import Picture
+from mmrl.parsing.actions.dialects import DIALECTS, DialectName
+from mmrl.parsing.coordinates import Convention
+from mmrl.prompts.row import without_none
+from mmrl.prompts.row_pictures import BadRow, PictureFolder
+from mmrl.scoring.scorer import Scorer
+from mmrl.scoring.standalone import answered, judge, scorer_of, without_arrays
+from mmrl.system.errors import ConfigError
+from mmrl.system.spelling import did_you_mean
 
 Section = str | Mapping[str, Any]  # a reward by name, or as in a config
 
@@ -115,7 +115,7 @@ def judge_for(
     if coordinates == "resized":
         raise ConfigError(
             f"coordinates 'resized' are pixels after the processor of {trainer}, which tells no reward their number: "
-            "resize the images of the data set (mmrl.coordinates.resized_size), then the unit is 'original'"
+            "resize the images of the data set (mmrl.parsing.coordinates.resized_size), then the unit is 'original'"
         )
     if dialect is not None and dialect not in DIALECTS:
         raise ConfigError(f"there is no dialect {dialect!r}{did_you_mean(dialect, DIALECTS)}")

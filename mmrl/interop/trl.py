@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmrl.actions import DialectName
-from mmrl.coordinates import Convention
-from mmrl.data import Prompt
-from mmrl.errors import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.core.reward_batches import IMAGE
 from mmrl.interop import Answers, Judge, Section, check_lengths, judge_for, pictures, plain
-from mmrl.reward_batches import IMAGE
-from mmrl.spelling import did_you_mean
+from mmrl.parsing.actions.dialects import DialectName
+from mmrl.parsing.coordinates import Convention
+from mmrl.system.errors import ConfigError
+from mmrl.system.spelling import did_you_mean
 
 IMAGES = ("images", "image")  # the columns of images that TRL knows
 NO_COLUMNS = ("environments",)  # lists that TRL gives beside the columns of the data set

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl.actions import DialectName
-from mmrl.coordinates import Convention
-from mmrl.data import Prompt
-from mmrl.datasets import read_json
-from mmrl.errors import ConfigError, RunError
+from mmrl.core.data import Prompt
+from mmrl.core.schedules import Schedule
 from mmrl.interop import Answers, Judge, Section, check_lengths, judge_for, pictures, plain
-from mmrl.media import Picture
-from mmrl.schedules import Schedule
-from mmrl.spelling import did_you_mean
+from mmrl.media.pictures import Picture
+from mmrl.parsing.actions.dialects import DialectName
+from mmrl.parsing.coordinates import Convention
+from mmrl.prompts.datasets import read_json
+from mmrl.system.errors import ConfigError, RunError
+from mmrl.system.spelling import did_you_mean
 
 TRUTH = "ground_truth"
 QUESTION = "question"  # the entry of extra_info that verl's own data sets hold the question in

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
-from mmrl.data import WeightsName
-from mmrl.losses._decisions import DecisionLoss
-from mmrl.losses._settings import check_at_least
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
+from mmrl.core.data import WeightsName
+
+from .base.decisions import DecisionLoss
+from .base.settings import check_at_least
 
 
 @dataclass(frozen=True)

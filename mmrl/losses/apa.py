@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._log_ratios import Anchor, AnchoredLoss
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch
+
+from .base.log_ratios import Anchor, AnchoredLoss
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms
-from mmrl.losses.reinforce import Reinforce
-from mmrl.numerics import Normalisation
+from mmrl.core.contracts import LossBatch, LossTerms
+from mmrl.core.numerics import Normalisation
+
+from .reinforce import Reinforce
 
 
 @dataclass(frozen=True)

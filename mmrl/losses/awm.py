@@ -8,12 +8,13 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
-from mmrl.evaluations import Denoising
-from mmrl.losses._denoising import Sigmas, velocity_error
-from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.numerics import LARGEST_LOG_RATIO
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
+from mmrl.core.forward_outputs import Denoising
+from mmrl.core.numerics import LARGEST_LOG_RATIO
+
+from .base.denoising import Sigmas, velocity_error
+from .base.old_decay import OldDecay, OldDenoisingLoss
+from .base.settings import check_above, check_one_of
 
 Weighting = Literal["l", "t_l", "t2_l", "huber", "ghuber"]
 Ratio = Literal["exp_first", "sum_first"]

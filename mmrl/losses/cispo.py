@@ -6,10 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._ratio import RatioLoss, ratio_of
-from mmrl.losses._settings import check_one_of
-from mmrl.numerics import Normalisation
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import Normalisation
+
+from .base.ratio import RatioLoss, ratio_of
+from .base.settings import check_one_of
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._log_ratios import Anchor
-from mmrl.losses._paths import PairLoss
-from mmrl.losses._settings import check_above
-from mmrl.losses.rebel import Rebel
+from mmrl.core.contracts import LossBatch
+
+from .base.log_ratios import Anchor
+from .base.paths import PairLoss
+from .base.settings import check_above
+from .rebel import Rebel
 
 
 @dataclass(frozen=True)

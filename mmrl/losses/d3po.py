@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._log_ratios import Anchor
-from mmrl.losses._paths import PairLoss, Pairs, Path
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch
+
+from .base.log_ratios import Anchor
+from .base.paths import PairLoss, Pairs, Path
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

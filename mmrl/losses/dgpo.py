@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
-from mmrl.data import WeightsName
-from mmrl.losses._denoising import DenoisingLoss, Sharing, velocity_error
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
+from mmrl.core.data import WeightsName
+from mmrl.core.numerics import group_sum
+
+from .base.denoising import DenoisingLoss, Sharing, velocity_error
+from .base.settings import check_above, check_one_of
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from typing import ClassVar, get_args
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
-from mmrl.data import WeightsName
-from mmrl.evaluations import Denoising
-from mmrl.losses._denoising import DenoisingLoss, Sharing, noise_error
-from mmrl.losses._paths import Pairs, preferred_pairs
-from mmrl.losses._preferences import Couples
-from mmrl.losses._settings import check_above, check_one_of
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
+from mmrl.core.data import WeightsName
+from mmrl.core.forward_outputs import Denoising
+
+from .base.denoising import DenoisingLoss, Sharing, noise_error
+from .base.paths import Pairs, preferred_pairs
+from .base.preferences import Couples
+from .base.settings import check_above, check_one_of
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.losses._log_ratios import Anchor
-from mmrl.losses._paths import PairLoss, Pairs
-from mmrl.losses._settings import check_above, check_at_least, check_one_of
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+
+from .base.log_ratios import Anchor
+from .base.paths import PairLoss, Pairs
+from .base.settings import check_above, check_at_least, check_one_of
 
 Form = Literal["sigmoid", "robust", "ipo"]
 Offset = Literal["none", "reward_gap", "log_reward_gap"]

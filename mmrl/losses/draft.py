@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms
-from mmrl.data import Rollout
-from mmrl.keys import GroupKey
-from mmrl.losses._outputs import OutputsLoss, Range, ends, sampled_rows
-from mmrl.views import OutputsView
+from mmrl.core.contracts import LossBatch, LossTerms
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import OutputsView
+
+from .base.outputs import OutputsLoss, Range, ends, sampled_rows
 
 
 @dataclass(frozen=True)

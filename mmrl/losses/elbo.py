@@ -8,12 +8,13 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
-from mmrl.evaluations import Denoising
-from mmrl.losses._denoising import clean_error, velocity_error
-from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.numerics import LARGEST_LOG_RATIO
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
+from mmrl.core.forward_outputs import Denoising
+from mmrl.core.numerics import LARGEST_LOG_RATIO
+
+from .base.denoising import clean_error, velocity_error
+from .base.old_decay import OldDecay, OldDenoisingLoss
+from .base.settings import check_above, check_one_of
 
 Form = Literal["epg", "pepg", "par"]
 Bound = Literal["adaptive", "clean", "velocity", "exact"]

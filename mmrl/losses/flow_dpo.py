@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.evaluations import Denoising
-from mmrl.losses._denoising import velocity_error
-from mmrl.losses.diffusion_dpo import DiffusionDpo
+from mmrl.core.forward_outputs import Denoising
+
+from .base.denoising import velocity_error
+from .diffusion_dpo import DiffusionDpo
 
 
 @dataclass(frozen=True)

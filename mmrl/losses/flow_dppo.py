@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.losses._ratio import RatioLoss, ratio_of
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+
+from .base.ratio import RatioLoss, ratio_of
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

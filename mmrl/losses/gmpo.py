@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, Scope
-from mmrl.losses._ratio import RatioLoss, path_mean, ratio_of
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch, Scope
+
+from .base.ratio import RatioLoss, path_mean, ratio_of
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses.reinforce import Reinforce
-from mmrl.numerics import Normalisation, group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import Normalisation, group_sum
+
+from .reinforce import Reinforce
 
 
 @dataclass(frozen=True)

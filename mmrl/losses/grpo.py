@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._ratio import RatioLoss, ratio_of
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch
+
+from .base.ratio import RatioLoss, ratio_of
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, Scope
-from mmrl.losses._ratio import path_mean
-from mmrl.losses._settings import check_one_of
-from mmrl.losses.grpo import Grpo
+from mmrl.core.contracts import LossBatch, Scope
+
+from .base.ratio import path_mean
+from .base.settings import check_one_of
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

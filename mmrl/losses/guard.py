@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.losses.grpo import Grpo
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._paths import PathLoss, centred, present
-from mmrl.losses._settings import check_above
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import group_sum
+
+from .base.paths import PathLoss, centred, present
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._log_ratios import Anchor
-from mmrl.losses._paths import PathLoss, present
-from mmrl.losses._settings import check_above, check_at_least
-from mmrl.numerics import group_log_softmax, group_max, group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import group_log_softmax, group_max, group_sum
+
+from .base.log_ratios import Anchor
+from .base.paths import PathLoss, present
+from .base.settings import check_above, check_at_least
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
-from mmrl.data import WeightsName
-from mmrl.losses._denoising import DenoisingLoss, noise_error
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
+from mmrl.core.data import WeightsName
+from mmrl.core.numerics import group_sum
+
+from .base.denoising import DenoisingLoss, noise_error
+from .base.settings import check_above, check_one_of
 
 Utility = Literal["kahneman_tversky", "loss_averse", "risk_seeking"]
 

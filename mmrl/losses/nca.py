@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._paths import present
-from mmrl.losses.infonca import Infonca
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import group_sum
+
+from .base.paths import present
+from .infonca import Infonca
 
 
 @dataclass(frozen=True)

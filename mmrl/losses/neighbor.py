@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.losses.grpo import Grpo
+from mmrl.core.contracts import OutputsByWeights
+
+from .grpo import Grpo
 
 
 @dataclass(frozen=True)

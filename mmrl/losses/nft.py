@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
-from mmrl.evaluations import Denoising
-from mmrl.losses._denoising import clean_error
-from mmrl.losses._old_decay import OldDecay, OldDenoisingLoss
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
+from mmrl.core.forward_outputs import Denoising
+
+from .base.denoising import clean_error
+from .base.old_decay import OldDecay, OldDenoisingLoss
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

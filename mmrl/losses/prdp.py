@@ -6,11 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.data import WeightsName
-from mmrl.losses._log_ratios import Anchor
-from mmrl.losses._paths import PairLoss, Path
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.data import WeightsName
+
+from .base.log_ratios import Anchor
+from .base.paths import PairLoss, Path
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses.sft import Sft
+from mmrl.core.contracts import LossBatch
+
+from .sft import Sft
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._paths import PairLoss
-from mmrl.losses._settings import check_above
+from mmrl.core.contracts import LossBatch
+
+from .base.paths import PairLoss
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

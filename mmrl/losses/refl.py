@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms
-from mmrl.data import Rollout
-from mmrl.keys import GroupKey
-from mmrl.losses._outputs import OutputsLoss, Range, ends, sampled_rows
-from mmrl.losses._settings import check_above
-from mmrl.views import OutputsView
+from mmrl.core.contracts import LossBatch, LossTerms
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import OutputsView
+
+from .base.outputs import OutputsLoss, Range, ends, sampled_rows
+from .base.settings import check_above
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._paths import PathLoss, centred, present
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.numerics import group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import group_sum
+
+from .base.paths import PathLoss, centred, present
+from .base.settings import check_above, check_one_of
 
 Scale = Literal["group", "beta"]
 

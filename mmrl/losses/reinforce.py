@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
-from mmrl.losses._decisions import DecisionLoss
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
+
+from .base.decisions import DecisionLoss
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.losses._settings import check_above, check_one_of
-from mmrl.losses.sft import Sft
-from mmrl.numerics import group_index, group_sum
+from mmrl.core.contracts import LossBatch
+from mmrl.core.numerics import group_index, group_sum
+
+from .base.settings import check_above, check_one_of
+from .sft import Sft
 
 Among = Literal["all", "group"]
 

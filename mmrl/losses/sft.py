@@ -6,14 +6,15 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, LossTerms, OutputsByWeights
-from mmrl.data import Rollout
-from mmrl.keys import GroupKey
-from mmrl.losses._decisions import DecisionLoss
-from mmrl.losses._denoising import DenoisingLoss, Kind, velocity_error
-from mmrl.losses._settings import check_one_of
-from mmrl.numerics import Normalisation, normalised_weights
-from mmrl.views import View
+from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import Normalisation, normalised_weights
+from mmrl.core.views import View
+
+from .base.decisions import DecisionLoss
+from .base.denoising import DenoisingLoss, Kind, velocity_error
+from .base.settings import check_one_of
 
 Learned = Literal["denoising", "decisions"]
 

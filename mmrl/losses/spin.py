@@ -5,8 +5,8 @@ Maths: docs/maths/preference-losses.md#spin-diffusion
 
 from dataclasses import dataclass
 
-from mmrl.losses._paths import Pairs
-from mmrl.losses.diffusion_dpo import DiffusionDpo
+from .base.paths import Pairs
+from .diffusion_dpo import DiffusionDpo
 
 
 @dataclass(frozen=True)

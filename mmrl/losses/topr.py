@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, Scope
-from mmrl.losses._ratio import RatioLoss, path_sum, ratio_of
-from mmrl.numerics import Normalisation
+from mmrl.core.contracts import LossBatch, Scope
+from mmrl.core.numerics import Normalisation
+
+from .base.ratio import RatioLoss, path_sum, ratio_of
 
 
 @dataclass(frozen=True)

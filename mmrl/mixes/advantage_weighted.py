@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.data import Scores
-from mmrl.mixes._mix import Plain
+from mmrl.core.data import Scores
+from mmrl.core.mixes import Plain
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.data import Scores
-from mmrl.mixes._mix import Plain, counted
-from mmrl.numerics import group_standardised
+from mmrl.core.data import Scores
+from mmrl.core.mixes import Plain, counted
+from mmrl.core.numerics import group_standardised
 
 
 @dataclass(frozen=True)

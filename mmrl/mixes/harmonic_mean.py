@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmrl.data import Scores
-from mmrl.mixes._mix import Plain, counted, refuse_negative
+from mmrl.core.data import Scores
+from mmrl.core.mixes import Plain, counted, refuse_negative
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mmrl.data import Scores
-from mmrl.mixes._mix import Plain
+from mmrl.core.data import Scores
+from mmrl.core.mixes import Plain
 
 Ties = Literal["margin", "bins"]
 Unit = Literal["reward", "std"]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmrl.data import Scores
-from mmrl.mixes._mix import Plain
+from mmrl.core.data import Scores
+from mmrl.core.mixes import Plain
 
 
 @dataclass(frozen=True)

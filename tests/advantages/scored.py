@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mmrl.data import Paths, Scores
+from mmrl.core.data import Paths, Scores
 
 
 def scored(

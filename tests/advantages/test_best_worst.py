@@ -3,7 +3,7 @@
 import torch
 
 from mmrl.advantages.best_worst import BestWorst
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 
 
 def scores_of(values: list[float], group: list[int], valid: list[bool]) -> Scores:

@@ -17,9 +17,9 @@ from mmrl.advantages.maxrl import Maxrl
 from mmrl.advantages.rloo import Rloo
 from mmrl.advantages.score import Score
 from mmrl.advantages.seed_grpo import SeedGrpo
-from mmrl.data import Scores
-from mmrl.errors import ConfigError, RunError
-from mmrl.plugins import build
+from mmrl.core.data import Scores
+from mmrl.core.plugins import build
+from mmrl.system.errors import ConfigError, RunError
 
 GROUP = torch.tensor([4, 4, 4, 4, 1, 1, 1, 6])
 REWARD = torch.tensor([1.0, 1.0, 0.0, 0.5, 0.2, 0.9, 0.4, 1.0])

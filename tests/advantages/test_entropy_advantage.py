@@ -9,8 +9,8 @@ from mmrl.advantages.entropy_advantage import EntropyAdvantage
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.maxrl import Maxrl
 from mmrl.advantages.process import Process
-from mmrl.data import Paths
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.data import Paths
+from mmrl.core.declarations import AdvantageDeclaration
 from tests.advantages.scored import NAN, decided, scored
 
 PATHS = decided(3, 2, entropy=[[0.0, 1.0, 5.0], [0.5, 9.0]])

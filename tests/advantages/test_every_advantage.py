@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import RangeChecking
-from mmrl.data import Paths, Scores
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.plugins import build, names
+from mmrl.core.contracts import RangeChecking
+from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.plugins import build, names
 
 # Groups of 6 mixed, 3 equal, 3 with one invalid, 1 alone, and 2 of whom one is invalid; two have a control
 GROUP = torch.tensor([7, 7, 1, 7, 1, 30, 7, 1, 30, 4, 30, 5, 5, 7, 7, 7, 1])

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.gdpo import Gdpo
 from mmrl.advantages.grpo import Grpo
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 from mmrl.mixes.gdpo import Gdpo as Mix
 from tests.advantages.scored import NAN, scored
 

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 from mmrl.advantages.granular import Granular
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.rloo import Rloo
-from mmrl.data import Paths, Scores, subgroup
-from mmrl.plugins import build
+from mmrl.core.data import Paths, Scores, subgroup
+from mmrl.core.plugins import build
 
 CHILDREN, STRIDES = 5, 3
 REWARD = torch.randn(2, STRIDES, CHILDREN, generator=torch.Generator().manual_seed(4))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo, Std
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 
 STDS: tuple[Std, ...] = ("group", "batch", "centred_batch", "none")
 GROUP = [9, 2, 9, 2, 9, 5]

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from mmrl.advantages.dr_grpo import DrGrpo
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.maxrl import Maxrl
-from mmrl.errors import RunError
+from mmrl.system.errors import RunError
 from tests.advantages.scored import NAN, scored
 
 

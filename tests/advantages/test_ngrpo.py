@@ -22,9 +22,9 @@ from mmrl.advantages.timestep_weighted import TimestepWeighted
 from mmrl.advantages.tree import Tree
 from mmrl.advantages.tree_rl import TreeRl
 from mmrl.advantages.tree_rpo import TreeRpo
-from mmrl.contracts import ConfigError
-from mmrl.declarations import AdvantageDeclaration
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.plugins import build
 from tests.advantages.scored import NAN, decided, scored
 
 AS_PAPER = Grpo(is_unbiased=True, epsilon=1e-6, clip=None)

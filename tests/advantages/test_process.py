@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.process import Process
-from mmrl.data import Granularity, Paths, Scores
+from mmrl.core.data import Granularity, Paths, Scores
 
 NAN = math.nan
 

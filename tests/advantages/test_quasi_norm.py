@@ -11,7 +11,7 @@ from mmrl.advantages.dr_grpo import DrGrpo
 from mmrl.advantages.granular import Granular
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.quasi_norm import QuasiNorm
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 
 
 def scores(rewards: list[float], group: list[int], valid: list[bool] | None = None) -> Scores:

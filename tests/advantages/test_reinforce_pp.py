@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.reinforce_pp import ReinforcePP
-from mmrl.declarations import AdvantageDeclaration
+from mmrl.core.declarations import AdvantageDeclaration
 from tests.advantages.scored import NAN, decided, scored
 
 GROUP = [0, 0, 0, 4, 4, 4, 2]

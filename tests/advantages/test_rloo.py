@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.rloo import Rloo
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 
 GROUP = torch.tensor([9, 2, 9, 2, 9, 5])
 REWARD = torch.tensor([1.0, 10.0, 2.0, 14.0, 6.0, 100.0])

@@ -3,7 +3,7 @@
 import torch
 
 from mmrl.advantages.score import Score
-from mmrl.data import Scores
+from mmrl.core.data import Scores
 
 
 def test_each_valid_sample_has_its_own_total_and_others_nothing() -> None:

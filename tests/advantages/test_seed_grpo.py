@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from mmrl.advantages.dr_grpo import DrGrpo
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.seed_grpo import SeedGrpo
-from mmrl.data import Scores
-from mmrl.errors import RunError
+from mmrl.core.data import Scores
+from mmrl.system.errors import RunError
 
 # answers by group; None: no answer. One group of one mind, one all different, one of two that do not vote
 ANSWERS = ["a", "a", "b", "c", "x", "x", "x", "k", "l", "m", "p", None, None, "q", None]

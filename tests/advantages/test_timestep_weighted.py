@@ -11,10 +11,10 @@ from torch.testing import assert_close
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.rloo import Rloo
 from mmrl.advantages.timestep_weighted import TimestepWeighted
-from mmrl.contracts import ConfigError
-from mmrl.data import Paths, Scores
-from mmrl.plugins import build
-from mmrl.samplers._kernels import euler_maruyama, flow_sde_diffusion
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Paths, Scores
+from mmrl.core.plugins import build
+from mmrl.samplers.base.kernels import euler_maruyama, flow_sde_diffusion
 
 REWARD = torch.tensor([0.0, 1.0, 3.0])
 EDGES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, 6, 7]])

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.tree import Tree
-from mmrl.data import Paths, Scores
-from mmrl.plugins import build
+from mmrl.core.data import Paths, Scores
+from mmrl.core.plugins import build
 
 # two groups of one draw each: splits at depth 1, 2 and 4 (8 leaves), and into three at depth 1 (3 leaves, 2 decisions)
 EDGES = torch.tensor(

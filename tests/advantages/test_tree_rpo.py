@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.tree_rpo import TreeRpo
-from mmrl.data import Paths
+from mmrl.core.data import Paths
 from tests.advantages.token_trees import HAND, REWARD, Node, grown, leaves_of, paths_of, scores_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mmrl.data import Paths, Scores
+from mmrl.core.data import Paths, Scores
 
 Node = tuple[list[int], list["Node"]]  # the edges of a stretch, and what follows it
 HAND = torch.tensor([[0, 1, 2, 3], [0, 1, 4, -1], [5, 6, 7, 8], [5, 6, 9, -1]])  # two beginnings, two ends of each

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy
 
-from mmrl.actions import Action
-from mmrl.data import Observation, Prompt
-from mmrl.environments._pixels import as_picture
+from mmrl.core.data import Observation, Prompt
+from mmrl.environments.base.pixels import as_picture
+from mmrl.parsing.actions.action import Action
 
 
 def task(**target: Any) -> Prompt:

@@ -8,9 +8,9 @@ import gymnasium
 import numpy
 import pytest
 
-from mmrl.actions import Action
-from mmrl.environments._pixels import as_pixels
+from mmrl.environments.base.pixels import as_pixels
 from mmrl.environments.gymnasium import Gymnasium, as_gymnasium
+from mmrl.parsing.actions.action import Action
 from tests.environments.dots import Dots, task
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mmrl import plugins
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, Environment, RunError
-from mmrl.data import Prompt
-from mmrl.environments._chromium import find_executable
+from mmrl.core import plugins
+from mmrl.core.contracts import ConfigError, Environment, RunError
+from mmrl.core.data import Prompt
+from mmrl.environments.base.chromium import find_executable
 from mmrl.environments.browser import Browser
+from mmrl.parsing.actions.action import Action
 from tests.web_pages import SIZE, opened, page, slow, task, title
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.actions import Action
-from mmrl.environments._isolation import NotPermitted, write_launcher
-from mmrl.environments._tab import read_inside
+from mmrl.environments.base.isolation import NotPermitted, write_launcher
+from mmrl.environments.base.tab import read_inside
 from mmrl.environments.browser import Browser
+from mmrl.parsing.actions.action import Action
 from tests.environments.listeners import Listeners
 from tests.web_pages import PATIENT, opened, slow, task, title
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mmrl.actions import Action
-from mmrl.environments._hands import Hands, Refusal
+from mmrl.environments.base.page_actions import Hands, Refusal
+from mmrl.parsing.actions.action import Action
 
 
 class Notes:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.actions import Action
-from mmrl.contracts import RunError
+from mmrl.core.contracts import RunError
 from mmrl.environments.browser import Browser
+from mmrl.parsing.actions.action import Action
 from tests.web_pages import PATIENT, opened, page, slow, task, title
 
 
@@ -187,7 +187,7 @@ def test_another_thread_closes_a_world_that_waits_for_a_page(tmp_path: Path) -> 
 def test_a_process_that_is_killed_leaves_no_browser_behind(tmp_path: Path) -> None:
     script = """
 import time
-from mmrl.data import Prompt
+from mmrl.core.data import Prompt
 from mmrl.environments.browser import Browser
 browser = Browser(load_seconds=240)
 browser.reset(Prompt("x", target={"task": "form", "seed": 0}), 0)

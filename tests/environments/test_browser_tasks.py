@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mmrl.actions import Action
-from mmrl.data import Observation
+from mmrl.core.data import Observation
 from mmrl.environments.browser import Browser
 from mmrl.labs.pages.world import FIRST_SEED, TASKS
+from mmrl.parsing.actions.action import Action
 from tests.web_pages import needs_browser, random_action, task
 
 MOST_STEPS = 20  # the longest way of an oracle: three fields with three actions each, a choice, a tick, the button

@@ -16,12 +16,12 @@ import numpy
 import pytest
 from PIL import Image
 
-from mmrl.actions import Action
-from mmrl.answers import ParseError
-from mmrl.contracts import ConfigError, Environment, RunError
-from mmrl.data import Observation, Prompt
-from mmrl.environments._pixels import as_picture, as_pixels
+from mmrl.core.contracts import ConfigError, Environment, RunError
+from mmrl.core.data import Observation, Prompt
+from mmrl.environments.base.pixels import as_picture, as_pixels
 from mmrl.environments.browsergym import BrowserGym, observation_dict, observation_of, read, words
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.answers import ParseError
 
 RECORDED = json.loads(Path(__file__).with_name("browsergym_recorded.json").read_text("utf-8"))
 PAIRS = [

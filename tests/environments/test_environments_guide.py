@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mmrl.actions import Action
-from mmrl.contracts import Environment
-from mmrl.data import Prompt
+from mmrl.core.contracts import Environment
+from mmrl.core.data import Prompt
+from mmrl.parsing.actions.action import Action
 
 
 def test_the_world_of_the_guide_is_an_environment_that_can_be_solved() -> None:

@@ -9,11 +9,11 @@ import gymnasium
 import numpy
 import pytest
 
-from mmrl import plugins
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, Environment, RunError
-from mmrl.environments._pixels import as_pixels
+from mmrl.core import plugins
+from mmrl.core.contracts import ConfigError, Environment, RunError
+from mmrl.environments.base.pixels import as_pixels
 from mmrl.environments.gymnasium import Gymnasium, as_gymnasium
+from mmrl.parsing.actions.action import Action
 from tests.environments.dots import Dots, task
 
 NAME = "Strip-v0"

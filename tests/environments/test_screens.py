@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, Environment
-from mmrl.data import Observation, Prompt
+from mmrl.core.contracts import ConfigError, Environment
+from mmrl.core.data import Observation, Prompt
+from mmrl.core.plugins import build
 from mmrl.environments.screens import Screens
 from mmrl.labs.tasks import world
-from mmrl.plugins import build
+from mmrl.parsing.actions.action import Action
 
 FIRST = world.FIRST_SEED["held_out"]
 

@@ -17,8 +17,8 @@ import numpy
 import pytest
 from PIL import Image
 
-from mmrl.errors import ConfigError
 from mmrl.interop.trl import RewardFunction, reward_function
+from mmrl.system.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 TRL = "trl==1.16.0"

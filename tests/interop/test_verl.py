@@ -16,8 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrl.errors import ConfigError, RunError
 from mmrl.interop.verl import PictureSize, batch_score_function, score_function
+from mmrl.system.errors import ConfigError, RunError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "interop.md"
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"

@@ -9,7 +9,7 @@ from mmrl.labs.clips import grading, pretrain, world
 from mmrl.labs.clips.drawing import COLOURS, SHAPES
 from mmrl.labs.clips.questions import Noise, prompt_positions, prompt_text, questions, soft_labels
 from mmrl.labs.clips.targets import PointerHeads, TimeHeads, seen_in
-from mmrl.modalities._positions import rope_positions
+from mmrl.modalities.encoding.positions import rope_positions
 from tests.labs.checks import assert_learns
 
 LAB = "clips"

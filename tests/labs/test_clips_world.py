@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from mmrl.contracts import ConfigError
+from mmrl.core.contracts import ConfigError
 from mmrl.labs.clips import world
 from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHAPES, SIZE
 from mmrl.labs.clips.questions import Noise, noisy_span
-from mmrl.prompts import load_prompts
-from mmrl.video import FrameSampling
+from mmrl.media.video import FrameSampling
+from mmrl.prompts.stream import load_prompts
 
 MANY = range(5_000_000, 5_000_200)
 TWO_A_SECOND = FrameSampling(fps=2)

@@ -3,9 +3,9 @@
 import pytest
 
 from mmrl import labs
-from mmrl.contracts import ConfigError
+from mmrl.core.contracts import ConfigError
 from mmrl.labs.pages import world
-from mmrl.prompts import load_prompts
+from mmrl.prompts.stream import load_prompts
 
 ASKED_FOR = {"form", "menu", "drag", "scroll", "tabs", "dialog", "search", "table"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mmrl.data import Prompt
+from mmrl.core.data import Prompt
 from mmrl.environments.screens import Screens
 from mmrl.labs.screens import pretrain as of_screens
 from mmrl.labs.screens.questions import END_OF_IMAGE, Noise, prompt_text
@@ -13,16 +13,9 @@ from mmrl.labs.screens.targets import CELL
 from mmrl.labs.screens.world import CLICK
 from mmrl.labs.tasks import networks, pretrain, world
 from mmrl.labs.tasks.pages import BACK, PAIRS, Look
-from mmrl.labs.tasks.questions import (
-    PER_LOOK,
-    noisy_answer,
-    other_goal,
-    questions,
-    random_look,
-    seat,
-)
+from mmrl.labs.tasks.questions import PER_LOOK, noisy_answer, other_goal, questions, random_look, seat
 from mmrl.labs.tasks.targets import LookHeads, state_targets
-from mmrl.modalities._turns import turn_prompt
+from mmrl.modalities.language.turns import turn_prompt
 from tests.labs.checks import assert_learns
 
 LAB = "tasks"

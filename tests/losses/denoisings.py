@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.evaluations import Denoising
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.forward_outputs import Denoising
+from mmrl.core.keys import GroupKey
 
 B, K, SHAPE = 4, 2, (2, 3)  # samples, draws of each, a latent; d = 6
 GROUP = torch.tensor([0, 0, 1, 1])

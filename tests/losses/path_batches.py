@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Loss, LossBatch
+from mmrl.core.contracts import Loss, LossBatch
 
 
 def normal(seed: int, *shape: int) -> Tensor:

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.evaluations import GaussianDecisions
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions
+from mmrl.core.numerics import Reduction
 from mmrl.losses.grpo import Grpo
-from mmrl.numerics import Reduction
 
 D, STD = 3, 0.4  # latent elements, standard deviation of the step
 ADVANTAGES = torch.tensor([[1.5], [-1.0], [0.25], [-0.75]], dtype=torch.float64)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, LossBatch
-from mmrl.data import Rollout
-from mmrl.engine import Processes
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import ConfigError, LossBatch
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 from mmrl.losses.adjoint_matching import AdjointMatching
-from mmrl.plugins import build
 from mmrl.samplers.memoryless import Memoryless
-from mmrl.update import Updater
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 from tests.linear_flow import LinearFlow, drawn, random_flow, smooth
 
 TEXTS = ("0.3", "-0.7")

@@ -3,8 +3,8 @@
 import pytest
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import TokenDecisions
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.losses.apa import Apa
 from mmrl.losses.reinforce import Reinforce
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.evaluations import TokenDecisions
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.losses.asymre import Asymre
 from mmrl.losses.reinforce import Reinforce
 from tests.ratios import ADVANTAGES, LENGTHS, gradient, normal, ragged

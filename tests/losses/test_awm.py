@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.losses._old_decay import OldDecay
 from mmrl.losses.awm import Awm
+from mmrl.losses.base.old_decay import OldDecay
 from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, forward_outputs, gradient, matching, total
 
 PLAIN = Awm(weighting="l", sigmas="uniform", advantage_max=1e6, draws=2)

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import LossBatch
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.engine import Processes
-from mmrl.given import roll_out
-from mmrl.keys import GroupKey
-from mmrl.losses._old_decay import OldDecay
-from mmrl.plugins import build, names
+from mmrl.core.contracts import LossBatch
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build, names
+from mmrl.losses.base.old_decay import OldDecay
+from mmrl.plans.offline import roll_out
 from mmrl.samplers.ode import ODE
-from mmrl.update import Updater
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 from tests.linear_flow import LinearFlow, random_flow
 
 SETTINGS: dict[str, dict[str, Any]] = {  # beside the defaults, so that every part of a loss takes part

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import TokenDecisions
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.losses.dpo import Dpo
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, LossBatch
-from mmrl.data import Rollout
-from mmrl.engine import Processes
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import ConfigError, LossBatch
+from mmrl.core.data import Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 from mmrl.losses.draft import Draft
-from mmrl.plugins import build
 from mmrl.samplers.ode import ODE
-from mmrl.scoring import RewardTerm, Scorer
-from mmrl.update import Updater
+from mmrl.scoring.scorer import RewardTerm, Scorer
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 from tests.linear_flow import LinearFlow, Smooth, drawn, random_flow
 
 STEPS, GROUP = 4, 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.losses._old_decay import OldDecay
+from mmrl.losses.base.old_decay import OldDecay
 from mmrl.losses.elbo import Elbo
 from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, forward_outputs, gradient, matching
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.data import Outputs
-from mmrl.evaluations import PROVIDED, Denoising, GaussianDecisions, RenderedOutputs, TokenDecisions
-from mmrl.plugins import build, names
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.data import Outputs
+from mmrl.core.forward_outputs import PROVIDED, Denoising, GaussianDecisions, RenderedOutputs, TokenDecisions
+from mmrl.core.plugins import build, names
 
 B, K = 4, 3
 ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, 0.0])[:, None].expand(B, K)

@@ -7,8 +7,8 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import GaussianDecisions
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions
 from mmrl.losses.flow_dppo import FlowDppo
 from mmrl.losses.grpo import Grpo
 from tests.ratios import INSIDE, gradient, log_ratios, normal, ragged

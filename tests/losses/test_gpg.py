@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch
+from mmrl.core.contracts import LossBatch
 from mmrl.losses.gpg import Gpg
 from mmrl.losses.reinforce import Reinforce
 from tests.ratios import gradient, normal, ragged, value

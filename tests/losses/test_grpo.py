@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.data import DecisionBlock, Outputs, Prompt, Rollout
-from mmrl.evaluations import GaussianDecisions
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout
+from mmrl.core.forward_outputs import GaussianDecisions
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import Reduction
 from mmrl.losses.grpo import Grpo
-from mmrl.numerics import Reduction
 from tests.losses.shared_states import (
     ADVANTAGES,
     OLD_WEIGHT,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch
+from mmrl.core.contracts import LossBatch
 from mmrl.losses.grpo import Grpo
 from tests.ratios import ADVANTAGES, LENGTHS, log_ratios, ragged, value
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import GaussianDecisions, TokenDecisions
-from mmrl.losses._divergence import KL
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
+from mmrl.core.numerics import Reduction
+from mmrl.losses.base.divergence import KL
 from mmrl.losses.grpo import Grpo
-from mmrl.numerics import Reduction
 from tests.losses.shared_states import (
     OLD_WEIGHT,
     STATE,

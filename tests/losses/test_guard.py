@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.evaluations import GaussianDecisions
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.guard import Guard
-from mmrl.samplers._kernels import euler_maruyama, flow_sde_diffusion
+from mmrl.samplers.base.kernels import euler_maruyama, flow_sde_diffusion
 from tests.ratios import normal
 
 NOISE_LEVEL, D = 0.7, 6

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.data import Rollout
-from mmrl.engine import Processes
-from mmrl.evaluations import GaussianDecisions
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.data import Rollout
+from mmrl.core.forward_outputs import GaussianDecisions
+from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.neighbor import Neighbor as NeighborLoss
 from mmrl.samplers.neighbor import Neighbor as NeighborSampler
-from mmrl.update import Updater
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 from tests.linear_flow import LinearFlow, drawn, random_flow
 
 ADVANTAGES = torch.tensor([1.2, -0.3, 0.4, -1.3, -0.5, 0.9, -0.6, 0.2])  # of two groups of four; each adds up to 0

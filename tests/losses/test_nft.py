@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import ConfigError, LossBatch, OutputsByWeights
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.evaluations import Denoising
-from mmrl.keys import GroupKey
-from mmrl.losses._old_decay import OldDecay
+from mmrl.core.contracts import ConfigError, LossBatch, OutputsByWeights
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.forward_outputs import Denoising
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.losses.base.old_decay import OldDecay
 from mmrl.losses.nft import Nft
-from mmrl.plugins import build
 
 SIGMA = torch.tensor([0.2, 0.9, 0.5, 0.7], dtype=torch.float64)
 ENTRY = torch.tensor([[0, 1], [2, 3]])  # two samples, two draws each

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import GaussianDecisions, TokenDecisions
-from mmrl.losses._paths import Path
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
+from mmrl.losses.base.paths import Path
 from mmrl.losses.prdp import Prdp
 from mmrl.losses.rebel import Rebel
 from tests.losses.path_batches import batch_of, normal, step_gradient, step_loss

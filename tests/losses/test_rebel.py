@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from mmrl.advantages.rloo import Rloo
-from mmrl.contracts import LossBatch
-from mmrl.data import Scores
+from mmrl.core.contracts import LossBatch
+from mmrl.core.data import Scores
 from mmrl.losses.rebel import Rebel
 from mmrl.losses.reinforce import Reinforce
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.contracts import ConfigError
+from mmrl.core.contracts import ConfigError
+from mmrl.core.plugins import build
 from mmrl.losses.draft import Draft
 from mmrl.losses.refl import Refl
-from mmrl.plugins import build
 from tests.linear_flow import random_flow
 from tests.losses.test_draft import GROUP, KEY, SCORER, gradient, rollout_of
 

@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.testing import assert_close
 
-from mmrl.contracts import LossBatch, OutputsByWeights
-from mmrl.evaluations import GaussianDecisions, TokenDecisions
+from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.reinforce import Reinforce
 

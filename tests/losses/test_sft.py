@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import OutputsByWeights
-from mmrl.evaluations import TokenDecisions
-from mmrl.keys import GroupKey
+from mmrl.core.contracts import OutputsByWeights
+from mmrl.core.forward_outputs import TokenDecisions
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import DecisionView, DenoisingView
 from mmrl.losses.raft import Raft
 from mmrl.losses.rwr import Rwr
 from mmrl.losses.sft import Sft
-from mmrl.views import DecisionView, DenoisingView
 from tests.losses.denoisings import GROUP, TARGET, VELOCITY, batch, gradient, matching, rollout, total
 from tests.toys import toy_rollout
 

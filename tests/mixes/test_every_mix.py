@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.contracts import ConfigError
-from mmrl.data import Scores
-from mmrl.plugins import build, names
-from mmrl.score_metrics import advantages_of
-from mmrl.scoring import RewardTerm, Scorer
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Scores
+from mmrl.core.plugins import build, names
+from mmrl.scoring.metrics import advantages_of
+from mmrl.scoring.scorer import RewardTerm, Scorer
 
 SETTINGS: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
 GROUP = torch.tensor([3, 3, 3, 8, 8])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mmrl import labs
-from mmrl.contracts import Placement
-from mmrl.modalities._lora import Lora
+from mmrl.core.contracts import Placement
+from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.sd3 import StableDiffusion3
 
 MakePolicy = Callable[..., StableDiffusion3]
@@ -37,7 +37,7 @@ def lab_policy() -> MakePolicy:
 @pytest.fixture(scope="session")
 def twin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random tiny SD3 with all three text encoders."""
-    from mmrl.modalities._tiny_sd3 import write_tiny_sd3
+    from mmrl.modalities.tiny.sd3 import write_tiny_sd3
 
     folder = tmp_path_factory.mktemp("twin")
     write_tiny_sd3(folder, 0)

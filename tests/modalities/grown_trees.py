@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from mmrl.answer_trees import AnswerTree, ForkTree, SegmentTree
-from mmrl.data import Rollout, count_calls
+from mmrl.core.data import Rollout, count_calls
+from mmrl.core.views import DecisionView
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans import AnswerPlan
-from mmrl.views import DecisionView
+from mmrl.plans.answer_trees import AnswerTree, ForkTree, SegmentTree
+from mmrl.plans.flow import AnswerPlan
 from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.actions import Action
-from mmrl.contracts import ConfigError, RunError
-from mmrl.data import Observation, Prompt, Rollout
-from mmrl.keys import GroupKey
-from mmrl.modalities._worlds import BrokenWorld, World
-from mmrl.plans import EpisodePlan
-from mmrl.plugins import build
-from mmrl.views import DecisionView
+from mmrl.core.contracts import ConfigError, RunError
+from mmrl.core.data import Observation, Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.core.views import DecisionView
+from mmrl.modalities.language.environment_workers import BrokenWorld, World
+from mmrl.parsing.actions.action import Action
+from mmrl.plans.flow import EpisodePlan
 from tests import toy_worlds
 from tests.toy_worlds import Clicker, Corridor, clicker
 from tests.vision_twins import picture

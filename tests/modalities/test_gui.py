@@ -11,15 +11,16 @@ import torch
 import yaml
 from PIL import Image
 
-from mmrl import plugins
-from mmrl.actions import DIALECTS, Action
-from mmrl.config import PromptSettings
-from mmrl.contracts import ConfigError, Placement
-from mmrl.coordinates import Canvas
-from mmrl.data import Outputs, Prompt
-from mmrl.keys import GroupKey
+from mmrl.core import plugins
+from mmrl.core.config import PromptSettings
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.keys import GroupKey
 from mmrl.modalities.gui import Gui
-from mmrl.plans import AnswerPlan
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.actions.dialects import DIALECTS
+from mmrl.parsing.coordinates import Canvas
+from mmrl.plans.flow import AnswerPlan
 
 CANVAS = Canvas((200, 100), (100, 100), "resized")
 CLICK = '{"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [10, 20]}}'

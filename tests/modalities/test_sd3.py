@@ -7,16 +7,16 @@ import pytest
 import torch
 from diffusers import StableDiffusion3Pipeline
 
-from mmrl.contracts import ConfigError, Placement
-from mmrl.data import Outputs, Prompt
-from mmrl.keys import GroupKey, normal
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._tree import Conditioning
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.keys import GroupKey, normal
+from mmrl.core.views import DecisionView, DenoisingView
+from mmrl.modalities.flow.decisions import Conditioning
+from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.sd3 import StableDiffusion3
-from mmrl.plans import Plan
+from mmrl.plans.flow import Plan
 from mmrl.samplers.flow_sde import FlowSDE
 from mmrl.samplers.ode import ODE
-from mmrl.views import DecisionView, DenoisingView
 
 KEY = GroupKey(3, 0, 0)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError
-from mmrl.data import Prompt
-from mmrl.samplers._window import Window
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.samplers.base.window import Window
 from mmrl.samplers.ddim import DDIM
 from mmrl.samplers.ode import ODE
 from tests.diffusion_twins import (

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.contracts import ConfigError, Placement
-from mmrl.data import Outputs, Prompt, Rollout
-from mmrl.modalities._frames import FrameCache
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.views import DecisionView
+from mmrl.media.video import Frames, FrameSampling, ShuffledClip, StoredClip
+from mmrl.modalities.encoding.frames import FrameCache
 from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans import AnswerPlan
-from mmrl.video import Frames, FrameSampling, ShuffledClip, StoredClip
-from mmrl.views import DecisionView
+from mmrl.plans.flow import AnswerPlan
 from tests.clips import clip, numbers
 from tests.vision_twins import keys, picture, twin
 

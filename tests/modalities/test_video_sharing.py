@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.contracts import Placement
-from mmrl.data import Prompt, Rollout
+from mmrl.core.contracts import Placement
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.views import DecisionView
 from mmrl.modalities.video import Video
-from mmrl.plans import AnswerPlan
-from mmrl.views import DecisionView
+from mmrl.plans.flow import AnswerPlan
 from tests.clips import clip
 from tests.modalities.test_vision_language_sharing import assert_equal, evaluated
 from tests.vision_twins import keys, picture, twin

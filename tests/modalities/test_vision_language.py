@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl import plugins
-from mmrl.contracts import ConfigError, Placement
-from mmrl.coordinates import Canvas
-from mmrl.data import Prompt
-from mmrl.media import StoredPicture
-from mmrl.modalities._inputs import join_media, parts_of
-from mmrl.modalities._positions import rope_positions
-from mmrl.modalities._tiny_vision_language import BUILDERS
+from mmrl.core import plugins
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Prompt
+from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.encoding.inputs import join_media, parts_of
+from mmrl.modalities.encoding.positions import rope_positions
+from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
+from mmrl.parsing.coordinates import Canvas
 from tests import vision_twins
 from tests.vision_twins import PROMPTS, picture
 

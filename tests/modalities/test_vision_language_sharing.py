@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
-from mmrl.data import Rollout
-from mmrl.modalities import _tokens
-from mmrl.modalities._answers import Completions
-from mmrl.modalities._backbone import expand
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._packed import PADDING, PROMPT, PackedRows
-from mmrl.modalities._tiny_vision_language import BUILDERS
+from mmrl.core.data import Rollout
+from mmrl.core.views import DecisionView
+from mmrl.modalities.language import policy as _tokens
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tiny.vision_language import BUILDERS
+from mmrl.modalities.tokens.backbone import expand
+from mmrl.modalities.tokens.completions import Completions
+from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.views import DecisionView
 from tests import vision_twins
 
 FAMILIES = tuple(BUILDERS)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from mmrl.contracts import ConfigError, Placement
-from mmrl.modalities._lora import Lora
-from mmrl.modalities._tiny_vision_language import BUILDERS
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.views import DecisionView
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.views import DecisionView
 from tests import vision_twins
 
 ALL = DecisionView(torch.arange(9))

@@ -4,9 +4,9 @@ from typing import Any
 
 import transformers
 
-from mmrl.modalities._tiny_grids import _MROPE, _media, _processor, _tokenizer
-from mmrl.modalities._tiny_text import build_tokenizer, chat_template, text_sizes
-from mmrl.modalities._tiny_tiles import _ROPE, _SIDE, _VISION, _chatml
+from mmrl.modalities.tiny.qwen import _MROPE, _media, _processor, _tokenizer
+from mmrl.modalities.tiny.text import build_tokenizer, chat_template, text_sizes
+from mmrl.modalities.tiny.tiled import _ROPE, _SIDE, _VISION, _chatml
 
 _transformers: Any = transformers
 _GRID = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}

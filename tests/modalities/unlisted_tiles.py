@@ -4,8 +4,8 @@ from typing import Any
 
 import transformers
 
-from mmrl.modalities._tiny_text import build_tokenizer, chat_template, text_sizes
-from mmrl.modalities._tiny_tiles import _ROPE, _SIDE, _VISION, _chatml
+from mmrl.modalities.tiny.text import build_tokenizer, chat_template, text_sizes
+from mmrl.modalities.tiny.tiled import _ROPE, _SIDE, _VISION, _chatml
 from tests.modalities.unlisted_grids import chatml_tokenizer
 
 _transformers: Any = transformers

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mmrl.modalities._tiny_text import randomise
-from mmrl.modalities._tiny_vision_language import save
+from mmrl.modalities.tiny.text import randomise
+from mmrl.modalities.tiny.vision_language import save
 from tests.modalities import unlisted_grids as grids
 from tests.modalities import unlisted_tiles as tiles
 

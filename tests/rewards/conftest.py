@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.contracts import RewardBatch
-from mmrl.data import Outputs, Prompt
+from mmrl.core.contracts import RewardBatch
+from mmrl.core.data import Outputs, Prompt
 from tests.rewards.own_rewards import OWN
 
 

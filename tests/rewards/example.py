@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from mmrl.contracts import RewardBatch
-from mmrl.data import Outputs, Prompt
-from mmrl.media import Picture
+from mmrl.core.contracts import RewardBatch
+from mmrl.core.data import Outputs, Prompt
+from mmrl.media.pictures import Picture
 
 GROUP = 4  # samples of each prompt in the batches made here
 

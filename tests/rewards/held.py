@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.contracts import Granularity, RewardBatch
-from mmrl.data import Prompt
-from mmrl.plugins import build
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.core.plugins import build
 from tests.rewards.example import answers
 
 WRITTEN: dict[str, Any] = {"name": "tests.rewards.held:Written"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-from mmrl.contracts import Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 MEGABYTE = 1_000_000
 

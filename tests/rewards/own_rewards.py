@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mmrl.contracts import RewardBatch
+from mmrl.core.contracts import RewardBatch
 from tests.rewards.example import answers
 
 OWN = """

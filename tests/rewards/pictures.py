@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmrl.contracts import Placement, RewardBatch
-from mmrl.data import Outputs
+from mmrl.core.contracts import Placement, RewardBatch
+from mmrl.core.data import Outputs
 from tests.rewards.example import GROUP, make_batch
 
 CPU = Placement(torch.device("cpu"), torch.float32)

@@ -16,12 +16,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.asking import ask
-from mmrl.contracts import ConfigError, Granularity, Placement, Reward, RewardBatch
-from mmrl.data import Outputs, Scores
-from mmrl.keys import generator
-from mmrl.plugins import build, find, names
-from mmrl.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
+from mmrl.core.contracts import ConfigError, Granularity, Placement, Reward, RewardBatch
+from mmrl.core.data import Outputs, Scores
+from mmrl.core.keys import generator
+from mmrl.core.plugins import build, find, names
+from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
+from mmrl.scoring.calls import ask
 from tests.rewards.example import Example
 
 SEEDS = range(12)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.actions import Action
-from mmrl.contracts import RewardBatch
-from mmrl.coordinates import Canvas, Convention, format_box, format_point
-from mmrl.data import Outputs, Prompt
-from mmrl.datasets import layout_names, load_dataset_prompts, write_synthetic
-from mmrl.plugins import build
+from mmrl.core.contracts import RewardBatch
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.plugins import build
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas, Convention, format_box, format_point
+from mmrl.prompts.datasets import layout_names, load_dataset_prompts, write_synthetic
 
 Make = Callable[..., RewardBatch]
 FINE: tuple[Convention, ...] = ("original", "unit")  # a grid that small boxes survive

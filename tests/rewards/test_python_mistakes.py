@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.asking import ask
-from mmrl.contracts import ConfigError
-from mmrl.plugins import build
-from mmrl.rewards.python import Python
+from mmrl.core.contracts import ConfigError
+from mmrl.core.plugins import build
+from mmrl.rewards.wrappers.python import Python
+from mmrl.scoring.calls import ask
 from tests.rewards.example import answers
 from tests.rewards.own_rewards import tokens
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plans import AnswerPlan
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.flow import AnswerPlan
 
 KEY = GroupKey(seed=0, iteration=1, prompt_index=2)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan
-from mmrl.plugins import build
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.flow import Plan
 
 KEY = GroupKey(3, 5, 7)
 

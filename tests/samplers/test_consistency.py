@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 
 KEY = GroupKey(0, 0, 0)
 

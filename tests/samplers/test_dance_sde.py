@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 
 
 def test_the_defaults_are_those_of_the_paper(grid_policy: Any) -> None:

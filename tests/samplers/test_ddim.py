@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
-from mmrl.samplers._kernels import bridge, ddim_correlation
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.samplers.base.kernels import bridge, ddim_correlation
 
 
 @pytest.mark.parametrize("eta", [0.5, 1.0])

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from mmrl.answer_trees import ForkTree
-from mmrl.config import load_config
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.parts import build as build_parts
-from mmrl.plugins import build
+from mmrl.assembly.build import build as build_parts
+from mmrl.core.config import load_config
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.answer_trees import ForkTree
 
 
 def plan(group_size: int, **settings: Any) -> ForkTree:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.flow import Plan
 
 
 def make_plan(policy: Any, num_steps: int, **settings: Any) -> Plan:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
-from mmrl.evaluations import GaussianDecisions
-from mmrl.keys import GroupKey
-from mmrl.plans import Step
-from mmrl.plugins import build, find, names
-from mmrl.samplers._base import WindowedSampler
-from mmrl.samplers._fans import FanSampler
+from mmrl.core.forward_outputs import GaussianDecisions
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build, find, names
+from mmrl.plans.flow import Step
+from mmrl.samplers.base.fans import FanSampler
+from mmrl.samplers.base.flow import WindowedSampler
 
 SHAPE = (2, 3, 3)
 SAMPLERS: dict[str, Any] = {name: find("samplers", name) for name in names("samplers")}

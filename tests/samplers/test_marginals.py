@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan
-from mmrl.plugins import build
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.flow import Plan
 
 KEY = GroupKey(seed=0, iteration=0, prompt_index=0)
 

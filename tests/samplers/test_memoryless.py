@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plans import Plan
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.flow import Plan
 
 STEPS = 8
 

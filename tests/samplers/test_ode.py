@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 
 
 def test_ode_decides_nothing_and_starts_every_sample_from_its_own_noise(grid_policy: Any) -> None:

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
 
 
 def test_from_pure_noise_all_noise_is_drawn_anew(grid_policy: Any) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.answer_trees import SegmentTree
-from mmrl.contracts import ConfigError
-from mmrl.keys import GroupKey
-from mmrl.plugins import build
+from mmrl.core.contracts import ConfigError
+from mmrl.core.keys import GroupKey
+from mmrl.core.plugins import build
+from mmrl.plans.answer_trees import SegmentTree
 
 
 def plan(group_size: int, **settings: Any) -> SegmentTree:

@@ -15,8 +15,8 @@ MAX_TOKENS = 8  # of an answer: six, where it is well formed
 
 
 def frames(seed: int) -> Any:
-    """The `mmrl.video.Frames` of the clip of a seed that the model looks at, read from its mp4 file."""
-    from mmrl.video import FrameSampling  # the real reader; nothing of mmrl is needed to import the lab
+    """The `mmrl.media.video.Frames` of the clip of a seed that the model looks at, read from its mp4 file."""
+    from mmrl.media.video import FrameSampling  # the real reader; nothing of mmrl is needed to import the lab
 
     return world.ClipVideo(seed).load(FrameSampling(fps=networks.FRAMES_PER_SECOND))
 

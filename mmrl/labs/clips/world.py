@@ -97,8 +97,8 @@ class ClipVideo:
         return f"lab:clips, seed {self.seed}"
 
     def load(self, sampling: Any) -> Any:
-        """The `mmrl.video.Frames` that a `mmrl.video.FrameSampling` chooses; raises ConfigError without PyAV."""
-        from mmrl.video import StoredClip, usable  # here: the lab itself needs nothing of mmrl
+        """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses; ConfigError without PyAV."""
+        from mmrl.media.video import StoredClip, usable  # here: the lab itself needs nothing of mmrl
 
         usable("pyav")  # it writes the file, whatever reads it
         return StoredClip(self.name, content=clip(self.seed).encode()).load(sampling)
@@ -106,7 +106,7 @@ class ClipVideo:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about one clip; `mmrl.prompts` makes a prompt of it."""
+    """What is asked about one clip; `mmrl.prompts.stream` makes a prompt of it."""
 
     text: str
     clips: tuple[ClipVideo, ...]

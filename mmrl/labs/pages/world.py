@@ -15,7 +15,7 @@ TEXT = "Do the task on the page."  # the goal itself is a function of the seed, 
 
 @dataclass(frozen=True)
 class Question:
-    """One page to act on; `mmrl.prompts` makes a prompt of it."""
+    """One page to act on; `mmrl.prompts.stream` makes a prompt of it."""
 
     text: str
     media: tuple[()]

@@ -71,7 +71,7 @@ class ScreenPicture:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about one screen; `mmrl.prompts` makes a prompt of it."""
+    """What is asked about one screen; `mmrl.prompts.stream` makes a prompt of it."""
 
     text: str
     media: tuple[ScreenPicture, ...]

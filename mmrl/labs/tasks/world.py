@@ -96,7 +96,7 @@ class FirstPage:
 
 @dataclass(frozen=True)
 class TaskPrompt:
-    """A task as the prompts of a run have it; `mmrl.prompts` makes a prompt of it."""
+    """A task as the prompts of a run have it; `mmrl.prompts.stream` makes a prompt of it."""
 
     text: str
     media: tuple[FirstPage]  # an agent is shown what the environment shows

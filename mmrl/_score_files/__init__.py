@@ -1,1 +1,0 @@
-"""What `mmrl score` reads and writes."""

@@ -1,1 +1,0 @@
-"""Reading of video files by the libraries that can."""

@@ -1,0 +1,251 @@
+"""RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
+
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
+from mmrl.assembly.group_checks import check_groups
+from mmrl.core import plugins
+from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
+from mmrl.core.contracts import ConfigError, Differentiable, Loss, Sampler
+from mmrl.core.data import WeightsName
+from mmrl.core.keys import seed_from
+from mmrl.plans.offline import brings_log_probs
+from mmrl.prompts.curriculum import Curriculum
+from mmrl.prompts.filtering import readable, reader_of
+from mmrl.prompts.stream import PromptStream, load_prompts, mixture
+from mmrl.reporting.tracking import Tracking
+from mmrl.scoring import during_sampling
+from mmrl.scoring.scorer import Scorer, build_scorer
+from mmrl.training import checkpoint
+from mmrl.training.held_out import Evaluator
+from mmrl.training.optimizer import optimizer_of
+from mmrl.training.processes import Processes
+from mmrl.training.replay import Replay
+from mmrl.training.reward_gradients import requires_gradients
+from mmrl.training.rollouts import Collector
+from mmrl.training.trainer import OF_REWARD, Trainer
+
+_TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
+
+
+def build(config: RunConfig) -> Parts:
+    """Every plug-in of the config, checked: fast, nothing is loaded but the prompts.
+
+    Raises ConfigError for an unknown plug-in or field, prompts that are missing, and pairings that cannot work.
+    """
+    loss, scorer = plugins.build("losses", config.loss), build_scorer(config.rewards, config.scoring, config.mix)
+    sampler = plugins.build("samplers", config.sampler)
+    parts = Parts(
+        policy=plugins.build("modalities", resolve_lab(config.modality)),
+        sampler=sampler,
+        scorer=scorer,
+        advantage=plugins.build("advantages", config.advantage),
+        loss=loss,
+        prompts=_stream(config, scorer, sampler),
+        evaluation=_evaluation(config),
+    )
+    plugins.refuse_half("samplers", config.sampler["name"], sampler)
+    plugins.refuse_half("advantages", config.advantage["name"], parts.advantage)
+    plugins.refuse_half("losses", config.loss["name"], parts.loss)
+    for kind, takes in _TAKES.items():
+        _refuse_other_call(kind, getattr(config, kind)["name"], getattr(parts, kind), takes)
+    check_pairs(config, parts)
+    check_groups(config, parts)
+    return parts
+
+
+def _refuse_other_call(kind: str, name: str, plugin: Any, takes: str) -> None:
+    try:
+        signature(plugin).bind("scores or measures", "paths or batch")
+    except TypeError as error:
+        raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/core/contracts.py)") from error
+
+
+def resolve_lab(settings: Plugin) -> Plugin:
+    """Puts the folder of an embedded lab in the place of `model: lab:NAME`."""
+    model = settings.get("model")
+    if not isinstance(model, str) or not model.startswith("lab:"):
+        return settings
+    from mmrl import labs
+
+    try:
+        return {**settings, "model": str(labs.checkpoint(model.removeprefix("lab:")))}
+    except ValueError as error:
+        raise ConfigError(f"modality.model: {error}") from error
+
+
+def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracking | None = None) -> Trainer:
+    """Loads weights and puts the parts together, at iteration 0."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    processes = Processes(config.precision, config.sharding)
+    parts = _prepared(config, parts, processes)
+    plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
+    plug_ins |= {"curriculum": parts.prompts.curriculum}
+    plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
+    collector = _collector(config, parts, processes)
+    evaluator = _evaluator(config, parts, processes, collector.chunk * config.group_size)
+    also = parts.evaluation.also if parts.evaluation is not None else {}
+    return Trainer(
+        config=config,
+        folder=folder,
+        processes=processes,
+        policy=parts.policy,
+        collector=collector,
+        advantage=parts.advantage,
+        loss=parts.loss,
+        optimizer=optimizer_of(config.optimizer, parts.policy.weights),
+        stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
+        evaluator=evaluator,
+        tracking=tracking or Tracking(),
+        replay=_replay(config, parts, processes),
+        brings_old=config.updates.old == "recorded" and brings_log_probs(parts.sampler, parts.prompts.every),
+        also_evaluated={
+            name: replace(evaluator, sampler=one, saved_samples=0) for name, one in also.items() if evaluator
+        },
+    )
+
+
+def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
+    """The parts with their weights loaded, shared out and copied, and the prompts that the policy can read."""
+    torch.manual_seed(seed_from(config.seed, "initial weights"))
+    with processes.lockstep():
+        parts.policy.prepare(processes.placement)
+        parts.scorer.prepare(processes.placement)
+        during_sampling.prepare(parts.sampler, processes.placement)
+    processes.shard(parts.policy)
+    with processes.lockstep():
+        parts = _readable_parts(config, parts)
+    weights = parts.policy.weights
+    if config.warm_start is not None:
+        try:
+            weights.start_from(_trained_of(Path(config.warm_start)))
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
+    for which in _copies(config, parts.loss):
+        weights.keep(which)
+    if isinstance(parts.policy, Differentiable):
+        parts.policy.records_trajectories = requires_gradients(parts.loss)
+    return parts
+
+
+def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collector:
+    return Collector(
+        policy=parts.policy,
+        sampler=parts.sampler,
+        scorer=parts.scorer,
+        prompts=parts.prompts,
+        processes=processes,
+        groups=config.groups,
+        seed=config.seed,
+        group_size=config.group_size,
+        wanted=config.prompts_per_iteration,
+        chunk=config.rollout_groups or config.prompts_per_iteration,
+        overlap=config.scoring.overlap,
+        advantage=parts.advantage,
+    )
+
+
+def _replay(config: RunConfig, parts: Parts, processes: Processes) -> Replay | None:
+    if config.replay is None:
+        return None
+    size, more = config.group_size, config.groups.more
+    wanted = size * config.prompts_per_iteration + (0 if more is None else more.budget)
+    owned = (parts.policy, parts.sampler, parts.prompts, processes, parts.advantage)
+    return Replay(config.replay, *owned, config.seed, bundle=size, wanted=wanted)
+
+
+def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_samples: int) -> Evaluator | None:
+    if parts.evaluation is None:
+        return None
+    settings = parts.evaluation.settings
+    with processes.lockstep():
+        parts.evaluation.scorer.prepare(processes.placement)
+        for sampler in (parts.evaluation.sampler, *parts.evaluation.also.values()):
+            during_sampling.prepare(sampler, processes.placement)
+    return Evaluator(
+        policy=parts.policy,
+        sampler=parts.evaluation.sampler,
+        scorer=parts.evaluation.scorer,
+        processes=processes,
+        prompts=parts.evaluation.prompts,
+        weights=final_weights(config),
+        samples_per_prompt=settings.samples_per_prompt,
+        seed=settings.seed,
+        chunk=max(1, num_samples // settings.samples_per_prompt),
+        iteration=config.iterations,
+        saved_samples=settings.saved_samples,
+    )
+
+
+def _stream(config: RunConfig, scorer: Scorer, sampler: Sampler) -> PromptStream:
+    sources, needed = mixture(config.prompts.train), during_sampling.with_sampler_rewards(scorer.demands, [sampler])
+    sets = [load_prompts(source, needed) for source, _ in sources]
+    settings, weights = config.prompts.curriculum, [weight for _, weight in sources]
+    if settings is not None and len(sets) == 1:
+        raise ConfigError("prompts.curriculum chooses among the sources of a mixture, of which prompts.train has one")
+    curriculum = None if settings is None else Curriculum(len(sets), settings.window, settings.temperature)
+    return PromptStream(sets, weights, config.seed, curriculum)
+
+
+def _evaluation(config: RunConfig) -> EvaluationParts | None:
+    settings = config.evaluation
+    if settings is None:
+        return None
+    if config.prompts.held_out is None:
+        raise ConfigError("evaluation needs prompts.held_out")
+    scorer = build_scorer(settings.rewards or config.rewards, config.scoring, _absolute(config, settings))
+    sampler = plugins.build("samplers", settings.sampler)
+    also = {name: plugins.build("samplers", other) for name, other in settings.also.items()}
+    needed = during_sampling.with_sampler_rewards(scorer.demands, [sampler, *also.values()])
+    return EvaluationParts(
+        settings,
+        sampler,
+        also,
+        scorer,
+        load_prompts(config.prompts.held_out, needed)[: settings.num_prompts],
+    )
+
+
+def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
+    """The mix of held-out scores: the run's, if it is about the run's rewards and says something of a sample alone."""
+    is_own = settings.rewards is None and config.mix is not None
+    return config.mix if is_own and not plugins.build("mixes", config.mix or {}).is_relative else None
+
+
+def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
+    """The parts with the prompts that the prepared policy can read, as far as that is seen without decoding them."""
+    reader = reader_of(parts.policy)
+    if reader is None:
+        return parts
+    stream, evaluation = parts.prompts, parts.evaluation
+    sources = [source for source, _ in mixture(config.prompts.train)]
+    sets = [readable(reader, prompts, source) for prompts, source in zip(stream.sets, sources, strict=True)]
+    if evaluation is not None and config.prompts.held_out is not None:
+        held_out = readable(reader, evaluation.prompts, config.prompts.held_out)
+        evaluation = replace(evaluation, prompts=held_out)
+    return replace(parts, prompts=replace(stream, sets=sets), evaluation=evaluation)
+
+
+def _copies(config: RunConfig, loss: Loss) -> list[WeightsName]:
+    """The copies of the trained tensors that this run keeps."""
+    wanted: dict[WeightsName, bool] = {
+        "reference": "reference" in loss.needs,
+        "old": loss.old_decay(0) is not None,
+        "averaged": config.averaging is not None,
+    }
+    return [which for which, is_wanted in wanted.items() if is_wanted]
+
+
+def _trained_of(run: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.latest(run / "checkpoints")
+    if found is None:
+        raise ConfigError(f"warm_start: {run} holds no checkpoint")
+    return dict(checkpoint.load(found).tensors["trained"])

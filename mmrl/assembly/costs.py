@@ -1,0 +1,76 @@
+"""What a loss costs in network calls, known from plans alone. Calls are in batch elements; guidance doubles each."""
+
+from mmrl.core.config import RunConfig
+from mmrl.core.contracts import Loss, Modality
+from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.training.off_policy_correction import is_sampled_elsewhere
+from mmrl.training.reward_gradients import carries_back
+
+
+def calls_per_pass(loss: Loss, plan: GroupPlan, group_size: int) -> float:
+    """Network evaluations of one pass of a loss over a group, under one set of weights; the mean where it draws them.
+
+    A loss that does not learn from decisions says what a sample costs: `calls_per_sample`, or `draws`.
+    """
+    if loss.kind == "decisions":
+        return plan.num_update_calls * plan.forwards_per_call
+    per_sample: float = getattr(loss, "calls_per_sample", getattr(loss, "draws", 1))
+    return per_sample * group_size * calls_behind(loss, plan)
+
+
+def calls_behind(loss: Loss, plan: GroupPlan) -> int:
+    """Network evaluations behind each call of a view: guidance counts where the sampler's own steps are made again."""
+    return 1 if loss.kind == "denoising" else plan.forwards_per_call
+
+
+def may_share(loss: Loss, plan: GroupPlan) -> bool:
+    """Whether samples drawn again may meet in states that are evaluated once, so that planned calls are a bound."""
+    return (
+        loss.kind == "outputs"
+        and isinstance(plan, Plan)
+        and plan.num_rollout_calls < plan.num_samples * plan.num_tree_steps
+    )
+
+
+def gradient_calls(loss: Loss, plan: GroupPlan) -> int:
+    """Network calls that carry gradients from the samples of a group back to all that was drawn, where the loss reads
+    these: one for each state behind a decision."""
+    if not carries_back(loss) or not isinstance(plan, Plan):
+        return 0
+    total, begins_behind = 0, list[bool]()
+    for path in plan.paths:
+        parent = None if path.parent is None else plan.paths[path.parent]
+        before = [] if parent is None else parent.steps[: path.start - parent.start]
+        is_behind = any(step.is_decision for step in before) or (path.parent is not None and begins_behind[path.parent])
+        begins_behind.append(is_behind)
+        for number, (nodes, step) in enumerate(zip(path.num_nodes(), path.steps, strict=False)):  # a tail has no steps
+            is_own = parent is None or number > 0  # the state that a path leaves is its parent's
+            total += nodes if is_behind and is_own else 0
+            is_behind = is_behind or step.is_decision
+    return total
+
+
+def num_forwards(loss: Loss) -> int:
+    """Under how many weights a view is evaluated by the network: the trained ones, and others that are not recorded."""
+    return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
+
+
+def num_looks(loss: Loss, num_calls: float, micro_batch: int) -> int:
+    """How often a view of so many calls is evaluated in one step: a loss of more than single decisions measures all
+    micro-batches before it learns from each."""
+    return 2 if loss.scope != "decision" and num_calls > micro_batch else 1
+
+
+def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
+    """Whether each rollout is evaluated once more before its first optimizer step."""
+    if is_sampled_elsewhere(policy):
+        return True
+    updates = config.updates
+    is_asked = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
+    return is_asked and loss.kind == "decisions" and "old" in loss.needs
+
+
+def num_passes(config: RunConfig, loss: Loss, policy: Modality, in_a_step: float) -> int:
+    """Passes over a rollout in an iteration, whose views have `in_a_step` calls on each process."""
+    evaluations = num_forwards(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
+    return evaluations * config.updates.epochs + is_recomputed(config, loss, policy)

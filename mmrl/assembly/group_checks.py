@@ -1,0 +1,145 @@
+"""What the section `groups` of a config asks that cannot be, and what further members cost."""
+
+from collections.abc import Sequence
+
+from mmrl.assembly.compatibility import Parts, example_plan
+from mmrl.core.config import GroupSettings, RunConfig
+from mmrl.core.contracts import ConfigError, Modality, Sampler, Selective
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.plans.answer_trees import AnswerTree
+from mmrl.plans.answers import AnswerPlan
+from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.training.off_policy_correction import is_sampled_elsewhere
+from mmrl.training.replay import Replayable
+
+
+def check_groups(config: RunConfig, parts: Parts) -> None:
+    """Raises ConfigError where settings of groups contradict each other, or the plug-ins."""
+    groups, sets = config.groups, parts.prompts.sets
+    band = groups.mean_between
+    if band is not None and not (band[0] <= band[1] and groups.degenerate != "keep"):
+        raise ConfigError(
+            "groups.mean_between is two numbers, the smaller first, and goes with groups.degenerate drop or refill; "
+            f"got {list(band)} with {groups.degenerate}"
+        )
+    if groups.hint is not None:
+        if groups.degenerate != "refill":
+            raise ConfigError(f"groups.hint needs groups.degenerate refill, got {groups.degenerate}")
+        if not any(groups.hint in prompt.target for prompts in sets for prompt in prompts):
+            raise ConfigError(f"groups.hint: no training prompt has {groups.hint!r} in its target")
+    if groups.more is not None:
+        _check_more(config, parts)
+    if config.replay is not None:
+        _check_replay(config, parts)
+
+
+def _check_more(config: RunConfig, parts: Parts) -> None:
+    """Refuses groups whose members are more than samples that are drawn and judged each for itself."""
+    more = config.groups.more
+    assert more is not None, "asked by the caller"
+    most = more.per_prompt * config.prompts_per_iteration
+    if not more.rounds <= more.budget <= most:
+        raise ConfigError(
+            f"groups.more.budget must be at least groups.more.rounds ({more.rounds}) and at most per_prompt x "
+            f"prompts_per_iteration ({most}), got {more.budget}"
+        )
+    one, whole = further_plan(parts.sampler, parts.policy), config.group_size
+    if one is None or not _is_of_singles(example_plan(parts.sampler, whole, parts.policy), whole):
+        raise ConfigError(
+            f"groups.more draws further members by themselves, and with sampler {config.sampler['name']!r} the members "
+            "of a group share steps, are compared with one that is not learned from, are given, or are episodes"
+        )
+    for term in parts.scorer.terms:
+        if term.reward.granularity == "group":
+            raise ConfigError(
+                f"reward {term.name!r} judges groups as a whole, and groups.more draws members after it judged"
+            )
+
+
+def _check_replay(config: RunConfig, parts: Parts) -> None:
+    """Refuses samples that cannot be kept whole, and losses and advantages to which a sample alone means nothing."""
+    loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
+    if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_sampled_elsewhere(parts.policy):
+        raise ConfigError(
+            f"replay keeps single answers that the policy itself drew, not those of modality "
+            f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"
+        )
+    if plan.top_p < 1 or plan.top_k is not None or plan.min_p > 0:
+        raise ConfigError("replay keeps log-probs of the whole distribution: leave out top_p, top_k and min_p")
+    if loss.kind != "decisions" or "old" not in loss.needs or loss.old_decay(0) is not None or loss.scope == "group":
+        raise ConfigError(
+            f"replay needs a loss on single samples that compares with the weights that drew them, such as 'grpo'; "
+            f"got {config.loss['name']!r}"
+        )
+    declared = AdvantageDeclaration.of(parts.advantage)
+    if isinstance(parts.advantage, Selective) or declared.is_per_decision or declared.requires:
+        raise ConfigError(f"replay keeps one advantage for each sample, which {config.advantage['name']!r} has not")
+    if config.sharding == "full" or config.groups.hint is not None:
+        raise ConfigError("replay goes neither with sharding 'full' nor with groups.hint, whose prompts are not data")
+
+
+def further_plan(sampler: Sampler, policy: Modality) -> GroupPlan | None:
+    """The shape of the plan of one further member; None where members are not drawn each for itself."""
+    try:
+        plan = example_plan(sampler, 1, policy)
+    except ConfigError:  # a group of another size cannot be drawn
+        return None
+    return plan if _is_of_singles(plan, 1) else None
+
+
+def _is_of_singles(plan: GroupPlan, size: int) -> bool:
+    """Whether the plan is that of `size` samples that have nothing in common but the prompt."""
+    if isinstance(plan, Plan):
+        singles = plan.neighbors is None and not plan.forks and all(step.branch == 1 for step in plan.steps)
+        return singles and plan.roots == size
+    return type(plan) is AnswerPlan and not plan.num_controls and not plan.has_greedy
+
+
+def missing_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
+    """Why an advantage of trees has none before it; None where it has, or is another. `plan`: of a group's shape."""
+    if _is_tree(plan) or not AdvantageDeclaration.of(parts.advantage).compares_branches:
+        return None
+    return (
+        f"none to compare: {config.advantage['name']!r} compares the branches of a tree, and samples of "
+        f"{config.sampler['name']!r} share none, so each is compared as a whole"
+    )
+
+
+def _is_tree(plan: GroupPlan) -> bool:
+    """Whether some samples of a group share decisions, and then part."""
+    if not isinstance(plan, Plan):
+        return isinstance(plan, AnswerTree)
+    return bool(plan.forks) or any(
+        later.branch > 1
+        for number, step in enumerate(plan.steps)
+        if step.is_decision
+        for later in plan.steps[number + 1 :]
+    )
+
+
+def plans_of_iteration(config: RunConfig, sampler: Sampler, policy: Modality) -> list[tuple[GroupPlan, int]]:
+    """The shapes of the plans that an iteration of a checked config draws by, and how often: groups, further members.
+
+    As if all groups were kept, and none drawn anew.
+    """
+    plans = [(example_plan(sampler, config.group_size, policy), config.prompts_per_iteration)]
+    more, one = config.groups.more, further_plan(sampler, policy)
+    return plans if more is None or one is None else [*plans, (one, more.budget)]
+
+
+def shared_work(plans: Sequence[tuple[GroupPlan, int]]) -> dict[str, int]:
+    """What sharing saves an iteration by these plans, counted in calls, by what is counted, with and without it.
+
+    As if each further member read its prompt; those of one round share one reading.
+    """
+    names = plans[0][0].shared_work
+    return {what: sum(plan.shared_work[what] * count for plan, count in plans) for what in names}
+
+
+def shrunk_groups(groups: GroupSettings, num_prompts: int) -> GroupSettings:
+    """The same settings for an iteration of few prompts."""
+    if groups.more is None:
+        return groups
+    budget = min(groups.more.budget, groups.more.per_prompt * num_prompts)
+    rounds = min(groups.more.rounds, budget)
+    return groups.model_copy(update={"more": groups.more.model_copy(update={"budget": budget, "rounds": rounds})})

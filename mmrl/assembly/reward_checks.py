@@ -1,0 +1,100 @@
+"""What rewards need of the prompts, the samples and the decisions of a run, checked before anything is loaded."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Reward, SampleKind
+from mmrl.core.data import Prompt, Scores
+from mmrl.core.dense import DENSE
+from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
+from mmrl.plans.flow import GroupPlan
+from mmrl.scoring.scorer import RewardTerm, Scorer
+
+
+def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Sequence[Sequence[Prompt]]) -> None:
+    """Refuses rewards that need what outputs or prompts do not have."""
+    for term in scorer.terms:
+        check_makes(term.name, term.reward, makes, modality)
+        for prompts in sets:
+            check_prompts(term.name, term.reward, prompts)
+
+
+def check_evaluated(scorer: Scorer) -> None:
+    """Refuses an evaluation by rewards alone whose mean in every group is the same, whatever the policy does."""
+    counted = [term for term in scorer.terms if term.counts]
+    if counted and all(_is_relative(term.reward) for term in counted):
+        raise ConfigError(
+            f"reward {counted[0].name!r} says how the samples of a group compare, and has the same mean in all groups: "
+            "an evaluation by it finds nothing; give evaluation.rewards that say how good a sample is, such as the "
+            "reward inside, or set evaluation to null"
+        )
+
+
+def _is_relative(reward: Reward) -> bool:
+    inner_rewards: Mapping[str, Reward] = getattr(reward, "inner_rewards", dict)()
+    return bool(getattr(reward, "is_relative", False)) or (
+        bool(inner_rewards) and all(map(_is_relative, inner_rewards.values()))
+    )
+
+
+def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
+    """Refuses an advantage that takes another total for the best than rewards, weights and mix can give."""
+    if isinstance(advantage, BestChecking):
+        try:
+            advantage.check_best(best_totals(scorer))
+        except ValueError as error:
+            raise ConfigError(f"advantage {name!r}: {error}") from error
+
+
+def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
+    """The largest totals that can be, at the start and the end of the weights' schedules, by what they are totals of.
+
+    Infinite where a reward has no upper end, and where a mix only compares the samples of a group.
+    """
+    terms, mix = [term for term in scorer.terms if term.counts], scorer.mix
+    if mix is not None and mix.is_relative:
+        return {"mix": (math.inf, math.inf)}
+    if mix is not None and mix.is_of_advantages:
+        return {f"reward {term.name!r}": (_most(term, 1.0),) * 2 for term in terms}
+    ends = [tuple(term.ends[place] for term in scorer.terms) for place in (0, 1)]
+    return {"total": (_total(scorer, ends[0]), _total(scorer, ends[1]))}
+
+
+def _total(scorer: Scorer, weights: tuple[float, ...]) -> float:
+    """The total of a sample of which each reward is as good as it can be."""
+    values = torch.tensor([[_most(term, weight) for term, weight in zip(scorer.terms, weights, strict=True)]])
+    one, number = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    return float(Scores(values, scorer.names, weights, one, number, number, number, mix=scorer.mix).total)
+
+
+def _most(term: RewardTerm, weight: float) -> float:
+    """The end of a reward's range that counts most; of one number for each decision nobody knows how many there are."""
+    end = term.reward.range[0 if weight < 0 else 1]
+    return math.copysign(math.inf, end) if term.reward.granularity in DENSE and end else end
+
+
+def check_dense(scorer: Scorer, sample_kind: SampleKind, plan: GroupPlan, where: str) -> None:
+    """Refuses dense rewards of decisions that the samples do not have."""
+    allowed = ("step",) if sample_kind == "latents" else ("segment", "token")
+    for term in scorer.terms:
+        granularity = term.reward.granularity
+        if granularity in DENSE and granularity not in allowed:
+            raise ConfigError(
+                f"reward {term.name!r} judges each {granularity}, but samples made of {sample_kind} have "
+                f"{' and '.join(f'{one}s' for one in allowed)}"
+            )
+        if granularity == "step" and plan.num_update_calls == 0:
+            hint = "; give the evaluation rewards of its own" if where != "sampler" else ""
+            raise ConfigError(f"reward {term.name!r} judges each random step, and {where} makes none{hint}")
+
+
+def check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:
+    """Refuses rewards that compare with samples which the plan does not draw."""
+    for term in scorer.terms:
+        if CONTROLS in term.reward.needs and not plan.num_controls:
+            raise ConfigError(
+                f"reward {term.name!r} compares with samples that are not learned from: set {where}.controls"
+                + (", or give the evaluation rewards of its own" if where != "sampler" else "")
+            )

@@ -1,0 +1,286 @@
+"""`mmrl check`: what a config will do, and (`--tiny`) proof on small random twins that all of it runs."""
+
+import math
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.assembly import costs
+from mmrl.assembly.build import build, make_trainer, resolve_lab
+from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
+from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
+from mmrl.commands.instrumentation import Instrumented, instrument
+from mmrl.core import plugins
+from mmrl.core.config import DatasetSettings, Plugin, RunConfig
+from mmrl.core.contracts import Placement
+from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.plans.flow import Plan
+from mmrl.plans.offline import LOG_PROBS, restated
+from mmrl.prompts.datasets import missing_files
+from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
+from mmrl.scoring import during_sampling
+from mmrl.scoring.scorer import Scorer
+from mmrl.system.errors import ConfigError, RunError
+from mmrl.training.trainer import Trainer
+
+TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
+TINY_TOKENS = 24  # of an answer: random twins seldom end one
+
+
+def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
+    """What one iteration of a valid config costs, known before any weight is loaded.
+
+    Calls are network evaluations in batch elements; guidance doubles each. Data files that are not on this machine are
+    named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
+    """
+    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed)
+        parts = build(config.model_copy(update={"prompts": prompts}))
+    plan = example_plan(parts.sampler, config.group_size, parts.policy)
+    groups, factor = config.prompts_per_iteration, plan.forwards_per_call
+    plans = plans_of_iteration(config, parts.sampler, parts.policy)
+    per_pass = round(sum(costs.calls_per_pass(parts.loss, one, one.num_samples) * count for one, count in plans))
+    in_a_step = per_pass / costs.calls_behind(parts.loss, plan) / config.updates.minibatches / num_processes
+    passes = costs.num_passes(config, parts.loss, parts.policy, in_a_step)
+    carried = sum(costs.gradient_calls(parts.loss, one) * count for one, count in plans) * factor
+    update = per_pass * passes + carried
+    rollout = sum(one.num_rollout_calls * count for one, count in plans) * factor
+    trained = per_pass * config.updates.epochs + carried
+    fewest, most = groups // num_processes, -(-groups // num_processes)
+    summary: dict[str, Any] = {
+        "samples per iteration": sum(one.num_samples * count for one, count in plans),
+        "groups per process": fewest if fewest == most else f"{fewest} or {most}",
+        "network calls of a rollout": rollout,
+        "network calls of the updates": update,
+        "forward passes per iteration, a backward pass as two": rollout + update + 2 * trained,
+        "optimizer steps per iteration": config.updates.epochs * config.updates.minibatches,
+    }
+    summary |= {what: count * factor for what, count in shared_work(plans).items()}
+    if config.groups.degenerate == "refill":
+        summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
+    summary |= _evaluation(config, parts)
+    if why := missing_tree(config, parts, plan):
+        summary["branches"] = why
+    if missing:
+        summary["data that is not here, which train needs"] = ", ".join(missing)
+    else:
+        summary["training prompts"] = counted(parts.prompts.every)
+    if model := _absent_model(config):
+        summary["model that is not here, which train needs"] = model
+    if size := _size_on_disk(config):
+        summary["model on disk, MiB"] = size
+    return summary
+
+
+def _evaluation(config: RunConfig, parts: Parts) -> dict[str, Any]:
+    """What one evaluation takes, under all its samplers."""
+    if parts.evaluation is None:
+        return {"held-out samples": 0}
+    samples, size = _num_held_out(config, parts.evaluation), parts.evaluation.settings.samples_per_prompt
+    found: dict[str, Any] = {"held-out samples": samples}
+    if isinstance(samples, int):
+        samplers = [parts.evaluation.sampler, *parts.evaluation.also.values()]
+        plans = [example_plan(sampler, size, parts.policy) for sampler in samplers]
+        calls = sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans)
+        found["network calls of an evaluation"] = samples // size * calls
+    return found
+
+
+def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
+    """Samples of an evaluation; as the settings limit them where the data is not here."""
+    source, settings = config.prompts.held_out, evaluation.settings
+    if isinstance(source, DatasetSettings) and missing_files(source):
+        limits = [limit for limit in (source.limit, settings.num_prompts) if limit is not None]
+        return min(limits) * settings.samples_per_prompt if limits else "unknown"
+    return len(evaluation.prompts) * settings.samples_per_prompt
+
+
+def check_tiny(config: RunConfig) -> dict[str, Any]:
+    """Two full iterations with small random twins of all parts, where a run would go; evaluation and checkpoints too.
+
+    Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
+    its layout. Returns what was found, `is_good` among it.
+    Raises ConfigError for an invalid config, RunError where the run fails.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of files of a few kilobytes
+    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+        small = _shrunk(config)
+        small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
+        _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
+        twins = _twins(build(small), small, Path(name))
+        parts, instrumented = instrument(_restated(twins) if missing or not _is_lab(config) else twins)
+        trainer = make_trainer(small, parts, Path(name))
+        before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
+        trainer.train()
+        found = _findings(trainer, before, instrumented, small)
+        return {"rows made up in place of": ", ".join(missing)} | found if missing else found
+
+
+def _shrunk(config: RunConfig) -> RunConfig:
+    groups = min(config.prompts_per_iteration, max(TINY_GROUPS, config.updates.minibatches))
+    compared = AdvantageDeclaration.of(plugins.build("advantages", config.advantage)).min_group_size
+    evaluation = config.evaluation and config.evaluation.model_copy(
+        update={
+            "num_prompts": TINY_EVALUATED,
+            "samples_per_prompt": 1,
+            "saved_samples": 1,
+            "sampler": _short(config.evaluation.sampler),
+            "also": {name: _short(sampler) for name, sampler in config.evaluation.also.items()},
+        }
+    )
+    return config.model_copy(
+        update={
+            "iterations": 2,
+            "prompts_per_iteration": groups,
+            "groups": shrunk_groups(config.groups, groups),
+            "rollout_groups": None if config.rollout_groups is None else 1,
+            "group_size": _smallest_group(config, compared),
+            "sampler": _short(config.sampler),
+            "evaluation": evaluation,
+            "trackers": (),
+            "warm_start": None,
+            "max_seconds": None,
+        }
+    )
+
+
+def _smallest_group(config: RunConfig, compared: int) -> int:
+    """The smallest size that the sampler can draw, a tree has so many leaves and no others, of which so many samples
+    are compared."""
+    sampler = plugins.build("samplers", _short(config.sampler))
+    policy = plugins.build("modalities", resolve_lab(config.modality))
+    for size in range(max(TINY_GROUP_SIZE, compared), config.group_size):
+        with suppress(ConfigError):
+            plan = example_plan(sampler, size, policy)
+            if not isinstance(plan, Plan) or plan.num_compared >= compared:
+                return size
+    return config.group_size
+
+
+def _short(sampler: Plugin) -> Plugin:
+    """The sampler with a small budget of tokens, where it has one."""
+    budget = sampler.get("max_tokens")
+    return sampler if not isinstance(budget, int) else {**sampler, "max_tokens": min(budget, TINY_TOKENS)}
+
+
+def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
+    """Random twins of everything that would load weights; an embedded lab is tiny already."""
+    policy, seed = parts.policy, config.seed
+    if not _is_lab(config):
+        policy = policy.tiny(config.seed, folder / "twins" / "policy")
+    elif hasattr(policy, "with_tiny_engine"):
+        policy = policy.with_tiny_engine()
+
+    def twin(scorer: Scorer, name: str) -> Scorer:
+        terms = tuple(
+            replace(term, reward=during_sampling.twin(term.reward, seed, folder / "twins" / name / str(number)))
+            for number, term in enumerate(scorer.terms)
+        )
+        return replace(scorer, terms=terms)
+
+    evaluation = parts.evaluation
+    if evaluation is not None:
+        also = {name: during_sampling.twin(one, seed, folder / "also" / name) for name, one in evaluation.also.items()}
+        own = during_sampling.twin(evaluation.sampler, seed, folder / "twins" / "evaluation_sampler")
+        evaluation = replace(evaluation, scorer=twin(evaluation.scorer, "held_out"), sampler=own, also=also)
+    sampler, scorer = (
+        during_sampling.twin(parts.sampler, seed, folder / "twins" / "sampler"),
+        twin(parts.scorer, "reward"),
+    )
+    return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
+
+
+def _is_lab(config: RunConfig) -> bool:
+    return str(config.modality.get("model", "")).startswith("lab:")
+
+
+def _restated(parts: Parts) -> Parts:
+    """The parts with answers of the data in the policy's own tokens, where they are in those of another model."""
+    policy = parts.policy
+    if not any(LOG_PROBS in prompt.target for prompt in parts.prompts.every):
+        return parts
+    policy.prepare(Placement(torch.device("cpu"), torch.float32))
+    own = [tuple(restated(policy, prompt) for prompt in prompts) for prompts in parts.prompts.sets]
+    return replace(parts, prompts=replace(parts.prompts, sets=own))
+
+
+def _findings(
+    trainer: Trainer, before: dict[str, torch.Tensor], instrumented: dict[str, Instrumented], config: RunConfig
+) -> dict[str, Any]:
+    after = trainer.policy.weights.tensors("trained")
+    unmoved = sorted(name for name, tensor in after.items() if torch.equal(tensor, before[name]))
+    not_finite = sorted(name for name, tensor in after.items() if not tensor.isfinite().all())
+    not_run = sorted(name for name, one in instrumented.items() if not one.results)
+    planned, made = _planned_calls(trainer, instrumented, config), trainer.progress.network_calls
+    plans = instrumented["sampler"].results.get("plan", [])
+    is_bound = any(plan.is_bound or costs.may_share(trainer.loss, plan) or config.replay for plan in plans)
+    # what an advantage leaves out of the update costs no call
+    is_bound = is_bound or not all(
+        bool(kept.all()) for kept in instrumented["advantage"].results.get("update_mask", [])
+    )
+    findings = {
+        "plug-ins that ran": ", ".join(sorted(set(instrumented) - set(not_run))),
+        "plug-ins that did not run": ", ".join(not_run) or "none",
+        "scores": "with a little noise added to each, so that groups differ and weights must move",
+        "trained tensors": len(after),
+        "trained numbers": _by_part({name: tensor.numel() for name, tensor in after.items()}),
+        "trained tensors that did not move": ", ".join(unmoved) or "none",
+        "trained tensors not finite": ", ".join(not_finite) or "none",
+        f"network calls planned{' at most' if is_bound else ''}": planned,
+        "network calls made": made,
+        "held-out score before and after": f"{_text(trainer.progress.before)} and {_text(trainer.progress.latest)}",
+    }
+    if hasattr(trainer.policy, "sharing_used"):
+        findings["answers share their prompt by"] = trainer.policy.sharing_used
+    if trainer.progress.iteration != config.iterations:
+        raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")
+    is_good = not not_run and not unmoved and not not_finite and (made == planned or (is_bound and made < planned))
+    return findings | {"is_good": is_good}
+
+
+def _by_part(sizes: dict[str, int]) -> str:
+    """How much is trained in each part: by the first three steps of the parameters' names, layers taken together."""
+    counts: dict[str, int] = {}
+    for name, size in sizes.items():
+        path = name.split(".")[:-1][:3]
+        part = ".".join(takewhile(lambda step: not step.isdecimal(), path))
+        counts[part] = counts.get(part, 0) + size
+    return ", ".join(f"{part} {count:,}" for part, count in counts.items())
+
+
+def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], config: RunConfig) -> int:
+    """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
+    plans = instrumented["sampler"].results.get("plan", [])
+    factor = plans[0].forwards_per_call if plans else 1
+    rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
+    loss = trainer.loss
+    sizes = [view.num_calls for views in instrumented["loss"].results.get("views", []) for view in views]
+    view_calls: int = sum(size * costs.num_looks(loss, size, config.updates.micro_batch) for size in sizes)
+    update = view_calls * costs.num_forwards(loss) * (costs.calls_behind(loss, plans[0]) if plans else 1)
+    if costs.is_recomputed(config, loss, trainer.policy):
+        update += sum(plan.num_update_calls for plan in plans) * factor
+    return rollout + update + sum(costs.gradient_calls(loss, plan) for plan in plans) * factor
+
+
+def _absent_model(config: RunConfig) -> str | None:
+    """The folder of a model that is not on this machine; names of the hub are not looked up."""
+    model = str(config.modality.get("model", ""))
+    return model if model.startswith((".", "/", "~")) and not Path(model).expanduser().is_dir() else None
+
+
+def _size_on_disk(config: RunConfig) -> float | None:
+    folder = Path(str(resolve_lab(config.modality).get("model", "")))
+    if not folder.is_dir():
+        return None
+    return round(sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 2**20, 1)
+
+
+def _text(score: float | None) -> str:
+    return "none" if score is None or math.isnan(score) else f"{score:.3f}"

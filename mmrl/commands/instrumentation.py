@@ -1,0 +1,88 @@
+"""Instrumented plug-ins, which record what their calls return: how a dry run knows what it did."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mmrl.assembly.compatibility import Parts
+from mmrl.core.contracts import RewardBatch
+
+
+@dataclass
+class Instrumented:
+    """Stands in front of a plug-in, under the name of its class, and records what its methods return."""
+
+    plugin: Any
+    results: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, plugin: Any) -> Any:
+        """An instrumented plug-in, which messages name as they would the plug-in itself.
+
+        Its class has a property for whatever the plug-in has: from Python 3.12 on, `isinstance` with a protocol looks
+        at the class and does not ask `__getattr__`.
+        """
+        own = {*dir(cls), *cls.__dataclass_fields__}
+        handed_on = {name: _handed_on(name) for name in dir(plugin) if not name.startswith("_") and name not in own}
+        return type(type(plugin).__name__, (cls,), handed_on)(plugin)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.plugin, name)
+        return (
+            self._kept(name, value) if callable(value) and name in ("plan", "views", "score", "update_mask") else value
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._kept("call", self.plugin)(*arguments)
+
+    def _kept(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            result = function(*arguments)
+            self.results.setdefault(name, []).append(result)
+            return result
+
+        return called
+
+
+def _handed_on(name: str) -> property:
+    return property(lambda one: one.__getattr__(name))
+
+
+@dataclass
+class JitteredReward(Instrumented):
+    """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
+    without spread would move no weight."""
+
+    size: float = 0.1
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = self.plugin.range
+        return low, high + self.size
+
+    def score(self, batch: RewardBatch) -> torch.Tensor:
+        scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
+        noise = torch.tensor([seed % 1000 / 1000 for seed in batch.seeds], device=scores.device)
+        return scores + self.size * noise
+
+
+def instrument(parts: Parts) -> tuple[Parts, dict[str, Instrumented]]:
+    """The parts with instrumented plug-ins, and these by what a config calls them."""
+    sampler, advantage, loss = (
+        Instrumented.on(parts.sampler),
+        Instrumented.on(parts.advantage),
+        Instrumented.on(parts.loss),
+    )
+    terms = tuple(replace(term, reward=JitteredReward.on(term.reward)) for term in parts.scorer.terms)
+    instrumented = {"sampler": sampler, "advantage": advantage, "loss": loss}
+    instrumented |= {f"reward {term.name}": term.reward for term in terms}
+    evaluation = parts.evaluation
+    if evaluation is not None:
+        evaluation = replace(evaluation, sampler=Instrumented.on(evaluation.sampler))
+        instrumented["evaluation.sampler"] = evaluation.sampler
+    scorer = replace(parts.scorer, terms=terms)
+    return replace(
+        parts, sampler=sampler, advantage=advantage, loss=loss, scorer=scorer, evaluation=evaluation
+    ), instrumented

@@ -1,0 +1,85 @@
+"""What `mmrl list` shows."""
+
+import importlib
+import inspect
+import math
+import re
+from itertools import takewhile
+from typing import Any
+
+from mmrl.core import plugins
+from mmrl.core.config import SHIPPED, shipped_names
+from mmrl.system import spelling
+from mmrl.system.errors import ConfigError
+
+KINDS = ("configs", *plugins.KINDS, "layouts", "labs")
+
+
+def rows(kind: str) -> list[dict[str, Any]]:
+    """One row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
+    if kind == "configs":
+        return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
+    if not kind:
+        raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
+    if kind not in KINDS:
+        raise ConfigError(f"there is nothing called {kind!r} to list{spelling.did_you_mean(kind, KINDS)}")
+    if kind == "layouts":
+        from mmrl.prompts import layout
+
+        return [{"name": name, "summary": _first_line(type(layout.find(name)))} for name in layout.names()]
+    if kind == "labs":
+        from mmrl import labs
+
+        return [_lab(name) for name in labs.names()]
+    return [_row(kind, name) for name in plugins.names(kind)]  # type: ignore[arg-type]
+
+
+def _row(kind: Any, name: str) -> dict[str, Any]:
+    cls = plugins.find(kind, name)
+    row: dict[str, Any] = {"name": name, "summary": _first_line(cls)}
+    if kind == "rewards":
+        row |= {
+            "source": cls.source,  # type: ignore[attr-defined]
+            "range": [None if math.isinf(end) else end for end in cls.range],  # type: ignore[attr-defined]
+            "granularity": cls.granularity,  # type: ignore[attr-defined]
+            "needs": sorted(cls.needs),  # type: ignore[attr-defined]
+            "differentiable": cls.differentiable,  # type: ignore[attr-defined]
+            "batch_size": cls.batch_size,  # type: ignore[attr-defined]
+            "holds": sorted(plugins.inner_kinds(cls)),
+        }
+    return row
+
+
+def details(row: dict[str, Any]) -> str:
+    """What a reward says of itself, in a line; empty for other rows."""
+    if "granularity" not in row:
+        return ""
+    if row["holds"]:
+        return f"wraps another reward, whose range and needs count too; {row['source']}"
+    low, high = ("-inf" if row["range"][0] is None else f"{row['range'][0]:g}"), row["range"][1]
+    said = [f"judges each {row['granularity']}", f"{low} to {'inf' if high is None else f'{high:g}'}"]
+    said += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
+    said += ["differentiable"] if row["differentiable"] else []
+    said += [f"{row['batch_size']} at once"] if row["batch_size"] else []
+    return "; ".join([*said, row["source"]])
+
+
+def _lab(name: str) -> dict[str, Any]:
+    """A lab and its splits, as `lab:NAME/SPLIT` takes them."""
+    world = importlib.import_module(f"mmrl.labs.{name}.world")
+    splits = list(getattr(world, "SPLITS", ("train", "held_out")))
+    return {"name": name, "summary": f"{_first_line(world)} Splits: {', '.join(splits)}", "splits": splits}
+
+
+def _first_line(thing: Any) -> str:
+    """Of the file that it stands in: there every file says what it is."""
+    return (inspect.getdoc(inspect.getmodule(thing)) or "").partition("\n")[0]
+
+
+def _first_sentence(name: str) -> str:
+    """Of the comment that a shipped config begins with."""
+    lines = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    sentence = re.split(r"(?<!et al)(?<!\bDr)\. ", text, maxsplit=1)[0]
+    return sentence.removesuffix(".") + "."

@@ -1,0 +1,113 @@
+"""The model card of an export: what it is, how it was trained, and the code that loads and uses it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl.assembly.compatibility import final_weights
+from mmrl.core.config import Plugin, dump_yaml, label_of
+from mmrl.core.contracts import Loadable, Usage
+from mmrl.core.data import Prompt, WeightsName
+from mmrl.core.keys import GroupKey
+from mmrl.runs.directory import config_name
+from mmrl.system.versions import version_of
+from mmrl.training.trainer import Trainer
+
+LAB = "lab:"
+
+
+def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) -> None:
+    """Writes README.md into the folder of an export; its head is what the hub of Hugging Face reads.
+
+    `run`: the run directory. `weights`: the copy that was exported.
+    """
+    usage = _usage(trainer)
+    head = dump_yaml(_head(trainer, usage))
+    parts = [f"---\n{head}---", f"# {_text(run.resolve().name)}", _about(trainer, run, weights, usage)]
+    if usage is not None:
+        is_of_lab = usage.is_adapter and _model(trainer).startswith(LAB)
+        first = "from mmrl import labs  # the base model comes with mmrl\n\n" if is_of_lab else ""
+        parts += ["## Use", f"```python\n{first}{usage.code}```", *usage.notes]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
+
+
+def _usage(trainer: Trainer) -> Usage | None:
+    """How the export is used, by an example of the run's own prompts; None for a policy that does not say."""
+    if not isinstance(trainer.policy, Loadable):
+        return None
+    evaluator = trainer.evaluator
+    prompt: Prompt = trainer.collector.prompts.sets[0][0] if evaluator is None else evaluator.prompts[0]
+    sampler = trainer.collector.sampler if evaluator is None else evaluator.sampler
+    count = trainer.config.group_size if evaluator is None else evaluator.samples_per_prompt
+    plan = sampler.plan(trainer.policy, GroupKey(0, 0, 0), count)
+    model = _model(trainer)
+    base = f"labs.checkpoint({model.removeprefix(LAB)!r})" if model.startswith(LAB) else repr(model)
+    if _is_local(model):  # the code runs in another folder
+        base = repr(str(Path(model).expanduser().absolute()))
+    return trainer.policy.usage(prompt, plan, base)
+
+
+def _model(trainer: Trainer) -> str:
+    return str(trainer.config.modality.get("model", ""))
+
+
+def _is_local(model: str) -> bool:
+    """Whether it is a folder of this machine, as `from_pretrained` takes it."""
+    return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~"))
+
+
+def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
+    """What the hub knows a model by; a base model only where it is one of the hub's."""
+    head: dict[str, Any] = {} if usage is None else {"library_name": usage.library, "pipeline_tag": usage.task}
+    model = _model(trainer)
+    if model.count("/") == 1 and not _is_local(model):
+        head["base_model"] = model
+    lora = ["lora"] if usage is not None and usage.is_adapter else []
+    return {**head, "tags": ["mmrl", "reinforcement-learning", *lora]}
+
+
+def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | None) -> str:
+    """A table of where the weights come from."""
+    config, progress, model = trainer.config, trainer.progress, _model(trainer)
+    shown = f"the lab {model.removeprefix(LAB)} of mmrl" if model.startswith(LAB) else model
+    if _is_local(model):
+        shown = Path(model).name  # the rest is about a machine
+    name = config_name(run)
+    rows = {
+        "base model": shown,
+        "trained": usage.trained if usage is not None else None,
+        "config": name,
+        "algorithm": f"loss {config.loss['name']}, advantage {config.advantage['name']}, "
+        f"sampler {config.sampler['name']}",
+        "rewards": ", ".join(map(_reward, config.rewards)),
+        "iterations": f"{progress.iteration}, weights: {weights}",
+        **_held_out(trainer, weights),
+        "mmrl": version_of("mmrl"),
+    }
+    lines = [f"| {_text(name)} | {_text(value)} |" for name, value in rows.items() if value]
+    return "\n".join(["Trained by its rewards, with mmrl.", "", "| | |", "|---|---|", *lines])
+
+
+def _reward(settings: Plugin) -> str:
+    weight = settings.get("weight", 1.0)
+    return f"{label_of(settings)}" + ("" if weight == 1 else f" (weight {weight})")
+
+
+def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:
+    """The scores before training and of the last evaluation, where the same weights were evaluated."""
+    progress, evaluator = trainer.progress, trainer.evaluator
+    if evaluator is None or progress.before is None or progress.latest is None or not progress.evaluated:
+        return {}
+    if weights != final_weights(trainer.config):
+        return {}
+    at = "" if progress.evaluated == progress.iteration else f" (at iteration {progress.evaluated})"
+    name = " + ".join(term.name for term in evaluator.scorer.terms)
+    found = {f"held-out {name}": f"{progress.before:.3f} before, {progress.latest:.3f} after{at}"}
+    for other, before in progress.others_before.items():
+        found[f"held-out {name}, {other}"] = f"{before:.3f} before, {progress.others_latest[other]:.3f} after{at}"
+    return found
+
+
+def _text(value: str) -> str:
+    """A text in a cell of a table of Markdown."""
+    return " ".join(value.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

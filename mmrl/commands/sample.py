@@ -1,0 +1,112 @@
+"""`mmrl sample`: what the weights of a run draw or answer."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from mmrl.commands.train import config_of, refuse_full, refuse_others, restored
+from mmrl.core import plugins
+from mmrl.core.contracts import ConfigError, Sampler
+from mmrl.core.data import Prompt, WeightsName
+from mmrl.core.keys import GroupKey
+from mmrl.media.pictures import StoredPicture
+from mmrl.media.video import StoredClip
+from mmrl.prompts.filtering import warn_cut
+from mmrl.system import spelling
+from mmrl.system.files import whole_folder
+from mmrl.system.progress_bars import Counter
+from mmrl.training.held_out import sampled_share, save_samples, saved_sample, uncounted
+from mmrl.training.trainer import Trainer
+
+
+def sample(
+    source: str,
+    prompts: list[str],
+    count: int,
+    seed: int,
+    out: Path,
+    which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
+    *,
+    images: Sequence[Path] = (),
+    videos: Sequence[Path] = (),
+    by: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Path:
+    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
+
+    `by`: another sampler, `train` or one of `evaluation.also`. `images` and `videos` belong to the one prompt that is
+    then given. `overrides`: as `evaluate` takes them, such as another `evaluation.sampler`. Raises ConfigError where a
+    setting or a file cannot be what it is, or cannot be read.
+    """
+    refuse_full(out)
+    refuse_others(source, overrides)
+    _refuse_media(source, prompts, {"--image": images, "--video": videos})
+    media, clips = _pictures(images), _clips(videos)
+    trainer, weights = restored(source, which, at, overrides, is_whole=True)
+    sampler = _sampler(trainer, by)
+    keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
+    plans = [sampler.plan(trainer.policy, key, count) for key in keys]
+    targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
+    asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+    if trainer.processes.is_main:
+        warn_cut(trainer.policy, asked, None)
+    before = trainer.policy.num_calls
+    counting = Counter.on_stderr if trainer.processes.is_main else uncounted
+    with trainer.policy.weights(weights), counting("sampling", len(asked)) as counter:
+        counter.begin(partial(sampled_share, trainer.policy, plans, before))
+        rollout = trainer.policy.rollout(asked, plans, keys)
+    samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
+    with whole_folder(out) as unfinished:
+        save_samples(samples, unfinished)
+    return out
+
+
+def _targets(trainer: Trainer) -> dict[str, Mapping[str, Any]]:
+    """The targets of the run's own prompts, by their texts: a sampler that steers may need them."""
+    held_out = () if trainer.evaluator is None else trainer.evaluator.prompts
+    known = [*(prompt for prompts in trainer.collector.prompts.sets for prompt in prompts), *held_out]
+    return {prompt.text: prompt.target for prompt in known}
+
+
+def _sampler(trainer: Trainer, name: str | None) -> Sampler:
+    """The sampler of a name; without one the evaluation's, or where there is none that of the training."""
+    known: dict[str, Sampler] = {"train": trainer.collector.sampler}
+    if trainer.evaluator is not None:
+        known = {"evaluation": trainer.evaluator.sampler, **known}
+    known |= {other: evaluator.sampler for other, evaluator in trainer.also_evaluated.items()}
+    if name is not None and name not in known:
+        raise ConfigError(f"--sampler: there is no sampler {name!r}{spelling.did_you_mean(name, known)}")
+    return next(iter(known.values())) if name is None else known[name]
+
+
+def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[Path]]) -> None:
+    """Raises ConfigError for files, by their option, that are not there or that no prompt can have."""
+    for option, paths in files.items():
+        if not paths:
+            continue
+        if len(prompts) != 1:
+            raise ConfigError(f"{option} belongs to one prompt: give one --prompt, got {len(prompts)}")
+        settings = config_of(source).modality
+        if plugins.build("modalities", settings).sample_kind == "latents":
+            name, kind = settings["name"], option.removeprefix("--")
+            raise ConfigError(f"modality {name!r} draws images and is not asked about any {kind}; leave {option} out")
+        if missing := [str(path) for path in paths if not path.is_file()]:
+            raise ConfigError(f"{option}: there is no file {missing[0]!r}")
+
+
+def _pictures(paths: Sequence[Path]) -> tuple[StoredPicture, ...]:
+    """Images from the command line, read once before any weight is loaded."""
+    pictures = tuple(StoredPicture(str(path), path=path) for path in paths)
+    for picture in pictures:
+        picture.load()
+    return pictures
+
+
+def _clips(paths: Sequence[Path]) -> tuple[StoredClip, ...]:
+    """Videos from the command line, their headers read before any weight is loaded."""
+    clips = tuple(StoredClip(str(path), path=path) for path in paths)
+    for clip in clips:
+        clip.header()
+    return clips

@@ -1,0 +1,403 @@
+"""What the commands do: train, resume, evaluate, export."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from mmrl.assembly.build import build, make_trainer
+from mmrl.assembly.compatibility import final_weights
+from mmrl.commands.model_card import write_card
+from mmrl.commands.summary import Outcome, summary_of
+from mmrl.core.config import RunConfig, load_config, near_config, shipped_names
+from mmrl.core.contracts import ConfigError, RunError
+from mmrl.core.data import WeightsName
+from mmrl.prompts.filtering import warn_cut
+from mmrl.prompts.stream import mixture
+from mmrl.reporting import trackers
+from mmrl.reporting.report import write_report
+from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.runs import checkpoint_files, directory
+from mmrl.runs.lock import RunLock
+from mmrl.runs.saved_state import check_state
+from mmrl.scoring.scorer import Scorer
+from mmrl.system.files import replace_file, whole_folder
+from mmrl.system.last_resort import LastResort
+from mmrl.system.progress_bars import Counter, TrainingBar
+from mmrl.system.versions import version_of
+from mmrl.training import checkpoint
+from mmrl.training.checkpoint import Checkpoint
+from mmrl.training.held_out import Result, uncounted
+from mmrl.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+EVALUATED = ("evaluation.", "prompts.held_out", "scoring.", "modality.engine")  # what an evaluation of a run may change
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    is_main: bool = True,
+    last_resort: LastResort | None = None,
+) -> Outcome:
+    """Trains into the run directory `folder`, whose config.yaml is there already.
+
+    With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
+    stopped: the same metrics and the same weights, bit for bit on a CPU. `is_main`: whether this process is the one of
+    the run that writes, and holds the directory's lock. `last_resort`: ends the process where something hangs in it.
+
+    Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
+    there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
+    """
+    path = folder.absolute()  # a reward may change the working folder
+    lock = RunLock(path)
+    with lock.held() if is_main else nullcontext():
+        try:
+            return _train(config, folder, resume, lock.check if is_main else None, last_resort)
+        except (ConfigError, RunError, KeyboardInterrupt):
+            if not resume and path.is_dir():
+                directory.forget(path)
+            raise
+
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    resume: bool,
+    check_lock: Callable[[], None] | None,
+    last_resort: LastResort | None,
+) -> Outcome:
+    path = folder.absolute()  # a reward may change the working folder
+    settings_kept = directory.settings_of(path, config) if check_lock is not None else {}
+    parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
+    trainer = make_trainer(config, parts, path)
+    trainer.check_lock = check_lock or trainer.check_lock
+    saved = _restore_newest(trainer) if resume else None
+    if trainer.progress.iteration > config.iterations:
+        raise ConfigError(
+            f"{folder} has {trainer.progress.iteration} iterations already, got iterations={config.iterations}"
+        )
+    kept = trainer.progress.iteration if saved is not None else -1
+    is_evaluated = trainer.progress.evaluated == trainer.progress.iteration
+    if trainer.processes.is_main:
+        shown = ("reward/mean", "held_out/score")
+        bar = TrainingBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
+        bar.say(_beginning(trainer, folder))
+        metrics = MetricsLog(path / "metrics.jsonl")
+        for remark in _remarks(trainer, saved, metrics):
+            bar.say(remark)
+        trainer.tracking = Tracking(metrics, watchers, bar)
+        _warn_cut(trainer)
+    settings = config.model_dump(mode="json")
+    if last_resort is not None:
+        last_resort.guard([scorer.patience for scorer in _scorers(trainer)])
+    tracking = trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated)
+    with tracking, _stop_on_signal(trainer, last_resort) as received:
+        if trainer.processes.is_main:
+            if resume:  # only now: settings that fail must not stay in the run directory
+                directory.update_config(path, config)
+            trainer.settings = settings_kept
+        is_complete = trainer.train()
+    summary = summary_of(trainer, is_complete)
+    has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
+    if trainer.processes.is_main and has_numbers:
+        replace_file(path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        write_report(path)
+    trainer.processes.wait()
+    if signal.SIGINT in received and not has_numbers:
+        raise KeyboardInterrupt
+    return Outcome(folder, summary, is_complete)
+
+
+def _scorers(trainer: Trainer) -> list[Scorer]:
+    evaluators = [*trainer.also_evaluated.values(), *([] if trainer.evaluator is None else [trainer.evaluator])]
+    return [trainer.collector.scorer, *(evaluator.scorer for evaluator in evaluators)]
+
+
+def _restore_newest(trainer: Trainer) -> Checkpoint | None:
+    """Puts back the newest checkpoint that is whole, the same on all processes; returns it, None where none was saved.
+
+    Newer ones that are damaged are named and set aside. Raises ConfigError where all are damaged.
+    """
+    folder, processes, chosen = trainer.folder / "checkpoints", trainer.processes, list[Path | None]()
+    loaded: Checkpoint | None = None
+    with processes.lockstep():
+        if processes.is_main:
+            if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+                raise ConfigError(f"{folder} is no folder that is there: the run's checkpoints cannot be read")
+            checkpoint.recover(folder)
+            loaded, damaged = checkpoint.newest_whole(folder)
+            whole = None if loaded is None else loaded.path
+            for path, error in damaged.items():
+                if whole is None:
+                    raise ConfigError(
+                        f"{error}; no checkpoint of {trainer.folder} is whole, so it cannot go on"
+                    ) from error
+                aside = checkpoint_files.set_aside(path)
+                log.warning("%s; it was set aside as %s, and the run goes on from %s", error, aside.name, whole.name)
+            if whole is None:
+                _refuse_lost(trainer)
+            chosen = [whole]
+    (newest,) = processes.gather(chosen)
+    if newest is None:
+        return None
+    loaded = loaded or checkpoint.load(newest, is_checked=True)
+    trainer.collector.prompts.check_same(loaded.state["prompts"])
+    trainer.restore(loaded)
+    return loaded
+
+
+def _refuse_lost(trainer: Trainer) -> None:
+    """Raises ConfigError where a run without a checkpoint must have had one: training anew would wipe its numbers.
+
+    Says what is wiped of a run that was stopped before its first.
+    """
+    numbers = MetricsLog(trainer.folder / "metrics.jsonl").read()
+    newest = max((line["iteration"] for line in numbers), default=0)
+    before = load_config(trainer.folder / "config.yaml")  # this start may have changed it
+    is_saved = newest > (before.checkpoint.every or before.iterations) or (trainer.folder / "summary.json").exists()
+    if newest > 0 and is_saved:
+        raise ConfigError(
+            f"{trainer.folder} has numbers up to iteration {newest} and no checkpoint to go on from: "
+            f"its folder checkpoints is missing or was emptied; put it back, or train anew with another --out"
+        )
+    if newest > 0:
+        log.warning("the run was stopped at iteration %d, before its first checkpoint: it begins again", newest)
+
+
+def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) -> Iterator[str]:
+    """What there is to say of a run that goes on from a checkpoint."""
+    if saved is None:
+        return
+    now = trainer.progress
+    lines, iterations = metrics.count_up_to(now.iteration, is_evaluated=now.evaluated == now.iteration)
+    is_counted = "logged" in saved.state["progress"]  # not before lines were
+    missing = now.logged - lines if is_counted else now.iteration - iterations
+    if missing > 0:
+        what = "line is" if missing == 1 else "lines are"
+        yield f"{metrics.path.name}: {missing} {what} missing of those up to iteration {now.iteration}; the run goes on"
+    now.logged = lines
+    if saved.state.get("settings") is None:
+        yield "its checkpoint is of an older mmrl, which kept no settings: whether config.yaml changed cannot be known"
+    elif (version := saved.state.get("mmrl")) != version_of("mmrl"):
+        yield f"its checkpoint was written by mmrl {version}, this is {version_of('mmrl')}"
+
+
+def _warn_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
+    """Says which prompts are longer than the policy reads: held-out ones, and where it is trained those of training."""
+    if is_trained:
+        sources = [source for source, _ in mixture(trainer.config.prompts.train)]
+        for source, prompts in zip(sources, trainer.collector.prompts.sets, strict=True):
+            warn_cut(trainer.policy, prompts, source)
+    if trainer.evaluator is not None:
+        warn_cut(trainer.policy, trainer.evaluator.prompts, trainer.config.prompts.held_out)
+
+
+def _beginning(trainer: Trainer, folder: Path) -> str:
+    """What starts and where, in one line."""
+    import torch
+
+    processes, done, total = trainer.processes, trainer.progress.iteration, trainer.config.iterations
+    where = str(processes.device)
+    if processes.device.type == "cpu":
+        where += f" with {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    if processes.num_processes > 1:
+        where += f" in each of {processes.num_processes} processes"
+    first = ", the held-out prompts first" if trainer.evaluator is not None and done == 0 else ""
+    steps = f"iterations {done + 1} to {total}" if done < total else f"all {total} iterations are done"
+    return f"{folder}: {steps}, on {where}{first}"
+
+
+def restored(
+    source: str,
+    which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
+    overrides: Sequence[str] = (),
+    *,
+    is_whole: bool = False,
+) -> tuple[Trainer, WeightsName]:
+    """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
+
+    `is_whole`: each process holds all of the weights, whatever the run did.
+    Raises ConfigError where there is no such run, checkpoint or copy of the weights.
+    """
+    folder, is_run = Path(source), _is_run(source)
+    saved = _read_beside(folder, at) if is_run else None  # first: an edited config.yaml is named by its keys
+    config = config_of(source, overrides)
+    if is_whole:
+        config = config.model_copy(update={"sharding": "none"})
+    trainer = make_trainer(config, build(config), folder)
+    if saved is not None:
+        trainer.restore(saved)
+        if at == "last" and trainer.processes.is_main:
+            _report_better(trainer)
+    weights = which or (final_weights(config) if is_run else "trained")
+    if not trainer.policy.weights.has(weights):
+        present = ", ".join(["trained", *trainer.policy.weights.kept])
+        raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
+    return trainer, weights
+
+
+def _report_better(trainer: Trainer) -> None:
+    """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
+    now = trainer.progress
+    saved = checkpoint_files.saved(trainer.folder / "checkpoints")
+    if now.best is None or now.latest is None or now.best <= now.latest or now.best_iteration not in saved:
+        return
+    log.warning(
+        "these are the last weights, of iteration %d, with %.4g on the held-out prompts; "
+        "those of iteration %d were better, %.4g: --checkpoint best takes them",
+        *(now.iteration, now.latest, now.best_iteration, now.best),
+    )
+
+
+def evaluate(
+    source: str,
+    which: WeightsName | None = None,
+    at: Literal["last", "best"] = "last",
+    overrides: Sequence[str] = (),
+) -> Result:
+    """Held-out evaluation of a run's weights, or of an untrained config.
+
+    `overrides` change settings of a config, and of a run how it is evaluated (`EVALUATED`). Raises ConfigError for
+    others.
+    """
+    refuse_others(source, overrides)
+    trainer, weights = restored(source, which, at, overrides)
+    if trainer.evaluator is None:
+        raise ConfigError(f"{source} has no evaluation section")
+    if trainer.processes.is_main:
+        _warn_cut(trainer, is_trained=False)
+    evaluator = replace(trainer.evaluator, weights=weights)
+    return evaluator(counting=Counter.on_stderr if trainer.processes.is_main else uncounted)
+
+
+def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
+    """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA.
+
+    With them a model card, README.md, whose code loads and uses them with the run's settings.
+    """
+    if not (Path(source) / "config.yaml").is_file():
+        raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
+    refuse_full(out)
+    from safetensors import SafetensorError
+
+    trainer, weights = restored(source, which, at, is_whole=True)
+    if trainer.processes.is_main:
+        with trainer.policy.weights(weights), whole_folder(out) as unfinished:
+            try:
+                trainer.policy.export(unfinished)
+            except SafetensorError as error:
+                raise RunError(f"cannot write {out}: {error}; make room on the disk") from error
+            write_card(trainer, Path(source), weights, unfinished)
+    trainer.processes.wait()
+    return out
+
+
+def _is_run(source: str) -> bool:
+    return (Path(source) / "config.yaml").is_file()
+
+
+def config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a run, or one by its name or file."""
+    folder = Path(source)
+    if folder.is_dir() and not _is_run(source) and source not in shipped_names():
+        raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
+    if not folder.exists() and source not in shipped_names():
+        hint = near_config(source)
+        raise ConfigError(f"there is no run {source!r}, and no config, neither a file nor a shipped name{hint}")
+    return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
+
+
+def refuse_others(source: str, overrides: Sequence[str]) -> None:
+    """Raises ConfigError for overrides of a run that change more than how it is evaluated."""
+    for override in overrides if _is_run(source) else ():
+        if not override.startswith(EVALUATED):
+            raise ConfigError(f"of a run only {', '.join(EVALUATED)} may be overridden here, got {override!r}")
+
+
+def refuse_full(out: Path) -> None:
+    """Raises ConfigError for a folder that holds something already."""
+    try:
+        out.resolve()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise ConfigError(f"nothing can be written to {out}: {error}") from error
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
+
+
+def _read_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
+    """A run's checkpoint, which may be deleted at this moment by a training that has saved newer ones."""
+    while True:
+        path = _checkpoint_of(folder, at)
+        try:
+            directory.refuse_edits(folder, path, EVALUATED)
+            return checkpoint.load(path)
+        except ConfigError:
+            if path.is_dir():
+                raise
+
+
+def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
+    last = checkpoint_files.latest(folder / "checkpoints")
+    if last is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet")
+    if at == "last":
+        return last
+    best = check_state(checkpoint_files.read_state(last), last).progress.best_iteration
+    if best is None:
+        raise ConfigError(f"{folder} has no best checkpoint: it was not evaluated after training began")
+    found = checkpoint_files.saved(folder / "checkpoints")
+    if best not in found:
+        raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
+    return found[best]
+
+
+@contextmanager
+def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once.
+
+    Where the exception that ends it hangs, the last resort ends the process. An evaluation is left before its next
+    chunk, and made again on resume. Gives the signals received so far.
+    """
+    received: list[int] = []
+    process = os.getpid()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # one that a reward forked, as multiprocessing does for a pool
+            _end_child(number)
+            return
+        received.append(number)
+        if trainer.stop_requested:
+            if last_resort is not None:
+                last_resort.stop_soon()
+            raise KeyboardInterrupt
+        trainer.stop_requested = True
+        if trainer.processes.is_main:
+            # not print: the signal may have come in the middle of one
+            os.write(
+                2,
+                b"\nstopping: all is saved after this iteration, without an evaluation; again: it stops at once\n",
+            )
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_child(number: int) -> None:
+    """What a forked process does with a signal: SIGTERM ends it; Ctrl-C is for the run, which ends its children."""
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

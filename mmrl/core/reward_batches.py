@@ -1,0 +1,198 @@
+"""What a reward sees: the samples of a rollout as batches, cut where the reward allows."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Checking, ConfigError, Reward, RewardBatch
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.dense import DENSE
+from mmrl.core.keys import GroupKey, generator
+
+# What a policy can make; a reward may also need target.<field>.
+MEDIA = (
+    "images",
+    "videos",
+    "texts",
+    "is_finished",
+    "num_tokens",
+    "canvases",
+    "actions",
+    "step_rewards",
+    "outcomes",
+    "pieces",
+    "given",  # by a sampler of given outputs
+)
+CONTROLS = "controls"  # what a reward needs that compares with samples which are not learned from
+IMAGE = "prompt.image"  # what a reward needs that looks at the first image of the question
+LOADED = ("model", "service")  # weights that `prepare` loads, files included; a server that is asked
+NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED)
+
+
+def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
+    """All samples of a rollout as a reward sees them; a sample's seed depends on its group's key and place alone."""
+    places: defaultdict[GroupKey, int] = defaultdict(int)
+    seeds = []
+    for key in (rollout.keys[prompt] for prompt in rollout.prompt.tolist()):
+        seeds.append(key.seed_for("reward", places[key]))
+        places[key] += 1
+    return RewardBatch(
+        prompts=tuple(rollout.prompts[prompt] for prompt in rollout.prompt.tolist()),
+        outputs=rollout.outputs,
+        group=rollout.group,
+        episode=rollout.episode,
+        turn=rollout.turn,
+        seeds=tuple(seeds),
+        iteration=iteration,
+        generator=generator(*seeds),
+        is_control=rollout.is_control,
+        num_decisions=_num_decisions(rollout),
+    )
+
+
+def _num_decisions(rollout: Rollout) -> Tensor | None:
+    """[B] int64; answers are made of tokens even where none was left to chance, as at temperature 0."""
+    if not rollout.blocks:
+        return None
+    counted = rollout.outputs.num_tokens
+    return (rollout.blocks[0].edge >= 0).sum(1) if counted is None else counted
+
+
+def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
+    """The samples `rows` [n] of a batch, with a generator of their own."""
+    chosen = rows.tolist()
+    is_everyone = chosen == list(range(len(batch)))  # then nobody copies the images
+    seeds = tuple(batch.seeds[row] for row in chosen)
+    return replace(
+        batch,
+        prompts=tuple(batch.prompts[row] for row in chosen),
+        outputs=batch.outputs if is_everyone else batch.outputs.select(rows),
+        group=batch.group[rows],
+        episode=batch.episode[rows],
+        turn=batch.turn[rows],
+        seeds=seeds,
+        generator=generator(*seeds),
+        is_control=None if batch.is_control is None else batch.is_control[rows],
+        num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
+    )
+
+
+def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
+    """Raises ConfigError where the samples lack what the reward `name` needs."""
+    for need in sorted(reward.needs):
+        kind, _, entry = need.partition(".")
+        if kind == "target" and entry:
+            check_targets(name, reward, batch.prompts)
+        elif need == IMAGE:
+            check_images(name, reward, batch.prompts)
+        elif need == CONTROLS or need in LOADED:
+            continue  # controls are asked of the sampler, before any sample is drawn; a group about images has none
+        elif need not in MEDIA:
+            raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(NEEDS)} and target.<field>")
+        elif getattr(batch.outputs, need) is None:
+            there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
+            raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def refuse_dense(name: str, reward: Reward) -> None:
+    """Raises ConfigError for a dense reward, where there are outputs alone."""
+    if reward.granularity in DENSE:
+        raise ConfigError(
+            f"reward {name!r} judges each {reward.granularity} of what a policy of mmrl drew; of outputs alone, or of "
+            "another trainer's, it is not known what they were drawn in"
+        )
+
+
+def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str) -> None:
+    """Raises ConfigError where samples of the modality, which hold `makes`, will lack what the reward `name` needs."""
+    if lacking := sorted(need for need in reward.needs if need in MEDIA and need not in makes):
+        raise ConfigError(
+            f"reward {name!r} needs {' and '.join(lacking)}, but modality {modality!r} makes "
+            f"{', '.join(one for one in MEDIA if one in makes)}"
+            + ("; the samplers given and given_and_drawn bring what is given" if "given" in lacking else "")
+        )
+
+
+def check_targets(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
+    """Raises ConfigError for a prompt whose target lacks what the reward `name` needs."""
+    needs = sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target."))
+    for prompt in prompts:
+        if lacking := [entry for entry in needs if entry not in prompt.target]:
+            raise ConfigError(
+                f"reward {name!r} needs {lacking[0]!r} in the target of every prompt, got none for {prompt.text!r}"
+            )
+
+
+def check_images(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
+    """Raises ConfigError for a prompt without an image where the reward `name` needs one."""
+    for prompt in prompts if IMAGE in reward.needs else ():
+        if not prompt.media:
+            raise ConfigError(f"reward {name!r} needs an image in every prompt, got none for {prompt.text!r}")
+
+
+def check_prompts(name: str, reward: Reward, prompts: Sequence[Prompt]) -> None:
+    """Raises ConfigError for a prompt to which the reward `name` could judge no answer."""
+    check_targets(name, reward, prompts)
+    check_images(name, reward, prompts)
+    demands = Demands(((name, reward),))
+    for prompt in prompts:
+        if fault := demands.fault(prompt):
+            raise ConfigError(f"{fault} (prompt {prompt.text[:80]!r})")
+
+
+def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:
+    """The rows [n] of what the reward judges as one: samples (a turn is one), episodes or groups; in order."""
+    if reward.granularity in ("sample", "turn", *DENSE):
+        return [torch.tensor([row]) for row in range(len(batch))]
+    names = batch.group if reward.granularity == "group" else batch.episode
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for row, name in enumerate(names.tolist()):
+        rows[name].append(row)
+    return [torch.tensor(members) for members in rows.values()]
+
+
+def pack(units: list[Tensor], size: int | None) -> list[list[Tensor]]:
+    """Units in batches of at most `size` samples; a unit larger than that is a batch of its own."""
+    packs: list[list[Tensor]] = []
+    room = 0.0
+    for unit in units:
+        if not packs or len(unit) > room:
+            packs.append([])
+            room = math.inf if size is None else size
+        packs[-1].append(unit)
+        room -= len(unit)
+    return packs
+
+
+@dataclass(frozen=True)
+class Demands:
+    """The rewards of a run, by their names, as judges of its data."""
+
+    rewards: tuple[tuple[str, Reward], ...] = ()
+
+    def lacking(self, prompt: Prompt) -> tuple[str, str] | None:
+        """The first field that the target lacks, and the name of the reward that needs it; None where it lacks none."""
+        for name, reward in self.rewards:
+            for need in sorted(need for need in reward.needs if need.startswith("target.")):
+                if prompt.target.get(entry := need.removeprefix("target.")) is None:
+                    return entry, name
+        return None
+
+    def fault(self, prompt: Prompt) -> str | None:
+        """Why a reward could judge no answer to this prompt, in words; None where every one could."""
+        for name, reward in self._checking:
+            try:
+                reward.check(prompt)
+            except ValueError as error:
+                return f"reward {name!r}: {error}"
+        return None
+
+    @cached_property
+    def _checking(self) -> list[tuple[str, Checking]]:
+        """Asked of a protocol once, and not for each row: that takes longer than to read the row."""
+        return [(name, reward) for name, reward in self.rewards if isinstance(reward, Checking)]

@@ -1,0 +1,1 @@
+"""What environments share: a browser, its pages, actions and keys, gymnasium."""

@@ -1,0 +1,160 @@
+"""Our worlds as environments of gymnasium."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import gymnasium
+import numpy
+from gymnasium import spaces
+
+from mmrl.core.contracts import ConfigError, Environment
+from mmrl.core.data import Observation, Prompt
+from mmrl.parsing.actions.action import CLICKS, Action, Direction, Kind
+from mmrl.parsing.actions.names import keys_of
+
+from .pixels import as_pixels
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+MOST = 10_000.0  # pixels or seconds of an amount
+# The parts of the action space that a kind takes.
+TAKES: Mapping[Kind, tuple[str, ...]] = {
+    **{kind: ("point",) for kind in CLICKS},
+    **{"long_press": ("point", "amount"), "move": ("point",), "drag": ("point", "end")},
+    **{"scroll": ("point", "direction", "amount"), "type": ("text",), "hotkey": ("keys",), "wait": ("amount",)},
+    **{"open": ("text",), "answer": ("text",), "finish": ("text",)},
+}
+
+
+class AnyText(spaces.Space[str]):
+    """Every text; samples are short ones of small letters."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        letters = self.np_random.integers(97, 123, size=int(self.np_random.integers(1, 9)))
+        return "".join(map(chr, letters))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText)
+
+    def __hash__(self) -> int:
+        return hash(AnyText)
+
+    def __repr__(self) -> str:
+        return "AnyText()"
+
+
+class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
+    """See `mmrl.environments.gymnasium.as_gymnasium`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # gymnasium's own way
+
+    def __init__(self, world: Environment, prompts: Sequence[Prompt], size: tuple[int, int]) -> None:
+        if not prompts:
+            raise ConfigError("a world for gymnasium needs at least one prompt")
+        self.world, self.prompts, self.size = world, tuple(prompts), size
+        self.render_mode = "rgb_array"
+        width, height = size
+        text = AnyText()
+        self.observation_space = spaces.Dict(
+            screenshot=spaces.Box(0, 255, (height, width, 3), numpy.uint8), text=text, goal=AnyText()
+        )
+        corner = numpy.array([width - 1, height - 1], numpy.float32)
+        self.action_space = spaces.Dict(
+            kind=spaces.Discrete(len(KINDS)),
+            point=spaces.Box(numpy.zeros(2, numpy.float32), corner),
+            end=spaces.Box(numpy.zeros(2, numpy.float32), corner),
+            text=AnyText(),
+            keys=AnyText(),
+            direction=spaces.Discrete(len(DIRECTIONS)),
+            amount=spaces.Box(0.0, MOST, (1,), numpy.float32),
+        )
+        self._goal, self._last = "", None
+
+    _last: Observation | None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        number = (options or {}).get("prompt")
+        if number is None:
+            number = int(self.np_random.integers(len(self.prompts)))
+        prompt = self.prompts[number]
+        seen = self.world.reset(prompt, int(self.np_random.integers(2**31)))
+        self._goal = seen.goal or prompt.text
+        return self._observation(seen), {"prompt": number}
+
+    def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        assert self._last is not None, "gymnasium resets before it steps"
+        try:
+            meant = self.read(action)
+        except ValueError as error:
+            given = {**self._observation(self._last), "text": f"This is no action: {error}."}
+            return given, 0.0, self._last.is_done, False, {"action": None}
+        seen = self.world.step(meant)
+        return self._observation(seen), float(seen.reward), seen.is_done, False, {"action": meant}
+
+    def render(self) -> Any:
+        return None if self._last is None else as_pixels(self._last.screenshot)
+
+    def close(self) -> None:
+        self.world.close()
+
+    def read(self, values: Mapping[str, Any]) -> Action:
+        """The action that a member of the action space stands for; raises ValueError where it is none."""
+        kind = KINDS[int(values["kind"])]
+        read: dict[str, Any] = {
+            "point": tuple(map(float, values["point"])),
+            "end": tuple(map(float, values["end"])),
+            "text": str(values["text"]),
+            "keys": keys_of(str(values["keys"])),
+            "direction": DIRECTIONS[int(values["direction"])],
+            "amount": float(values["amount"][0]),
+        }
+        parts: dict[str, Any] = {name: read[name] for name in TAKES[kind]}
+        return Action(kind, **parts)
+
+    def action_values(self, action: Action) -> dict[str, Any]:
+        """The member of the action space that stands for an action; a box becomes its centre.
+
+        Raises:
+            ValueError: the action lacks a part that this space must have (the start of a drag, an amount, a place).
+        """
+        values: dict[str, Any] = {
+            "kind": numpy.int64(KINDS.index(action.kind)),
+            "point": numpy.zeros(2, numpy.float32),
+            "end": numpy.zeros(2, numpy.float32),
+            "text": "",
+            "keys": "",
+            "direction": numpy.int64(0),
+            "amount": numpy.zeros(1, numpy.float32),
+        }
+        for name in TAKES[action.kind]:
+            part = getattr(action, name)
+            if part is None and name != "text":
+                raise ValueError(f"an action of this space needs its {name}, got {action}")
+            if name == "direction":
+                values[name] = numpy.int64(DIRECTIONS.index(part))
+            elif name in ("text", "keys"):
+                values[name] = part or "" if name == "text" else "+".join(part)
+            else:
+                values[name] = numpy.atleast_1d(numpy.asarray(part, numpy.float32))
+        return values
+
+    def _observation(self, seen: Observation) -> dict[str, Any]:
+        self._last = seen
+        pixels = as_pixels(seen.screenshot)
+        width, height = self.size
+        if pixels.shape != (height, width, 3):
+            raise ConfigError(f"the world shows {seen.screenshot.size} pixels, {self.size} were said")
+        return {"screenshot": pixels, "text": seen.text, "goal": self._goal}

@@ -1,0 +1,1 @@
+"""Base classes of losses, and what losses share."""

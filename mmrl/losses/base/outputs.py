@@ -1,0 +1,65 @@
+"""What losses through the sampler share: the reward of samples drawn again with a gradient to the weights.
+
+Maths: docs/maths/reward-gradients.md
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import LossBatch, OutputsByWeights, Scope
+from mmrl.core.data import Rollout, WeightsName
+from mmrl.core.forward_outputs import RenderedOutputs
+from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import normalised_weights
+
+Range = int | tuple[int, int]
+
+
+class OutputsLoss:
+    """Steps that every loss on outputs has; a loss adds its views and its formula of the rewards."""
+
+    kind: ClassVar[Literal["decisions", "denoising", "outputs"]] = "outputs"
+    scope: ClassVar[Scope] = "decision"
+
+    @property
+    def needs(self) -> frozenset[WeightsName]:
+        return frozenset()
+
+    def old_decay(self, iteration: int) -> float | None:
+        """No old weights take part."""
+        return None
+
+    def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
+        """Every rendering counts alike."""
+        return normalised_weights(batch.weight, batch.group, "decision")
+
+    def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
+        """The rewards [B, K] with their gradient."""
+        rendered: RenderedOutputs = forward_outputs.trained
+        assert forward_outputs.score is not None, "the core hands the rewards to losses on outputs"
+        return (rendered.spread(forward_outputs.score(rendered.outputs, rendered.sample)),)
+
+
+def ends(name: str, value: Range, least: int) -> tuple[int, int]:
+    """The smallest and the largest of a setting that is a number or a range of them, both included.
+
+    Raises ValueError where they do not ascend from at least `least`.
+    """
+    low, high = (value, value) if isinstance(value, int) else value
+    if not least <= low <= high:
+        raise ValueError(f"{name} must be a whole number of at least {least} or two ascending ones, got {value}")
+    return low, high
+
+
+def sampled_rows(rollout: Rollout, rows: Tensor, span: tuple[int, int], key: GroupKey) -> Iterable[tuple[int, Tensor]]:
+    """A number for each prompt draw, uniform from `span` (both ends included), and the rows that have each: ascending.
+
+    It depends on the step's key and the draw alone, so neither on the processes nor on the other prompts.
+    """
+    low, high = span
+    prompt_indices = rollout.prompt_index[rows]
+    chosen = torch.tensor([low + key.seed_for("steps", index) % (high - low + 1) for index in prompt_indices.tolist()])
+    return [(int(number), rows[chosen == number]) for number in chosen.unique()]

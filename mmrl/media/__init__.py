@@ -1,0 +1,1 @@
+"""Pictures and videos that belong to prompts."""

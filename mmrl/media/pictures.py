@@ -1,0 +1,165 @@
+"""Images that belong to prompts: kept as files or bytes, opened when a policy looks at them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mmrl.system.errors import ConfigError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size at which Pillow itself warns
+# Pillow knows more, among them some that start other programs (EPS)
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
+# what Pillow raises for a broken file, depending on its format; warnings where they are errors
+BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
+WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
+
+
+class BytesFile(RawIOBase):
+    """Bytes as a file, without the copy that BytesIO makes: for a size, only the header is touched."""
+
+    def __init__(self, content: bytes | memoryview) -> None:
+        self.content, self.position = memoryview(content).cast("B"), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        start = {SEEK_CUR: self.position, SEEK_END: len(self.content)}.get(whence, 0)
+        self.position = max(0, start + offset)
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.content[self.position : self.position + len(buffer)]
+        buffer[: len(part)] = part
+        self.position += len(part)
+        return len(part)
+
+
+class Picture(Protocol):
+    """An image of a prompt."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, without its pixels where they can be left alone; raises as `load` does."""
+        ...
+
+    def load(self) -> "Image":
+        """The image in RGB; raises ConfigError, with its name, where it cannot be read."""
+        ...
+
+
+class Clip(Protocol):
+    """A video of a prompt; `mmrl.media.video` holds those that are files, bytes or lists of frames. Hashable."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    def load(self, sampling: Any) -> Any:
+        """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses.
+
+        Raises ConfigError for a clip that cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class StoredPicture:
+    """An image file, or the bytes of one (also a view of a file that is mapped into memory).
+
+    `name` is what errors call it. Raises ConfigError, where it is opened, for what is no image, is cut off, has more
+    than `MAX_PIXELS` pixels, or pixels of no known range.
+    """
+
+    name: str
+    path: Path | None = None
+    content: bytes | memoryview | None = field(default=None, hash=False)  # compared, but Arrow's views have no hash
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.content is None):
+            raise ValueError(f"picture {self.name!r} needs a path or its bytes, one of the two")
+
+    @property
+    def called(self) -> str:
+        """Its name in a sentence; one that stands in the field `image` of a row is an image already."""
+        return f"the {self.name}" if self.name.startswith("image ") else f"the image {self.name}"
+
+    def load(self) -> "Image":
+        """The image in RGB; what is transparent becomes white."""
+        with self._opened() as opened:
+            image = _eight_bit(opened)
+            if "A" not in image.getbands() and "transparency" not in image.info:
+                return image.convert("RGB")
+            # dropping the alpha channel would show the colour that is stored below it, mostly black
+            layered = image.convert("RGBA")
+            page = layered.copy()
+            page.paste((255, 255, 255, 255), (0, 0, *layered.size))
+            page.alpha_composite(layered)
+            return page.convert("RGB")
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, from the header alone."""
+        with self._opened() as image:
+            return image.size
+
+    @contextmanager
+    def _opened(self) -> "Iterator[Image]":
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            file = self.path if self.path is not None else BufferedReader(BytesFile(self.content or b""))
+            with Image.open(file, formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ConfigError(
+                        f"the image {self.name} has {image.width} x {image.height} pixels; "
+                        f"at most {MAX_PIXELS:,} are allowed"
+                    )
+                if image.mode in WITHOUT_RANGE:
+                    raise ConfigError(
+                        f"the image {self.name} has pixels of mode {image.mode!r}, whole or real numbers without a "
+                        "largest; save it with 8 or 16 bits"
+                    )
+                yield image
+        except ConfigError:
+            raise
+        except UnidentifiedImageError as error:  # its own words show the address of an object
+            raise ConfigError(
+                f"cannot read {self.called}: it is in none of the formats {', '.join(FORMATS)}"
+            ) from error
+        except (*BROKEN, Image.DecompressionBombError) as error:
+            raise ConfigError(f"cannot read {self.called}: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
+        content = bytes(self.content) if self.content is not None else None
+        return StoredPicture, (self.name, self.path, content)
+
+
+def as_tensor(image: "Image") -> "Tensor":
+    """[3, H, W] float32 in [0, 1], RGB, as rewards see images."""
+    import numpy
+    import torch
+
+    return torch.from_numpy(numpy.array(image.convert("RGB"))).permute(2, 0, 1).float() / 255
+
+
+def _eight_bit(image: "Image") -> "Image":
+    """Greys of 16 bits as greys of 8, which Pillow would clip to white; all else as it is."""
+    if not image.mode.startswith("I;16"):
+        return image
+    import numpy
+    from PIL import Image
+
+    return Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))

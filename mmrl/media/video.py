@@ -1,0 +1,277 @@
+"""Videos that belong to prompts: files, bytes or lists of pictures, and which of their frames a model sees."""
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmrl.media.file_headers import Header, counted_seconds, read_header
+from mmrl.media.frame_sizes import FRAME_FACTOR, FrameSize, nearest_even
+from mmrl.media.pictures import Clip, Picture
+from mmrl.media.readers import Reader, opened, usable
+from mmrl.system.errors import ConfigError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = [
+    "FRAME_FACTOR",
+    "FrameClip",
+    "FrameSampling",
+    "FrameSize",
+    "Frames",
+    "Header",
+    "Reader",
+    "ShuffledClip",
+    "StoredClip",
+    "key_frames",
+    "usable",
+]
+MAX_CHOSEN_PIXELS = 2 * 10**9  # of the frames of one clip together, as they are kept: 6 GB
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The chosen frames of one clip, in the order of time."""
+
+    pixels: Tensor  # [F, 3, H, W] uint8, RGB
+    seconds: Tensor  # [F] float64: when each is shown, from the first frame of the file
+    indices: Tensor  # [F] int64: its number in the file
+    fps: float  # frames per second of the file, on average
+    total: int  # frames that there were to choose from
+
+    @property
+    def sampled_fps(self) -> float:
+        """Frames per second as the model sees them, on average (qwen-vl-utils)."""
+        return len(self.indices) / self.total * self.fps
+
+    @property
+    def times(self) -> list[float]:
+        """F numbers of frames which, divided by `fps`, say when each is shown.
+
+        Those of the file where its rate is constant (whole numbers, which are what models were trained with); where a
+        frame is shown at another time than its number says, a number that says the true one.
+        """
+        numbers, shown = self.indices.tolist(), (self.seconds * self.fps).tolist()
+        return [number if abs(number - at) < 0.5 else at for number, at in zip(numbers, shown, strict=True)]
+
+    def resized(self, size: FrameSize | None) -> "Frames":
+        return self if size is None else replace(self, pixels=size.resize(self.pixels))
+
+
+@dataclass(frozen=True)
+class FrameSampling:
+    """Which frames of a clip are taken, their size, and what reads them; the rules are those of qwen-vl-utils.
+
+    Either `fps` frames for each second, at least `min_frames` and at most `max_frames` or all, rounded down to a
+    multiple of 2; or `num_frames`, rounded to the nearest one (5 -> 4, 7 -> 8). They lie evenly by number over the
+    clip, its first and last frame among them.
+    """
+
+    fps: float | None = None
+    num_frames: int | None = None
+    min_frames: int = 4
+    max_frames: int = 768
+    size: FrameSize | None = None  # None: as they are
+    reader: Reader = "auto"
+
+    def __post_init__(self) -> None:
+        if (self.fps is None) == (self.num_frames is None):
+            raise ValueError("frames are chosen by fps or by num_frames, one of the two")
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise ValueError(f"fps must be above 0, got {self.fps}")
+        if self.num_frames is not None and self.num_frames < FRAME_FACTOR:
+            raise ValueError(f"num_frames must be at least {FRAME_FACTOR}, got {self.num_frames}")
+        if not 1 <= self.min_frames <= self.max_frames or self.max_frames < FRAME_FACTOR:
+            raise ValueError(
+                f"min_frames and max_frames must be ordered, and the second at least {FRAME_FACTOR}, "
+                f"got {self.min_frames} and {self.max_frames}"
+            )
+
+    def count(self, total: int, fps: float) -> int:
+        """How many of `total` frames at `fps` frames per second. Raises ValueError where there are too few."""
+        if self.num_frames is not None:
+            count = nearest_even(self.num_frames)
+        else:
+            assert self.fps is not None
+            least = math.ceil(self.min_frames / FRAME_FACTOR) * FRAME_FACTOR
+            most = self.max_frames // FRAME_FACTOR * FRAME_FACTOR
+            wanted = min(min(max(total / fps * self.fps, least), most), total)
+            count = math.floor(wanted / FRAME_FACTOR) * FRAME_FACTOR
+        if not FRAME_FACTOR <= count <= total:
+            raise ValueError(f"has {total} frames where {max(count, FRAME_FACTOR)} are needed")
+        return count
+
+    def indices(self, first: int, last: int, fps: float) -> Tensor:
+        """[F] int64: the numbers of the frames to take, of those from `first` to `last`."""
+        count = self.count(last - first + 1, fps)
+        return torch.linspace(first, last, count).round().long()
+
+
+@dataclass(frozen=True)
+class StoredClip:
+    """A video file, or the bytes of one; only what lies between `start` and `end` seconds, where they are given.
+
+    `name` is what errors call it. Raises ConfigError, where it is loaded, for what is no video, has no frames or fewer
+    than are needed, is cut off, or is too large. Times stay those of the whole file. Frames are chosen by number: where
+    the rate varies they do not lie evenly in time.
+    """
+
+    name: str
+    path: Path | None = None
+    content: bytes | memoryview | None = field(default=None, hash=False)
+    start: float | None = None
+    end: float | None = None
+    # its header, where that was read before
+    known_header: Header | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.content is None):
+            raise ValueError(f"video {self.name!r} needs a path or its bytes, one of the two")
+        start, end = self.start or 0.0, math.inf if self.end is None else self.end
+        if not 0 <= start < end:
+            raise ValueError(f"video {self.name!r}: start must be 0 or more and before end, got {start} and {end}")
+
+    def header(self) -> Header:
+        """What the file says of itself; raises ConfigError for most files that `load` cannot read, in a millisecond."""
+        if self.known_header is not None:
+            return self.known_header
+        return read_header(self.name, self.path if self.path is not None else self.content or b"")
+
+    def duration(self) -> float | None:
+        """Seconds between `start` and `end`, as far as the file reaches; None where PyAV is not there to say it.
+
+        By its header; where that says nothing, its frames are counted. Raises ConfigError as `load` does.
+        """
+        seconds = self.header().seconds
+        if seconds is None:
+            seconds = counted_seconds(self.name, self.path if self.path is not None else bytes(self.content or b""))
+        if seconds is None:
+            return None
+        return max(0.0, min(seconds, math.inf if self.end is None else self.end) - (self.start or 0.0))
+
+    def load(self, sampling: FrameSampling) -> Frames:
+        """The frames that the sampling takes."""
+        source = self.path if self.path is not None else bytes(self.content or b"")
+        with opened(self.name, source, sampling.reader) as file:
+            first, last = self._window(file.num_frames, file.fps)
+            try:
+                indices = sampling.indices(first, last, file.fps)
+                size = None if sampling.size is None else sampling.size.of(len(indices), *reversed(file.size))
+            except ValueError as error:
+                raise ConfigError(f"the video {self.name} {error}") from error
+            height, width = size or (file.size[1], file.size[0])
+            if len(indices) * height * width > MAX_CHOSEN_PIXELS:
+                raise ConfigError(
+                    f"{len(indices)} frames of {width} x {height} pixels of the video {self.name} are more than "
+                    f"{MAX_CHOSEN_PIXELS:,} pixels; take fewer or smaller ones"
+                )
+            seconds, pixels = [], []
+            for second, frame in file.frames(indices.tolist()):
+                seconds.append(second)
+                pixels.append(frame if sampling.size is None else sampling.size.resize(frame[None], len(indices))[0])
+        shown = torch.tensor(seconds, dtype=torch.float64)
+        return Frames(torch.stack(pixels), shown, indices, file.fps, last - first + 1)
+
+    def _window(self, total: int, fps: float) -> tuple[int, int]:
+        """The first and the last frame between `start` and `end`."""
+        if self.start is None and self.end is None:
+            return 0, total - 1
+        duration = total / fps
+        first = math.ceil(min(self.start or 0.0, duration) * fps)
+        last = total - 1 if self.end is None else min(math.floor(min(self.end, duration) * fps), total - 1)
+        if first >= last:
+            raise ConfigError(
+                f"the video {self.name} has fewer than two frames between {self.start or 0:g} and "
+                f"{duration if self.end is None else self.end:g} seconds; it is {duration:g} seconds long"
+            )
+        return first, last
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
+        content = bytes(self.content) if self.content is not None else None
+        return StoredClip, (self.name, self.path, content, self.start, self.end, self.known_header)
+
+
+@dataclass(frozen=True)
+class FrameClip:
+    """Pictures of one size, and when each is shown in seconds.
+
+    They are taken as they are, as they were chosen before; an odd number of them shows the last one twice. More than
+    `max_frames` are thinned out evenly.
+    """
+
+    name: str
+    pictures: tuple[Picture, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.pictures or len(self.pictures) != len(self.seconds):
+            raise ValueError(
+                f"video {self.name!r} needs a time for each of its pictures, got {len(self.pictures)} pictures and "
+                f"{len(self.seconds)} times"
+            )
+        pairs = zip((-math.inf, *self.seconds), (*self.seconds, math.inf), strict=True)
+        if not all(before < after for before, after in pairs):
+            raise ValueError(f"video {self.name!r}: times must be finite and grow, got {self.seconds}")
+
+    def load(self, sampling: FrameSampling) -> Frames:
+        """The frames that the sampling takes."""
+        total = len(self.pictures)
+        most = nearest_even(sampling.num_frames) if sampling.num_frames is not None else sampling.max_frames // 2 * 2
+        indices = torch.arange(total) if total <= most else torch.linspace(0, total - 1, most).round().long()
+        seconds = torch.tensor(self.seconds, dtype=torch.float64)[indices]
+        fps = (total - 1) / (self.seconds[-1] - self.seconds[0]) if total > 1 else 2.0
+        if len(indices) % FRAME_FACTOR:
+            indices = torch.cat([indices, indices[-1:]])
+            seconds = torch.cat([seconds, seconds[-1:] + 1 / fps])
+            total += 1
+        sizes = {self.pictures[index].size for index in indices.tolist()}
+        if len(sizes) > 1:
+            raise ConfigError(f"the pictures of the video {self.name} have different sizes: {sorted(sizes)}")
+        pixels = torch.stack([_pixels(self.pictures[index].load()) for index in indices.tolist()])
+        try:
+            return Frames(pixels, seconds - seconds[0], indices, fps, total).resized(sampling.size)
+        except ValueError as error:
+            raise ConfigError(f"the video {self.name} {error}") from error
+
+
+@dataclass(frozen=True)
+class ShuffledClip:
+    """A clip whose chosen frames stand in disorder, while their times stay in order (T-GRPO 2025, arXiv 2503.21776)."""
+
+    clip: Clip
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.clip.name
+
+    def load(self, sampling: FrameSampling) -> Frames:
+        return self.shuffled(self.clip.load(sampling))
+
+    def shuffled(self, frames: Frames) -> Frames:
+        """The frames of the clip in the order drawn from the seed, which is never their own."""
+        count, generator = len(frames.indices), torch.Generator().manual_seed(self.seed)
+        order = torch.arange(count)
+        while len(frames.indices.unique()) > 1 and torch.equal(frames.indices[order], frames.indices):
+            order = torch.randperm(count, generator=generator)
+        return replace(frames, pixels=frames.pixels[order])
+
+
+def key_frames(clip: Clip, count: int) -> "list[tuple[float, Image]]":
+    """Up to `count` pictures spread evenly over a clip, each with its second. Raises ConfigError as `load` does."""
+    from PIL import Image
+
+    frames: Frames = clip.load(FrameSampling(fps=1e6, min_frames=FRAME_FACTOR, max_frames=max(FRAME_FACTOR, count)))
+    pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in frames.pixels]
+    return list(zip(frames.seconds.tolist(), pictures, strict=True))
+
+
+def _pixels(image: "Image") -> Tensor:
+    """[3, H, W] uint8."""
+    import numpy
+
+    return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)

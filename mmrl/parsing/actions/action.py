@@ -1,0 +1,104 @@
+"""What a GUI agent can do, as one type whatever text a model writes it in."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from mmrl.parsing.answers import shown
+from mmrl.parsing.coordinates import Box, Point
+
+Kind = Literal[
+    "click", "double_click", "triple_click", "right_click", "middle_click", "long_press", "move", "drag", "scroll",
+    "type", "hotkey", "wait", "open", "answer", "finish",
+]  # fmt: skip
+Direction = Literal["up", "down", "left", "right"]
+
+CLICKS: frozenset[Kind] = frozenset(
+    {"click", "double_click", "triple_click", "right_click", "middle_click", "long_press"}
+)
+# What each kind has: first what it needs, then what it may have.
+_PARTS: dict[Kind, tuple[str, str]] = {
+    "click": ("point", "box"),
+    "double_click": ("point", "box"),
+    "triple_click": ("point", "box"),
+    "right_click": ("point", "box"),
+    "middle_click": ("point", "box"),
+    "long_press": ("point", "box amount"),
+    "move": ("point", ""),
+    "drag": ("end", "point"),
+    "scroll": ("direction", "point amount"),
+    "type": ("text", ""),
+    "hotkey": ("keys", ""),
+    "wait": ("", "amount"),
+    "open": ("text", ""),
+    "answer": ("text", ""),
+    "finish": ("", "text"),
+}
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of an agent; coordinates are pixels of the original screenshot and may lie outside of it.
+
+    Raises ValueError for an unknown kind or direction; for a part that the kind lacks or does not have (below); for
+    numbers that are not finite, a box without area, a point that is not the centre of its box, an amount below 0, a
+    key with white space in its name, and text that cannot be stored as UTF-8.
+
+    The kinds and their parts: clicks and `long_press` (point; box, which alone gives its centre as the point), `move`
+    (point), `drag` (end; point), `scroll` (direction; point, amount), `type`, `open`, `answer` (text), `hotkey` (keys),
+    `wait` (amount, or none), `finish` (text, or none). With `is_kind_only` a kind that needs more than a point stands
+    alone.
+    """
+
+    kind: Kind
+    point: Point | None = None  # of a drag: where it starts; None: where the pointer is
+    box: Box | None = None  # if the model answered with a box
+    end: Point | None = None  # of a drag
+    text: str | None = None  # typed, answered, the application to open; of a finish: "success", "failure", a message
+    keys: tuple[str, ...] = ()  # pressed together, such as ("ctrl", "c"); a phone's buttons: ("back",), ("home",)
+    direction: Direction | None = None  # where the view goes: "down" shows what is below
+    amount: float | None = None  # pixels of a scroll (None: the environment's step), seconds of a wait or long press
+    is_kind_only: bool = False  # the model said no more than the kind: it can be judged by that, and never be done
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {shown(str(self.kind))}")
+        if self.box is not None:
+            self._use_centre(self.box)
+        needed, optional = (set(names.split()) for names in _PARTS[self.kind])
+        given = set(self.parts)
+        if self.is_kind_only:
+            if not needed - {"point"}:
+                raise ValueError(f"a {self.kind} is never told by its kind only")
+            needed, optional = set(), set()
+        if needed - given or given - needed - optional:
+            has = ", ".join(sorted(needed)) or "nothing"
+            may = f" and may have {', '.join(sorted(optional))}" if optional else ""
+            raise ValueError(f"a {self.kind} needs {has}{may}, got {', '.join(sorted(given)) or 'nothing'}")
+        if not all(map(math.isfinite, [*(self.point or ()), *(self.end or ()), self.amount or 0])):
+            raise ValueError(f"coordinates and amounts are finite numbers, got {self.point}, {self.end}, {self.amount}")
+        if self.amount is not None and self.amount < 0:
+            raise ValueError(f"the amount of a {self.kind} is at least 0, got {self.amount}")
+        if self.direction is not None and self.direction not in get_args(Direction):
+            raise ValueError(f"direction must be up, down, left or right, got {shown(str(self.direction))}")
+        if not all(key and not any(map(str.isspace, key)) for key in self.keys):
+            raise ValueError(f"names of keys have no white space, got {shown(str(self.keys))}")
+        for text in (self.text or "", *self.keys):
+            if any("\ud800" <= character <= "\udfff" for character in text):  # JSON and Python escapes can make these
+                raise ValueError("a text holds half of a surrogate pair, which is no character")
+
+    @property
+    def parts(self) -> list[str]:
+        """The fields that are there beside the kind."""
+        named = [field.name for field in fields(self) if field.name not in ("kind", "is_kind_only")]
+        return [name for name in named if getattr(self, name) not in (None, ())]
+
+    def _use_centre(self, box: Box) -> None:
+        """Makes the centre of the box the point, or checks that it is."""
+        if not all(map(math.isfinite, box)) or not (box[0] < box[2] and box[1] < box[3]):
+            raise ValueError(f"a box is x1, y1, x2, y2 with x1 < x2 and y1 < y2, got {box}")
+        centre = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        if self.point is None:
+            object.__setattr__(self, "point", centre)  # the only way to fill in a field of a frozen dataclass
+        elif max(abs(self.point[axis] - centre[axis]) for axis in (0, 1)) > 1e-6 * max(1, *map(abs, box)):
+            raise ValueError(f"the point of a click on a box is its centre {centre}, got {self.point}")

@@ -1,0 +1,21 @@
+"""What a GUI agent can do, and the dialects in which models write it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from mmrl.parsing.actions import gui_r1, plain, pyautogui, qwen, ui_r1, ui_tars
+from mmrl.parsing.actions.action import CLICKS, Action, Direction, Kind
+from mmrl.parsing.actions.dialect import Dialect
+from mmrl.parsing.actions.names import keys_of, named
+
+__all__ = ["CLICKS", "DIALECTS", "Action", "Dialect", "DialectName", "Direction", "Kind", "keys_of", "named"]
+
+DialectName = Literal["gui_r1", "plain", "pyautogui", "qwen", "ui_r1", "ui_tars"]
+DIALECTS: Mapping[DialectName, Dialect] = {
+    "gui_r1": gui_r1.DIALECT,
+    "plain": plain.DIALECT,
+    "pyautogui": pyautogui.DIALECT,
+    "qwen": qwen.DIALECT,
+    "ui_r1": ui_r1.DIALECT,
+    "ui_tars": ui_tars.DIALECT,
+}

@@ -1,0 +1,1 @@
+"""How a group is sampled, as values."""

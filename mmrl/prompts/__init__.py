@@ -1,0 +1,1 @@
+"""Where prompts come from: data sets, their rows, the stream of a run."""

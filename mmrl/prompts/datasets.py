@@ -1,0 +1,228 @@
+"""Prompts with images from files, folders and the hub: layouts by name, bad rows by file and line."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.core.config import DatasetSettings
+from mmrl.core.data import Prompt
+from mmrl.core.keys import generator
+from mmrl.core.reward_batches import Demands
+from mmrl.media.pictures import StoredPicture
+from mmrl.media.video import FrameSampling
+from mmrl.plans.offline import OFFLINE
+from mmrl.prompts import layout as _layout
+from mmrl.prompts import synthetic_rows
+from mmrl.prompts.layout import Layout
+from mmrl.prompts.row import Row, check_marks, without_none
+from mmrl.prompts.row_files import FILES, RawRow, Source, parsed, rows_with_progress
+from mmrl.prompts.row_pictures import BadRow, PictureFolder
+from mmrl.system.errors import ConfigError, shortened
+from mmrl.system.spelling import did_you_mean, nearest
+
+LISTED = 10  # skipped rows that are named one by one
+TINY_ROWS = 8
+SLOT = re.compile(r"\{prompt\}|\{row\.(\w+)\}")  # of a template
+TRUTH = ("box", "boxes", "labels", "point", "answer", "action", "input_text", "span")  # never put into a prompt
+
+log = logging.getLogger(__name__)
+
+
+def layout_names() -> list[str]:
+    """The layouts that can be named."""
+    return _layout.names()
+
+
+def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
+    """The prompts of a data set; of images and videos the headers are read, with `decode` images whole and videos'
+    first and last frame.
+
+    `needed`: what rewards ask of the target of every row; a row that is not so is a bad one.
+
+    Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
+    and line. With `bad_rows: skip` they are named in the log, and counted at the end.
+    """
+    layout = _layout.find(settings.layout)
+    _check_columns(settings, layout)
+    reader = _Reader(settings, layout, needed or Demands())
+    rows = rows_with_progress(_chosen(settings), ", ".join(_paths(settings)))
+    prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
+    reader.report(len(prompts))
+    if not prompts:
+        bad = f"; all of {len(reader.skipped)} rows are bad, the first: {reader.skipped[0]}" if reader.skipped else ""
+        raise ConfigError(f"prompts: {', '.join(_paths(settings))} holds no prompt{bad}")
+    return tuple(prompts)
+
+
+def read_json(text: str) -> Any:
+    """One line of JSON. Raises ConfigError, whose words follow the name of the line."""
+    try:
+        found = parsed(text)
+        without_none(found)
+        json.dumps(found, allow_nan=False)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"is not JSON: {error.msg} at character {error.colno}") from error
+    except (ValueError, RecursionError) as error:  # BadRow; a number of 5,000 digits; NaN, which no JSON has
+        raise ConfigError(f"cannot be read: {error}") from error
+    return found
+
+
+def fault_of(prompt: Prompt) -> str | None:
+    """What is wrong with a prompt of a plain file, in words; None where nothing is."""
+    try:
+        check_marks(prompt)
+    except BadRow as error:
+        return str(error)
+    return None
+
+
+def write_synthetic(layout: str, folder: Path, rows: int, seed: int) -> DatasetSettings:
+    """Writes small random tasks in exactly this layout; returns the settings that load them.
+
+    The ground truth lies inside its image. Raises ConfigError for an unknown layout.
+    """
+    return stand_in(DatasetSettings(path="none", layout=layout), folder, seed, rows)
+
+
+def is_here(settings: DatasetSettings) -> bool:
+    """Whether all of its files and folders are on this machine."""
+    return all(Source(path).is_here for path in _paths(settings))
+
+
+def missing_files(settings: DatasetSettings) -> list[str]:
+    """Its files that are not on this machine; names of the hub are not looked up."""
+    paths = [path for path in _paths(settings) if Path(path).suffix.lower() in FILES]
+    return [path for path in paths if not Source(path).is_here]
+
+
+def stand_in(settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS) -> DatasetSettings:
+    """The same settings for synthetic rows of the same layout, written into `folder`."""
+    path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns)
+    changes = {"path": str(path), "images": str(folder / "images"), "cache": str(folder / "cache")}
+    return settings.model_copy(update=changes | {"subset": None, "split": None, "limit": None})
+
+
+def shrunk(settings: DatasetSettings) -> DatasetSettings:
+    """The same settings for the first rows only."""
+    return settings.model_copy(update={"limit": min(settings.limit or TINY_ROWS, TINY_ROWS), "seed": None})
+
+
+@dataclass
+class _Reader:
+    """Turns raw rows into prompts, and keeps what was wrong."""
+
+    settings: DatasetSettings
+    layout: Layout
+    needed: Demands
+    skipped: list[str] = field(default_factory=list)
+    folders: dict[Path | None, PictureFolder] = field(default_factory=dict)
+
+    def read(self, raw: RawRow) -> Prompt | None:
+        """The prompt of a row; None for a bad one that is skipped."""
+        try:
+            if raw.fault is not None:
+                raise BadRow(raw.fault)
+            prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
+            prompt = replace(prompt, text=self._templated(prompt), source=raw.place)
+            check_marks(prompt)
+            self._check_target(prompt, raw)
+            if self.settings.decode:
+                _decode(prompt)
+            return prompt
+        except BadRow as error:
+            if self.settings.bad_rows == "fail":
+                raise ConfigError(f"prompts: {raw.place}: {error}") from error
+            self.skipped.append(shortened(f"{raw.place}: {error}"))
+            if len(self.skipped) <= LISTED:
+                log.warning("prompts: skipped %s", self.skipped[-1])
+            return None
+
+    def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
+        """Raises BadRow where the target lacks what a reward needs, and names what the row has instead."""
+        missing = self.needed.lacking(prompt)
+        if missing is None:
+            if fault := self.needed.fault(prompt):
+                raise BadRow(fault)
+            return
+        lacking, reward = missing
+        if lacking in raw.values and raw.values[lacking] is None:
+            raise BadRow(f"its field {lacking!r}, which reward {reward!r} needs, is null")
+        hint = ""
+        if lacking in self.layout.fields and (like := nearest(lacking, raw.values)) and like != lacking:
+            hint = f"; map one with columns: {{{lacking}: {like}}}"
+        raise BadRow(
+            f"reward {reward!r} needs {lacking!r} in the target, which layout {self.settings.layout!r} "
+            f"does not find here; the row's fields are {', '.join(sorted(raw.values))}{hint}"
+        )
+
+    def report(self, num_good: int) -> None:
+        """Says how many rows were skipped, if any."""
+        if self.skipped:
+            total, where = num_good + len(self.skipped), ", ".join(_paths(self.settings))
+            log.warning("prompts: skipped %d of %d rows of %s", len(self.skipped), total, where)
+
+    def _folder(self, raw: RawRow) -> PictureFolder:
+        images = self.settings.images
+        root = raw.images if images is None else Path(images).expanduser()
+        if root not in self.folders:
+            self.folders[root] = PictureFolder(root, self.settings.outside)
+        return self.folders[root]
+
+    def _own_names(self, values: Any) -> dict[str, Any]:
+        """The row with its columns called as the layout calls them."""
+        columns = self.settings.columns
+        found = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
+        return found | {own: values[name] for own, name in columns.items() if name in values}
+
+    def _templated(self, prompt: Prompt) -> str:
+        template = self.settings.template
+        if template is None:
+            return prompt.text
+        for name in filter(None, SLOT.findall(template)):
+            if name in TRUTH or not isinstance(prompt.target.get(name), str | int | float):
+                known = [key for key in prompt.target if key not in TRUTH]
+                raise BadRow(f"the template names the field {name!r} of the row{did_you_mean(name, known)}")
+        # in one pass: braces inside the row's own text are no slots
+        return SLOT.sub(lambda slot: prompt.text if slot[1] is None else str(prompt.target[slot[1]]), template)
+
+
+def _decode(prompt: Prompt) -> None:
+    try:
+        given = [one for one in prompt.target.get(OFFLINE, ()) if isinstance(one, StoredPicture)]
+        for picture in (*prompt.media, *given):
+            picture.load()
+        for clip in prompt.clips:
+            clip.load(FrameSampling(num_frames=2))  # which counts all frames, and decodes the first and the last
+    except ConfigError as error:
+        raise BadRow(str(error)) from error
+
+
+def _chosen(settings: DatasetSettings) -> Iterator[RawRow]:
+    """The rows to read: all, the first `limit`, or with a seed `limit` random ones."""
+    if settings.images is not None and not Path(settings.images).expanduser().is_dir():
+        raise ConfigError(f"prompts: images: there is no folder {settings.images!r}")
+    sources = [Source(path, settings.subset, settings.split, settings.cache) for path in _paths(settings)]
+    rows = (row for source in sources for row in source.rows())
+    if settings.seed is None:
+        return islice(rows, settings.limit)
+    every = list(rows)
+    order = torch.randperm(len(every), generator=generator(settings.seed, "rows"))
+    return (every[number] for number in order[: settings.limit].tolist())
+
+
+def _check_columns(settings: DatasetSettings, layout: Layout) -> None:
+    for name in settings.columns:
+        if name not in layout.fields:
+            hint = did_you_mean(name, layout.fields)
+            raise ConfigError(f"prompts: columns: layout {settings.layout!r} has no field {name!r}{hint}")
+
+
+def _paths(settings: DatasetSettings) -> tuple[str, ...]:
+    return (settings.path,) if isinstance(settings.path, str) else settings.path

@@ -1,0 +1,39 @@
+"""Charades-STA's text lines: `VIDEO start end##sentence.`"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl.core.data import Prompt
+from mmrl.prompts.layout import Example, FileType
+from mmrl.prompts.row import Row
+from mmrl.prompts.row_clips import span
+from mmrl.prompts.row_pictures import BadRow
+
+LINE = re.compile(r"([\w-]+) ([0-9]+(?:\.[0-9]*)?) ([0-9]+(?:\.[0-9]*)?)##(.*\S.*)")
+
+
+@dataclass(frozen=True)
+class CharadesSta:
+    """The video is VIDEO.mp4 under `images`; `target.span` is in seconds.
+
+    The lengths of the videos stand in a file of their own, so there is no `target.duration`; spans are checked against
+    the headers of the videos.
+    """
+
+    file: ClassVar[FileType] = "txt"
+    fields: ClassVar[tuple[str, ...]] = ("line",)
+    has_clips: ClassVar[bool] = True
+
+    def prompt(self, row: Row) -> Prompt:
+        found = LINE.fullmatch(row.text("line").strip())
+        if found is None:
+            raise BadRow("a line is `VIDEO start end##sentence`")
+        row.values["video"] = f"{found[1]}.mp4"
+        clip = row.needed_clip(["video"])
+        target = {"span": span([float(found[2]), float(found[3])], "the line", clips=[clip])}
+        return row.prompt(found[4].strip().removesuffix("."), (), target, clips=(clip,))
+
+    def row(self, example: Example) -> dict[str, Any]:
+        start, end = example.span
+        return {"line": f"{example.clip.removesuffix('.mp4')} {start} {end}##the {example.name} is shown."}

@@ -1,0 +1,40 @@
+"""Moments of videos, as Time-R1 and VideoChat-R1 have them: `video`, `timestamp`, `sentence`, `duration`."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl.core.data import Prompt
+from mmrl.prompts.layout import Example, FileType
+from mmrl.prompts.row import Row
+from mmrl.prompts.row_clips import SECONDS, seconds, span
+
+
+@dataclass(frozen=True)
+class TimeR1:
+    """The prompt is the sentence in lower case without its last full stop, as Time-R1's loader makes it.
+
+    `target.span` and `target.duration` are in seconds. With `video_start` and `video_end` the video is what lies
+    between them, and the span counts from its start.
+    """
+
+    file: ClassVar[FileType] = "json"
+    fields: ClassVar[tuple[str, ...]] = ("video", "timestamp", "sentence", "duration", "video_start", "video_end")
+    has_clips: ClassVar[bool] = True
+
+    def prompt(self, row: Row) -> Prompt:
+        start, end = (
+            None if (value := row.take(name)) is None else seconds(value, name) for name in ("video_start", "video_end")
+        )
+        clip = row.needed_clip(["video"], start, end)
+        duration = None if (value := row.take("duration")) is None else seconds(value, "duration")
+        target = {"span": span(row.need("timestamp"), "timestamp", duration, [clip]), "duration": duration}
+        sentence = row.text("sentence").strip().lower().removesuffix(".")
+        return row.prompt(sentence, (), target, clips=(clip,))
+
+    def row(self, example: Example) -> dict[str, Any]:
+        return {
+            "video": example.clip,
+            "timestamp": list(example.span),
+            "sentence": f"The {example.name} is shown.",
+            "duration": float(SECONDS),
+        }

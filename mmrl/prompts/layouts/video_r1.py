@@ -1,0 +1,47 @@
+"""Video-R1's data: `problem`, `data_type` (image or video), `problem_type`, `options`, `path`, `solution` in tags."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl.core.data import Prompt
+from mmrl.prompts import row_values
+from mmrl.prompts.layout import Example, FileType
+from mmrl.prompts.row import Row
+from mmrl.prompts.row_pictures import BadRow
+
+CHOICE = "multiple choice"
+
+
+@dataclass(frozen=True)
+class VideoR1:
+    """The options of a multiple choice stand below the problem; `problem_type` and the rest join the target."""
+
+    file: ClassVar[FileType] = "json"
+    fields: ClassVar[tuple[str, ...]] = ("problem", "data_type", "options", "path", "solution")
+    has_clips: ClassVar[bool] = True
+
+    def prompt(self, row: Row) -> Prompt:
+        text, kind = row.text("problem"), row.need("data_type")
+        options = row_values.texts(row.take("options") or [], "options")
+        if row.values.get("problem_type") == CHOICE and options:
+            text = "\n".join([text, "Options:", *options])
+        target = {"answer": row_values.answer(row.text("solution")), "options": options or None}
+        if kind == "video":
+            return row.prompt(text, (), target, clips=(row.needed_clip(["path"]),))
+        if kind == "image":
+            return row.prompt(text, (row.needed_image(["path"]),), target)
+        raise BadRow(f"data_type must be 'image' or 'video', got {kind!r:.80}")
+
+    def row(self, example: Example) -> dict[str, Any]:
+        is_video, is_choice = example.number % 2 == 0, example.number % 3 == 0
+        letters = [f"{letter}. {name}" for letter, name in zip("AB", example.names, strict=True)]
+        return {
+            "problem_id": example.number,
+            "problem": f"How many {example.name}s are there?" if not is_choice else "What is shown?",
+            "data_type": "video" if is_video else "image",
+            "problem_type": CHOICE if is_choice else "numerical",
+            "options": letters if is_choice else [],
+            "path": f"./{example.clip if is_video else example.image}",
+            "data_source": "synthetic",
+            "solution": f"<answer>{'A' if is_choice else example.answer}</answer>",
+        }

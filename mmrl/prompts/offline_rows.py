@@ -1,0 +1,136 @@
+"""What layouts of given outputs share: one or more outputs of a row with scores, or a chosen and a rejected one."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mmrl.core.data import Prompt
+from mmrl.prompts import row_values
+from mmrl.prompts.messages import are_messages, media_of, question, said_last
+from mmrl.prompts.row import Row
+from mmrl.prompts.row_pictures import BadRow
+
+LARGEST = 1e18  # of a score: totals may be no larger
+PAIR, OUTPUTS, SCORES = ("chosen", "rejected"), ("outputs", "output"), ("scores", "score")
+RECORDED = ("token_ids", "log_probs")  # of each answer: together, or neither
+FIELDS = (
+    "prompt",
+    "messages",
+    "images",
+    "image",
+    "system",
+    "output",
+    "outputs",
+    "score",
+    "scores",
+    "chosen",
+    "rejected",
+)
+Read = Callable[[Row, Any, str], Any]  # an output from the row's value and its name; raises BadRow
+
+
+def offline_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
+    """The prompt of a row, its target with `given` and `given_scores`; raises BadRow.
+
+    `has_tokens`: outputs are answers, which may bring how they were drawn: `given_token_ids`, `given_log_probs`.
+    """
+    name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
+    asked = question(row.need(name), name)
+    media, system = media_of(row, asked), row.take("system")
+    if not isinstance(system, str | None):
+        raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
+    outputs, scores = _pair(row, read) if _is_pair(row, asked.answer) else _scored(row, read, asked.answer)
+    target = {"given": outputs, "given_scores": scores, **(_recorded(row, len(outputs)) if has_tokens else {})}
+    return row.prompt(asked.text, media, target, asked.system if system is None else system)
+
+
+def _is_pair(row: Row, answer: Any) -> bool:
+    """Whether it has one of a pair, or has them empty and says of no other output."""
+    says_else = answer is not None or any(name in row.values for name in (*OUTPUTS, *SCORES))
+    return any(name in row.values or (name in row.nulls and not says_else) for name in PAIR)
+
+
+def _pair(row: Row, read: Read) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    if unread := next((name for name in (*OUTPUTS, *SCORES) if name in row.values), None):
+        own = next(name for name in PAIR if name in row.values)
+        raise BadRow(f"it has {own!r} and {unread!r}; a row holds a pair, or outputs with scores")
+    values = [row.need(name) for name in PAIR]
+    return tuple(read(row, value, name) for value, name in zip(values, PAIR, strict=True)), (1.0, 0.0)
+
+
+def _scored(row: Row, read: Read, answer: Any) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    """Outputs with their scores, 1 where a row has none; without outputs the answer of its messages."""
+    named, scored = _one_of(row, OUTPUTS), _one_of(row, SCORES)
+    if named is None and answer is None:
+        row.need(next((name for name in OUTPUTS if name in row.nulls), "output"))  # raises
+    taken = answer if named is None else row.take(named)
+    values = _listed(_cell(taken) if named == "outputs" else taken)  # `output` may be a text that is a list of JSON
+    outputs = tuple(read(row, one, f"{named or 'answer'} {n}") for n, one in enumerate(values, 1))
+    if scored is None and (empty := [name for name in SCORES if name in row.nulls]):
+        raise BadRow(f"its field {empty[0]!r} is null; without that field each output scores 1")
+    scores = _numbers([1.0] * len(outputs) if scored is None else _listed(_cell(row.take(scored))))
+    if not outputs or len(scores) != len(outputs):
+        raise BadRow(f"it has {len(outputs)} outputs and {len(scores)} scores; each output needs one")
+    return outputs, scores
+
+
+def _one_of(row: Row, names: Sequence[str]) -> str | None:
+    there = [name for name in names if name in row.values]
+    if len(there) > 1:
+        raise BadRow(f"it has {there[0]!r} and {there[1]!r}; one of the two is allowed")
+    return there[0] if there else None
+
+
+def _cell(value: Any) -> Any:
+    """A list in the cell of a table as one; all else as it is."""
+    return row_values.parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list as it is, one value as a list of it; messages are one answer."""
+    return value if isinstance(value, list) and not are_messages(value) else [value]
+
+
+def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
+    found = [row_values.parsed(value) for value in values]
+    for value in found:
+        if not isinstance(value, bool | int | float) or not abs(value) <= LARGEST:  # NaN is not
+            raise BadRow(f"a score must be a finite number of at most {LARGEST:g}, got {value!r:.40}")
+    return tuple(float(value) for value in found)
+
+
+def _recorded(row: Row, count: int) -> dict[str, Any]:
+    """The tokens of `count` answers and the log-prob of each, of the distribution that it was drawn from, if any."""
+    if not any(name in row.values or name in row.nulls for name in RECORDED):
+        return {}
+    tokens, log_probs = (_lists(row.need(name), name, count) for name in RECORDED)
+    for number, (ids, values) in enumerate(zip(tokens, log_probs, strict=True), 1):
+        if len(ids) != len(values):
+            raise BadRow(f"answer {number} has {len(ids)} token_ids and {len(values)} log_probs; each token needs one")
+        if wrong := [one for one in ids if type(one) is not int or one < 0]:
+            raise BadRow(f"token_ids are whole numbers of at least 0, got {wrong[0]!r:.40}")
+        if wrong := [one for one in values if type(one) not in (int, float) or not -math.inf < one <= 0]:
+            raise BadRow(f"log_probs are finite numbers of at most 0, got {wrong[0]!r:.40}")
+    ended = [tuple(map(float, values)) for values in log_probs]
+    return {"given_token_ids": tuple(map(tuple, tokens)), "given_log_probs": tuple(ended)}
+
+
+def _lists(value: Any, name: str, count: int) -> list[list[Any]]:
+    """One list for each of `count` answers, none empty; of one answer it may stand without a list around it."""
+    value = _cell(value)
+    lists = [value] if count == 1 and isinstance(value, list) and not any(isinstance(v, list) for v in value) else value
+    if not isinstance(lists, list) or len(lists) != count or not all(isinstance(one, list) and one for one in lists):
+        raise BadRow(f"the field {name!r} must be one list of numbers for each of {count} answers, got {value!r:.80}")
+    return lists
+
+
+def text_of(row: Row, value: Any, name: str) -> str:
+    """An answer: a text, or messages of which the assistant's last one counts."""
+    said = said_last(value, name)
+    if not isinstance(said, str) or not said.strip():
+        raise BadRow(f"the field {name!r} must be a text, got {said!r:.80}")
+    try:
+        said.encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(f"the field {name!r} is no Unicode text: {error}") from error
+    return said

@@ -1,0 +1,173 @@
+"""One row of a data set: its fields are taken one by one, and what is left belongs to the target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl.core.data import Prompt
+from mmrl.media.pictures import StoredPicture
+from mmrl.media.video import StoredClip
+from mmrl.parsing.coordinates import Box, Convention, Point
+from mmrl.prompts import row_values
+from mmrl.prompts.row_clips import clip_of
+from mmrl.prompts.row_pictures import BadRow, PictureFolder
+
+IMAGE_MARK, VIDEO_MARK = "<image>", "<video>"
+DEEPEST = 100  # levels of a row's fields
+OTHER_MEDIA = ("videos", "video", "audios", "audio")  # left in a row, they would be silently left out
+
+
+def without_none(value: Any, depth: int = 0) -> Any:
+    """Arrow gives every struct of a column the keys of all others, filled with None: they are dropped again.
+
+    Raises BadRow for what is nested deeper than `DEEPEST` levels: all that walks a row would run out of stack.
+    """
+    if depth > DEEPEST:
+        raise BadRow(f"its fields are nested too deep, in more than {DEEPEST} levels")
+    if isinstance(value, Mapping):
+        return {key: without_none(inner, depth + 1) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(inner, depth + 1) for inner in value]
+    return value
+
+
+@dataclass
+class Row:
+    """A row without its empty fields. Every method raises BadRow for what is missing or does not fit."""
+
+    values: dict[str, Any]
+    folder: PictureFolder
+    columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
+
+    names: list[str] = field(init=False)  # all its fields, as the file calls them
+    nulls: frozenset[str] = field(init=False)  # fields that are there and hold nothing
+
+    def __post_init__(self) -> None:
+        self.nulls = frozenset(name for name, value in self.values.items() if value is None)
+        self.values = without_none(self.values)
+        self.names = sorted(self.columns.get(name, name) for name in self.values)
+
+    def take(self, name: str) -> Any:
+        """The value of a field, which is then used up; None where there is none."""
+        return self.values.pop(name, None)
+
+    def need(self, name: str) -> Any:
+        """The same of a field that must be there."""
+        if name not in self.values:
+            called = f"{self.columns[name]!r} (for {name!r})" if name in self.columns else repr(name)
+            if name in self.nulls:
+                raise BadRow(f"its field {called} is null")
+            raise BadRow(f"it has no field {called}; its fields are {', '.join(self.names) or 'none'}")
+        return self.take(name)
+
+    def text(self, name: str) -> str:
+        """A text that must be there."""
+        value = self.need(name)
+        if not isinstance(value, str) or not value.strip():
+            raise BadRow(f"the field {name!r} must be a text, got {value!r:.80}")
+        return value
+
+    def images(self, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
+        """The images of the first of these fields that is there: one, or a list."""
+        for name in names:
+            value = self.take(name)
+            if isinstance(value, str) and value.startswith("["):
+                value = row_values.parsed(value)  # a list in the cell of a table
+            if isinstance(value, list):
+                return tuple(self.folder.picture(one, f"{name} {n}") for n, one in enumerate(value, 1))
+            if value == "":
+                raise BadRow(f"the field {name!r} is empty; leave it out where there is no image")
+            if value is not None:
+                return (self.folder.picture(value, name),)
+        return ()
+
+    def needed_image(self, names: Sequence[str]) -> StoredPicture:
+        """The one image that a grounding row is about."""
+        found = self.images(names)
+        if len(found) != 1:
+            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(found)}")
+        return found[0]
+
+    def clips(
+        self, names: Sequence[str], start: float | None = None, end: float | None = None
+    ) -> tuple[StoredClip, ...]:
+        """The videos of the first of these fields that is there, or the parts of them between two times in seconds."""
+        for name in names:
+            value = row_values.parsed(self.take(name))
+            if isinstance(value, list):
+                return tuple(clip_of(self.folder, one, f"{name} {n}", start, end) for n, one in enumerate(value, 1))
+            if value == "":
+                raise BadRow(f"the field {name!r} is empty; leave it out where there is no video")
+            if value is not None:
+                return (clip_of(self.folder, value, name, start, end),)
+        return ()
+
+    def needed_clip(self, names: Sequence[str], start: float | None = None, end: float | None = None) -> StoredClip:
+        """The one video that a row is about."""
+        found = self.clips(names, start, end)
+        if len(found) != 1:
+            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(found)}")
+        return found[0]
+
+    def box(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Box:
+        """A box on the first image, in its pixels."""
+        return row_values.box(self.need(name), name, size_of(media, name), convention)
+
+    def boxes(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> tuple[Box, ...]:
+        """A list of boxes on the first image, in its pixels."""
+        found = row_values.many(self.need(name), name)
+        return tuple(
+            row_values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(found, 1)
+        )
+
+    def point(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Point:
+        """A point on the first image, in its pixels."""
+        return row_values.point(self.need(name), name, size_of(media, name), convention)
+
+    def prompt(
+        self,
+        text: str,
+        media: Sequence[StoredPicture],
+        target: Mapping[str, Any],
+        system: str | None = None,
+        *,
+        clips: Sequence[StoredClip] = (),
+    ) -> Prompt:
+        """The prompt; fields that nobody took join the target under their own names, bytes excepted."""
+        if unread := next((name for name in OTHER_MEDIA if self.take(name)), None):
+            raise BadRow(f"it has {unread}, which this layout does not read")
+        rest = {key: value for key, value in self.values.items() if not _holds_bytes(value)}
+        return Prompt(
+            text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system, tuple(clips)
+        )
+
+
+def check_marks(prompt: Prompt) -> None:
+    """Raises BadRow for a text that is empty or no Unicode, or whose marks are not as many as the images."""
+    for mark, media in ((IMAGE_MARK, prompt.media), (VIDEO_MARK, prompt.clips)):
+        marks = prompt.text.count(mark)
+        if marks and marks != len(media):
+            raise BadRow(f"its text has {marks} marks {mark}, but it has {len(media)} {mark[1:-1]}s")
+    if "<audio>" in prompt.text:
+        raise BadRow("its text has a mark <audio>; sound is not read")
+    if not prompt.text.strip():
+        raise BadRow("its prompt is empty")
+    try:
+        f"{prompt.text}{prompt.system}".encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(f"its prompt is no Unicode text: {error}") from error
+
+
+def size_of(media: Sequence[StoredPicture], name: str) -> tuple[int, int]:
+    """Width and height of the first image, which `name` lies on."""
+    if not media:
+        raise BadRow(f"{name} needs an image to lie on, it has none")
+    return media[0].size
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_bytes(inner) for inner in value.values())
+    if isinstance(value, list):
+        return any(_holds_bytes(inner) for inner in value)
+    return isinstance(value, bytes | bytearray | memoryview)

@@ -1,0 +1,116 @@
+"""The images of a row, in whatever form they are written, as stored pictures."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from mmrl.media.pictures import StoredPicture
+from mmrl.media.video import Header
+from mmrl.system.errors import ConfigError
+
+# how PNG, JPEG, GIF, WebP, BMP and TIFF begin in base64
+BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
+BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+SHORTEST_BASE64 = 64  # characters; no image is smaller, and hardly a path without a dot is longer
+
+
+class BadRow(ValueError):
+    """What is wrong with one row, in words for the user."""
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """The folder that image paths of a data set are under; None: its paths cannot be followed.
+
+    Paths may not leave it, by `..`, by an absolute path or by a link, unless `outside` allows it.
+    """
+
+    root: Path | None
+    outside: bool = False
+    headers: dict[Path, Header] = field(default_factory=dict, compare=False, repr=False)  # of videos, read before
+    _seen: dict[str, StoredPicture] = field(default_factory=dict, compare=False, repr=False)
+
+    def picture(self, value: Any, name: str) -> StoredPicture:
+        """An image from a path, bytes, {bytes, path}, base64 text (a data URI or bare) or a PIL image.
+
+        Its header is read. `name` is what errors call it. Raises BadRow for all else, an address on the web and a path
+        that leaves the folder among it, and for a file that is missing or no image.
+        """
+        if isinstance(value, str) and value not in self._seen and not _is_encoded(value):
+            self._seen[value] = _checked(StoredPicture(value, path=self.find(value)))
+        if isinstance(value, str) and value in self._seen:
+            return self._seen[value]
+        if isinstance(value, Mapping):
+            if value.get("bytes") is not None:
+                return self.picture(value["bytes"], f"{name} ({value['path']})" if value.get("path") else name)
+            if value.get("path") is not None:
+                return self.picture(value["path"], name)
+            raise BadRow(f"{name} needs 'bytes' or 'path', got {', '.join(map(str, value)) or 'nothing'}")
+        return _checked(StoredPicture(name, content=content_of(value, name)))
+
+    def find(self, text: str, what: str = "image") -> Path:
+        """The file that a path means; `what` is what errors call it. Raises BadRow as for pictures."""
+        if re.match(r"(https?|ftp|s3|gs|hf)://", text, re.IGNORECASE):
+            raise BadRow(f"{text!r} is an address; {what}s are not fetched from the web: give files or bytes")
+        if self.root is None:
+            raise BadRow(f"the {what} {text!r} is a path; say with `images` which folder it is under")
+        try:
+            path = (self.root / text.removeprefix("file://")).resolve()
+            is_inside = path.is_relative_to(self.root.resolve())
+            if not is_inside and not self.outside:
+                raise BadRow(
+                    f"the {what} {text!r} lies outside of {str(self.root)!r}; "
+                    "set `images` to the folder it is under, or `outside: true`"
+                )
+            if not path.is_file():
+                raise BadRow(f"there is no {what} file {text!r} under {str(self.root)!r}")
+        except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+            raise BadRow(f"cannot look for the {what} {text[:80]!r}: {error}") from error
+        except ValueError as error:
+            if isinstance(error, BadRow):
+                raise
+            raise BadRow(f"{text[:80]!r} is no path: {error}") from error
+        return path
+
+
+def _is_encoded(text: str) -> bool:
+    if text.startswith("data:"):
+        return True
+    is_long = len(text) >= SHORTEST_BASE64 and text.startswith(BASE64_STARTS)
+    return is_long and BASE64.fullmatch(text) is not None
+
+
+def content_of(value: Any, name: str) -> bytes | memoryview:
+    """The bytes of a file from bytes, base64 text (a data URI or bare) or a PIL image; raises BadRow for all else."""
+    if isinstance(value, memoryview | bytes):
+        return value
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, str):
+        header, comma, text = value.partition(",") if value.startswith("data:") else ("", ",", value)
+        if not comma or (header and not header.endswith(";base64")):
+            raise BadRow(f"{name} is a data URI that is not in base64: {value[:40]!r}")
+        try:
+            return base64.b64decode(re.sub(r"\s", "", text), validate=True)
+        except binascii.Error as error:
+            raise BadRow(f"{name} is not base64: {error}") from error
+    if hasattr(value, "save") and hasattr(value, "getbands"):  # an image of Pillow, without importing it
+        buffer = BytesIO()
+        value.save(buffer, format="PNG")
+        return buffer.getvalue()
+    raise BadRow(f"{name} must be a path, bytes, base64 or an image, got {type(value).__name__}")
+
+
+def _checked(picture: StoredPicture) -> StoredPicture:
+    try:
+        width, height = picture.size
+    except ConfigError as error:
+        raise BadRow(str(error)) from error
+    if min(width, height) < 1:
+        raise BadRow(f"the image {picture.name} is empty")
+    return picture

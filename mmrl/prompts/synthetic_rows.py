@@ -1,0 +1,92 @@
+"""Small random tasks: an image with two coloured rectangles, written as any layout has them."""
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from mmrl.prompts import layout as _layout
+from mmrl.prompts import row_clips
+from mmrl.prompts.layout import Example, IntBox, Layout
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
+SIDES = (48, 96)  # pixels: shortest and longest side
+
+
+def examples(rows: int, seed: int) -> Iterator[Example]:
+    """Tasks on images of different sizes, so that mixed-up sides are seen."""
+    from PIL import Image, ImageDraw
+
+    rng = random.Random(seed)
+    for number in range(rows):
+        size = rng.randint(*SIDES), rng.randint(*SIDES)
+        names = rng.sample(sorted(COLOURS), 2)
+        image = Image.new("RGB", size, (235, 235, 235))
+        boxes = _box(rng, 0, size[0] // 2, size[1]), _box(rng, size[0] // 2, size[0], size[1])
+        for name, (x1, y1, x2, y2) in zip(names, boxes, strict=True):
+            ImageDraw.Draw(image).rectangle((x1, y1, x2 - 1, y2 - 1), fill=COLOURS[name])
+        content = BytesIO()
+        image.save(content, format="PNG")
+        yield Example(
+            number, f"{number:04d}.png", content.getvalue(), size, boxes,
+            (f"{names[0]} square", f"{names[1]} square"), str(rng.randint(1, 9)),
+            f"{number:04d}.mp4", _span(rng),
+        )  # fmt: skip
+
+
+def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str]) -> Path:
+    """Writes rows in exactly this layout, and their images under `images/`; returns the file.
+
+    `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
+    """
+    found = _layout.find(layout)
+    tasks = list(examples(rows, seed))
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        (folder / "images" / task.image).write_bytes(task.content)
+        if getattr(found, "has_clips", False):
+            colour = COLOURS[task.name.split()[0]]
+            (folder / "images" / task.clip).write_bytes(row_clips.example_clip(colour, *task.span))
+    path = folder / f"rows.{found.file}"
+    _save(path, [_renamed(found, layout, task, columns) for task in tasks])
+    return path
+
+
+def _renamed(found: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
+    row = found.row(task)
+    if layout == "columns" and columns:
+        kept = {"prompt": row["prompt"]} | {key: row[key] for key in columns if key in row}
+        if not {"images", "image"} & set(columns) or "image" in columns:
+            kept["image"] = task.image
+        if "messages" in columns:
+            kept["messages"] = [{"role": "user", "content": kept.pop("prompt")}]
+        row = kept
+    return {columns.get(key, key): value for key, value in row.items()}
+
+
+def _save(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".txt":
+        path.write_text("".join(f"{row['line']}\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _box(rng: random.Random, left: int, right: int, height: int) -> IntBox:
+    """A box of at least 8 pixels a side between two columns of the image."""
+    x1, y1 = rng.randint(left, right - 8), rng.randint(0, height - 8)
+    return x1, y1, rng.randint(x1 + 8, right), rng.randint(y1 + 8, height)
+
+
+def _span(rng: random.Random) -> tuple[float, float]:
+    """Half seconds, at least one second long."""
+    start = rng.randint(0, 2 * row_clips.SECONDS - 2)
+    return start / 2, rng.randint(start + 2, 2 * row_clips.SECONDS) / 2

@@ -1,0 +1,1 @@
+"""Metrics, trackers, pictures and the report of a run."""

@@ -1,0 +1,233 @@
+"""The report's cards of curves: held-out score, rewards, diagnostics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from mmrl.reporting.charts import Line, line_chart
+from mmrl.reporting.formatting import count, number
+from mmrl.reporting.record import Record, Series, held_out
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A chart of the optimizer's health, and what a healthy one looks like."""
+
+    title: str
+    metrics: dict[str, str]  # metric -> its name in the legend
+    unit: str
+    hint: str
+
+
+DIAGNOSTICS = (
+    Diagnostic(
+        "Probability ratio",
+        {"loss/ratio": "ratio"},
+        "trained / old",
+        "Healthy: close to 1. Exactly 1 when each rollout serves one step. A steady drift: the steps are too large.",
+    ),
+    Diagnostic(
+        "Size of the log-ratio",
+        {"loss/log_ratio_size": "mean of |log ratio|"},
+        "nats",
+        "Healthy: small and level. Growth means that the policy moves far from the one that drew the samples.",
+    ),
+    Diagnostic(
+        "KL to the reference",
+        {"loss/kl": "KL"},
+        "nats",
+        "Healthy: rises slowly from 0 and levels off. A jump means that the policy is leaving the reference behind.",
+    ),
+    Diagnostic(
+        "Clipped share",
+        {"loss/clip_fraction_low": "below the range", "loss/clip_fraction_high": "above the range"},
+        "share of decisions",
+        "Healthy: under about 0.3 on both sides. Beyond it few decisions still teach: lower the learning rate.",
+    ),
+    Diagnostic(
+        "Entropy",
+        {"policy/entropy": "of a decision"},
+        "nats",
+        "Healthy: falls slowly. Near 0 the answers to a prompt are all the same, and nothing is left to choose from.",
+    ),
+    Diagnostic(
+        "Length of answers",
+        {"answers/tokens": "tokens"},
+        "tokens",
+        "Healthy: as long as the task asks for. Growth up to the budget means that answers are cut.",
+    ),
+    Diagnostic(
+        "Answers that count",
+        {"answers/finished": "ended before the budget", "answers/understood": "read as an action"},
+        "share of answers",
+        "Healthy: near 1. What is cut or not understood can earn little and, if it is masked, teaches nothing.",
+    ),
+    Diagnostic(
+        "Gradient norm",
+        {"optimizer/grad_norm": "norm"},
+        "before clipping",
+        "Healthy: level, with rare spikes. Steady growth comes before divergence; 0 means that nothing is learned.",
+    ),
+    Diagnostic(
+        "Loss",
+        {"loss/total": "loss"},
+        "loss",
+        "Healthy: finite and without runaway growth. It need not fall: each rollout poses a new problem.",
+    ),
+    Diagnostic(
+        "Degenerate groups",
+        {"groups/degenerate": "groups"},
+        "groups",
+        "Healthy: few. Samples that all score alike give no gradient: prompts may be too easy or too hard.",
+    ),
+    Diagnostic(
+        "Failed scores",
+        {"reward/failed": "samples"},
+        "samples",
+        "Healthy: 0. These samples or episodes could not be judged and were left out of their groups.",
+    ),
+    Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
+)
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Cards to show, and those whose curves never move, in words."""
+
+    cards: list[str]
+    constant: list[str]  # HTML: a title and its value
+
+
+def score_curves(record: Record) -> list[str]:
+    """The held-out score, under further samplers too, and the training reward."""
+    cards = []
+    lines = [
+        Line(name or "held-out score", series, colour=colour)
+        for name, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
+        if (series := record.finite(f"{held_out(name)}/score"))
+    ]
+    if lines:
+        hint = "Prompts that training never sees; iteration 0 is before training."
+        if len(lines) > 1:
+            hint += " The other curves are the same prompts under further samplers."
+        cards.append(_card(record, "Held-out score", lines, "score", hint))
+    reward = _spread_line(record, "reward", "reward", colour=2)
+    if reward:
+        hint = "Mean over the samples of an iteration" + (
+            "; the band is one standard deviation around it." if reward.spread else "."
+        )
+        cards.append(_card(record, "Training reward", [reward], "reward", hint))
+    return cards
+
+
+def reward_breakdown(record: Record) -> Charts:
+    """Each reward by itself: in training with its spread, and held-out where it was evaluated."""
+    groups = {"reward", held_out(""), *map(held_out, record.other_samplers)}
+    names: dict[str, None] = {}
+    for metric in record.metrics:
+        group, *middle, last = metric.split("/")
+        if group in groups and middle and last == "mean":
+            names["/".join(middle)] = None
+    found = Charts([], [])
+    for name in names:
+        lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
+        lines += [
+            Line(f"held-out, {other}" if other else "held-out", series, colour=colour)
+            for other, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
+            if (series := record.finite(f"{held_out(other)}/{name}/mean"))
+        ]
+        if lines:
+            _add(found, record, name, lines, "reward", "")
+    return found
+
+
+def diagnostics(record: Record) -> Charts:
+    """The known charts that the run has metrics for, then every other metric of the loss, optimizer and groups."""
+    found = Charts([], [])
+    known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
+    others = [
+        Diagnostic(metric, {metric: metric}, "", "")
+        for metric in record.metrics
+        if metric.startswith(("loss/", "optimizer/", "groups/")) and metric not in known
+    ]
+    for diagnostic in (*DIAGNOSTICS, *others):
+        present = {metric: name for metric, name in diagnostic.metrics.items() if metric in record.metrics}
+        if not present:
+            continue
+        lines = [
+            Line(name, series, colour=colour)
+            for colour, (metric, name) in zip((1, 3), present.items(), strict=False)
+            if (series := record.finite(metric))
+        ]
+        broken = sum(record.metrics[metric].num_not_finite for metric in present)
+        _add(found, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+    return found
+
+
+def _add(
+    found: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
+) -> None:
+    """A card where something moves or is broken; else a line's worth of words."""
+    if num_not_finite or not all(_is_level(line) for line in lines):
+        found.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        return
+    values = [_shown(line.series.values[-1], line.series.values) for line in lines]
+    if len(set(values)) > 1:
+        values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
+    else:
+        values = values[:1]
+    found.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+
+
+def _is_level(line: Line) -> bool:
+    """Whether neither the values nor the spread ever differ by more than the rounding of a mean."""
+    return all(
+        max(series.values) - min(series.values) <= 1e-6 * max(map(abs, series.values))
+        for series in (line.series, line.spread)
+        if series is not None
+    )
+
+
+def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0) -> str:
+    now = [_change(line.series.values) for line in lines]
+    legend = "".join(
+        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)} <b>{change}</b></span>'
+        for line, change in zip(lines, now, strict=True)
+        if len(lines) > 1
+    )
+    said = "; ".join(
+        f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
+    )
+    drawn = line_chart(lines, unit, record.span, f"{title}: {said}") if lines else ""
+    warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
+    return (
+        f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
+        f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
+        + (f'<div class="legend">{legend}</div>' if legend else "")
+        + drawn
+        + warning
+        + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
+        + "</figure>"
+    )
+
+
+def _change(values: Sequence[float]) -> str:
+    first, last = _shown(values[0], values), _shown(values[-1], values)
+    return last if len(values) == 1 else f"{first} &rarr; {last}"
+
+
+def _shown(value: float, values: Sequence[float]) -> str:
+    """As a whole number where all of `values` are."""
+    return count(value) if all(one.is_integer() for one in values) else number(value)
+
+
+def _spread_line(record: Record, prefix: str, name: str, colour: int) -> Line | None:
+    """The line of `<prefix>/mean` with the band of `<prefix>/std`."""
+    mean, std = record.finite(f"{prefix}/mean"), record.finite(f"{prefix}/std")
+    if mean is None:
+        return None
+    if std is None:
+        return Line(name, mean, colour=colour)
+    at = dict(zip(std.iterations, std.values, strict=True))
+    half = type(std.values)("d", (at.get(iteration, 0.0) for iteration in mean.iterations))
+    return Line(name, mean, Series(mean.iterations, half), colour)

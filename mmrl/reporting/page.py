@@ -1,0 +1,202 @@
+"""The report's page: its sections in the order of reading, as one HTML document that loads nothing."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+
+from mmrl.reporting.charts import share_bar
+from mmrl.reporting.curves import Charts, diagnostics, reward_breakdown, score_curves
+from mmrl.reporting.formatting import count, duration, number
+from mmrl.reporting.headline import Headline, headline
+from mmrl.reporting.record import Record
+from mmrl.reporting.sample_pairs import about_pairs, pair_cards
+from mmrl.reporting.samples import Pairs
+from mmrl.reporting.theme import NUM_COLOURS, SCRIPT, STYLE
+from mmrl.reporting.trends import opposed
+
+TIME_PARTS = {
+    "time/rollout": "sampling: prompts and network calls",
+    "time/decode": "latents to pixels, tokens to text",
+    "time/score": "rewards",
+    "time/update": "forward, backward, optimizer step",
+}
+
+OF_REWARDS = "time/reward/"
+
+
+def page(record: Record, pairs: Pairs | None) -> str:
+    """The whole document."""
+    sections = [
+        ("Curves", "curves", "", _grid("two", score_curves(record))),
+        ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
+        (
+            "Rewards",
+            "rewards",
+            "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
+            _warnings(opposed(record)) + _charts(reward_breakdown(record)),
+        ),
+        ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
+        ("Where the time goes", "time", _time_about(record), _time(record)),
+        ("Settings", "settings", "", _settings(record.config)),
+        ("Versions", "versions", "", _versions(record)),
+    ]
+    present = [section for section in sections if section[3]]
+    links = "".join(f'<a href="#{anchor}">{title}</a>' for title, anchor, _, _ in present)
+    body = "".join(
+        f'<section id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{content}</section>'
+        for title, anchor, about, content in present
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(record.name)} - mmrl</title><style>{STYLE}</style></head><body><main>"
+        f"{_header(record, headline(record))}<nav>{links}</nav>{body}</main>"
+        f'<div id="tip" role="status"></div><script>{SCRIPT}</script></body></html>\n'
+    )
+
+
+def _warnings(notes: Sequence[str]) -> str:
+    return "".join(f'<p class="warning">{note}</p>' for note in notes)
+
+
+def _policy() -> str:
+    """Nothing may load but inlined pictures; only our own style and script may run."""
+    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _header(record: Record, said: Headline) -> str:
+    cost = [f"{count(said.iterations)} iterations"]
+    if said.network_calls is not None:
+        cost.append(f"{count(said.network_calls)} network calls")
+    took = "" if said.seconds is None else f" in {duration(said.seconds)} of training"
+    if said.before is None or said.after is None:
+        lead = f"Trained{took}: {', '.join(cost)}."
+    else:
+        verb = "rose" if said.after > said.before else "fell" if said.after < said.before else "stayed the same,"
+        what = escape(said.measure[:1].upper() + said.measure[1:])
+        ends = f"<strong>{number(said.before)}</strong> to <strong>{number(said.after)}</strong>"
+        others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in said.others)
+        lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
+    stopped = (
+        "" if said.is_finished else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
+    )
+    return (
+        f'<header><p class="eyebrow">mmrl training report</p><h1>{escape(record.name)}</h1>'
+        f'<p class="lead">{lead}</p>{stopped}{_tiles(said)}</header>'
+    )
+
+
+def _tiles(said: Headline) -> str:
+    tiles = []
+    if said.before is not None and said.after is not None:
+        more = [] if said.best is None else [f"best {number(said.best)}"]
+        more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in said.others]
+        value = f"{number(said.before)} <span>&rarr;</span> <b>{number(said.after)}</b>"
+        tiles.append(_tile(said.measure, value, ", ".join(more), " main"))
+    if said.seconds is not None:
+        tiles.append(_tile("training time", duration(said.seconds), "without evaluation"))
+    each = f"{duration(said.seconds / said.iterations)} each" if said.seconds and said.iterations else ""
+    tiles.append(_tile("iterations", count(said.iterations), each))
+    if said.network_calls is not None:
+        tiles.append(_tile("network calls", count(said.network_calls), ""))
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _tile(name: str, value: str, more: str, kind: str = "") -> str:
+    note = f'<dd class="more">{more}</dd>' if more else ""
+    return f'<div class="card tile{kind}"><dt>{escape(name)}</dt><dd class="value">{value}</dd>{note}</div>'
+
+
+def _words(name: str) -> str:
+    return escape(name.replace("_", " "))
+
+
+def _charts(found: Charts) -> str:
+    """A grid of what moves, and a line of what does not."""
+    level = f'<p class="constant">Constant: {"; ".join(found.constant)}.</p>' if found.constant else ""
+    return _grid("three", found.cards) + level
+
+
+def _grid(columns: str, cards: Sequence[str]) -> str:
+    return f'<div class="grid {columns}">{"".join(cards)}</div>' if cards else ""
+
+
+def _time_about(record: Record) -> str:
+    evaluation = record.total("time/evaluation")
+    asked = {
+        name.removeprefix(OF_REWARDS): record.total(name) for name in record.metrics if name.startswith(OF_REWARDS)
+    }
+    each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in asked.items() if seconds)
+    return (f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else "") + (
+        f"Rewards, asked while others are sampled where there are several chunks: {each}." if each else ""
+    )
+
+
+def _time(record: Record) -> str:
+    parts = _time_parts(record)
+    total = sum(part.seconds for part in parts)
+    if total <= 0:
+        return ""
+    num_iterations = max(len(record.metrics[name].values) for name in record.metrics if name.startswith("time/"))
+    bar = share_bar([(part.seconds / total, part.colour) for part in parts], "share of the training time of each part")
+    body = "".join(
+        f'<tr><th scope="row"><i class="swatch back-{part.colour}"></i>{escape(part.name)}</th>'
+        f'<td class="optional">{part.what}</td><td class="right">{100 * part.seconds / total:.1f} %</td>'
+        f'<td class="right">{duration(part.seconds)}</td>'
+        f'<td class="right">{duration(part.seconds / num_iterations)}</td></tr>'
+        for part in parts
+    )
+    head = (
+        '<thead><tr><th>part</th><th class="optional"></th><th class="right">share</th><th class="right">in all</th>'
+        '<th class="right">per iteration</th></tr></thead>'
+    )
+    return f'<div class="card">{bar}<table>{head}<tbody>{body}</tbody></table></div>'
+
+
+@dataclass(frozen=True)
+class _TimePart:
+    name: str
+    what: str
+    seconds: float
+    colour: int
+
+
+def _time_parts(record: Record) -> list[_TimePart]:
+    """One part for each colour but the last, which is what is left of the iterations."""
+    apart = {"time/iteration", "time/evaluation"}
+    names = [name for name in TIME_PARTS if name in record.metrics]
+    apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others
+    names += [name for name in record.metrics if name.startswith("time/") and name not in apart | TIME_PARTS.keys()]
+    seconds = {name: record.total(name) or 0.0 for name in names}
+    parts = [
+        _TimePart(name.removeprefix("time/"), TIME_PARTS.get(name, ""), seconds[name], colour)
+        for colour, name in zip(range(1, NUM_COLOURS), names, strict=False)
+    ]
+    whole = max(record.total("time/iteration") or 0.0, sum(seconds.values()))
+    rest = whole - sum(part.seconds for part in parts)
+    if rest > 1e-3 * whole:
+        parts.append(_TimePart("other", "between the parts", rest, NUM_COLOURS))
+    return parts
+
+
+def _settings(config: str | None) -> str:
+    if config is None:
+        return ""
+    return f"<details><summary>config.yaml, as it was resolved</summary><pre>{escape(config)}</pre></details>"
+
+
+def _versions(record: Record) -> str:
+    versions = record.summary.get("versions")
+    if not isinstance(versions, dict) or not versions:
+        return ""
+    entries = "".join(
+        f"<div><dt>{escape(str(name))}</dt><dd>{escape(str(version))}</dd></div>" for name, version in versions.items()
+    )
+    return f'<dl class="card versions">{entries}</dl>'

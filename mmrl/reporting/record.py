@@ -1,0 +1,145 @@
+"""A run directory as the report reads it: metrics by name, the summary, the settings."""
+
+import math
+import re
+from array import array
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mmrl.reporting.metric_names import renamed
+from mmrl.system.errors import ConfigError
+from mmrl.system.files import parse_json, read_plain
+
+OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
+
+
+def held_out(sampler: str) -> str:
+    """The group of metrics, and the part of the summary, of evaluation under a further sampler ('': the main one)."""
+    return f"held_out_{sampler}" if sampler else "held_out"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over the run; a value that was not finite stays in as NaN."""
+
+    iterations: "array[float]"  # in the order of the log
+    values: "array[float]"  # as many
+
+    def finite(self) -> "Series":
+        """The same without the values that are not finite."""
+        kept = [index for index, value in enumerate(self.values) if math.isfinite(value)]
+        if len(kept) == len(self.values):
+            return self
+        return Series(
+            array("d", (self.iterations[index] for index in kept)), array("d", (self.values[index] for index in kept))
+        )
+
+    @property
+    def num_not_finite(self) -> int:
+        return sum(not math.isfinite(value) for value in self.values)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything of a run but its samples."""
+
+    name: str
+    metrics: dict[str, Series]  # never empty
+    summary: dict[str, Any]  # empty when the run was stopped
+    config: str | None  # the text of config.yaml
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last iteration that any metric was logged at."""
+        ends = [(min(series.iterations), max(series.iterations)) for series in self.metrics.values()]
+        return int(min(first for first, _ in ends)), int(max(last for _, last in ends))
+
+    @cached_property
+    def other_samplers(self) -> list[str]:
+        """The further samplers of held-out evaluation, by name: `greedy` for the metric `held_out_greedy/score`."""
+        found = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
+        return [match[1] for match in found if match]
+
+    def finite(self, name: str) -> Series | None:
+        """A metric's finite values; None where it has none."""
+        series = self.metrics[name].finite() if name in self.metrics else None
+        return series if series is not None and series.values else None
+
+    def total(self, name: str) -> float | None:
+        """The sum of a metric over the run; None where it has no finite value."""
+        series = self.finite(name)
+        return None if series is None else math.fsum(series.values)
+
+
+def read_record(run: Path) -> Record:
+    """The run at `run`.
+
+    Raises ConfigError when there is no such directory, no metrics in it, or a file that is not what a run writes.
+    """
+    if not run.is_dir():
+        raise ConfigError(f"no run directory at {run}")
+    metrics = _read_metrics(run / "metrics.jsonl")
+    if not metrics:
+        raise ConfigError(
+            f"{run} holds no metrics yet: metrics.jsonl is missing or empty, so there is nothing to report"
+        )
+    config = run / "config.yaml"
+    return Record(
+        name=run.resolve().name,
+        metrics=metrics,
+        summary=_read_summary(run / "summary.json"),
+        config=_read_text(config) if config.exists() else None,
+    )
+
+
+def read_object(path: Path, content: bytes, place: str = "") -> dict[str, Any]:
+    """The JSON object in `content`; raises ConfigError that names the file."""
+    value = parse_json(content, f"{path}{place}")
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}{place} is damaged: it must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file of a run; raises ConfigError where it cannot be read."""
+    try:
+        return read_plain(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is damaged: it is no text in UTF-8 ({error})") from error
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    return read_object(path, read_bytes(path)) if path.exists() else {}
+
+
+def _read_metrics(path: Path) -> dict[str, Series]:
+    metrics: dict[str, Series] = {}
+    lines = read_bytes(path).splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if not line.endswith(b"\n") and not line.rstrip().endswith(b"}"):
+            break  # the process was killed while it wrote its last line
+        _add_line(metrics, path, number, read_object(path, line, f", line {number}"))
+    return metrics
+
+
+def _add_line(metrics: dict[str, Series], path: Path, number: int, line: dict[str, Any]) -> None:
+    iteration = line.pop("iteration", None)
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration < 2**53:
+        raise ConfigError(f"{path}, line {number} is damaged: no 'iteration' of 0 or more, got {iteration!r:.80}")
+    for name, value in renamed(line).items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            continue
+        series = metrics.setdefault(name, Series(array("d"), array("d")))
+        series.iterations.append(iteration)
+        series.values.append(math.nan if value is None else value)

@@ -1,0 +1,36 @@
+"""What a run did, for people: report.html in the run directory, and a picture of before and after."""
+
+from pathlib import Path
+
+from mmrl.reporting.contact_sheet import contact_sheet
+from mmrl.reporting.page import page
+from mmrl.reporting.record import read_record
+from mmrl.reporting.samples import read_pairs
+from mmrl.system.errors import ConfigError
+from mmrl.system.files import replace_file
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into the run directory: one file that loads nothing from anywhere.
+
+    A missing summary, configuration, sample or metric only leaves its part out. Returns the file's path.
+    Raises ConfigError when `run` is no directory, holds no metrics, or holds a file that is not what a run writes.
+    """
+    text = page(read_record(run), read_pairs(run))
+    target = run / "report.html"
+    replace_file(target, text.encode())
+    return target
+
+
+def picture(run: Path, out: Path) -> Path:
+    """Draw a contact sheet (PNG) of the first and the last saved pictures of the same prompts and seeds.
+
+    Returns `out`. Raises ConfigError when `run` saved no pictures at two iterations.
+    """
+    pairs = read_pairs(run)
+    sheet = None if pairs is None else contact_sheet(pairs)
+    if sheet is None:
+        raise ConfigError(f"{run} holds no pictures of the same prompts at two iterations in samples/")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(out, "PNG")
+    return out

@@ -1,0 +1,146 @@
+"""The samples that a run saved, and their pictures."""
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mmrl.reporting.record import read_bytes, read_object
+from mmrl.system.errors import ConfigError
+
+LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
+LARGEST_ANSWERED = 768  # of an image that was asked about: it is shown larger
+MARK = "<image>"  # where an image stands in a prompt's text
+TINY = 128  # pixels: up to here every pixel is meant to be seen
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One saved output: a picture's file, a text, or a text and the picture that it was asked about."""
+
+    prompt: str
+    seed: int
+    file: Path | None
+    text: str | None
+    scores: Mapping[str, float | None]
+    num_images: int = 0  # of the question; the picture is the first
+
+    @property
+    def question(self) -> str:
+        """The prompt as a person reads it: the mark of a single image says nothing beside the image."""
+        is_single = self.num_images == 1 and self.prompt.count(MARK) == 1
+        return self.prompt.replace(MARK, "").strip() if is_single else self.prompt
+
+    def picture(self) -> Image.Image | None:
+        """The picture in RGB; None when the sample has none, or its file cannot be read any more."""
+        if self.file is None:
+            return None
+        try:
+            with Image.open(self.file) as opened:
+                return opened.convert("RGB")
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was sampled at one iteration."""
+
+    iteration: int
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The same prompts and seeds at the first and the last saved iteration."""
+
+    before: int  # iteration
+    after: int  # iteration
+    pairs: list[tuple[Sample, Sample]]
+
+
+def read_pairs(run: Path) -> Pairs | None:
+    """The pairs of `run`; None when fewer than two iterations saved samples, or they share no prompt and seed.
+
+    Raises ConfigError when a samples.json is not what a run writes.
+    """
+    saved = sorted((int(found.parent.name), found) for found in run.glob("samples/*/samples.json") if _is_saved(found))
+    if len(saved) < 2:
+        return None
+    before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
+    later = {(sample.prompt, sample.seed): sample for sample in after.samples}
+    pairs = [
+        (sample, later[sample.prompt, sample.seed])
+        for sample in before.samples
+        if (sample.prompt, sample.seed) in later
+    ]
+    return Pairs(before.iteration, after.iteration, pairs) if pairs else None
+
+
+def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
+    """The picture as a data: URI, its longer side `largest` pixels at most: a tiny one exactly (PNG), another as JPEG
+    where that is smaller."""
+    exact = _encoded(picture, "PNG") if max(picture.size) <= max(TINY, largest) else None
+    if exact is not None and is_tiny(picture):
+        return _uri("png", exact)
+    fitted = picture.copy()
+    fitted.thumbnail((largest, largest), Image.Resampling.LANCZOS)
+    small = _encoded(fitted, "JPEG", quality=88)
+    return _uri("jpeg", small) if exact is None or len(small) < len(exact) else _uri("png", exact)
+
+
+def _encoded(picture: Image.Image, kind: str, **settings: int) -> bytes:
+    buffer = BytesIO()
+    picture.save(buffer, kind, **settings)
+    return buffer.getvalue()
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64," + b64encode(content).decode()
+
+
+def is_tiny(picture: Image.Image) -> bool:
+    return max(picture.size) <= TINY
+
+
+def _is_saved(found: Path) -> bool:
+    return found.parent.name.isdecimal()
+
+
+def _read_snapshot(iteration: int, path: Path) -> Snapshot:
+    entries = read_object(path, read_bytes(path)).get("samples")
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
+    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
+
+
+def _read_sample(path: Path, entry: Any) -> Sample:
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("prompt"), str)
+        or not isinstance(entry.get("seed"), int)
+    ):
+        raise ConfigError(f"{path}: a sample needs a text 'prompt' and a whole number 'seed', got {entry!r:.200}")
+    file, text, scores = entry.get("file"), entry.get("text"), entry.get("scores") or {}
+    num_images = entry.get("num_images")
+    if not isinstance(scores, dict):
+        raise ConfigError(f"{path}: 'scores' of a sample must be an object, got {scores!r:.200}")
+    if file is not None and (not isinstance(file, str) or Path(file).name != file):
+        raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
+    return Sample(
+        prompt=entry["prompt"],
+        seed=entry["seed"],
+        file=None if file is None else path.parent / file,
+        text=None if text is None else str(text),
+        scores={str(name): _finite(value) for name, value in scores.items()},
+        num_images=num_images if isinstance(num_images, int) else 0,
+    )
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,91 @@
+"""Rewards that part ways over a run: one is bought with another, a sign that the policy hacks it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import product
+from statistics import fmean
+
+from mmrl.core.config import label_of
+from mmrl.reporting.formatting import number
+from mmrl.reporting.record import Record
+from mmrl.system.errors import ConfigError
+from mmrl.system.yaml_text import parse_yaml
+
+FEWEST = 8  # iterations below which no trend is told
+SURE = 3.3  # standard deviations of Spearman's rho without a trend: about one in a thousand
+LARGE = 0.2  # of a reward's own spread within an iteration: smaller changes are no trend that matters
+MAX_NOTES = 6
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Where a reward went."""
+
+    name: str
+    first: float  # mean of the first fifth of the run
+    last: float  # mean of its last fifth
+    sign: int  # 1: it rose, -1: it fell, 0: neither for sure
+
+
+def opposed(record: Record) -> list[str]:
+    """Sentences (HTML) about pairs of rewards of which one rose while the other fell."""
+    lowered = _negative(record.config)
+    names = [
+        name.removeprefix("reward/").removesuffix("/mean")
+        for name in record.metrics
+        if name.startswith("reward/") and name.endswith("/mean") and name != "reward/mean"
+    ]
+    trends = [trend for name in names if name not in lowered and (trend := _trend(record, name))]
+    pairs = product((t for t in trends if t.sign > 0), [t for t in trends if t.sign < 0])
+    return [
+        f"<b>{escape(up.name)}</b> rose ({number(up.first)} &rarr; {number(up.last)}) while <b>{escape(down.name)}</b> "
+        f"fell ({number(down.first)} &rarr; {number(down.last)}): one may be bought with the other. Look at the "
+        "samples, and at the weights of the two."
+        for up, down in list(pairs)[:MAX_NOTES]
+    ]
+
+
+def _trend(record: Record, name: str) -> Trend | None:
+    mean, std = record.finite(f"reward/{name}/mean"), record.finite(f"reward/{name}/std")
+    if mean is None or len(mean.values) < FEWEST:
+        return None
+    values = list(mean.values)
+    part = max(2, len(values) // 5)
+    first, last = fmean(values[:part]), fmean(values[-part:])
+    spread = fmean(std.values) if std is not None else 0.0
+    rho = rank_correlation(values)
+    is_sure = abs(rho) * math.sqrt(len(values) - 1) > SURE and abs(last - first) > LARGE * spread
+    return Trend(name, first, last, int(math.copysign(1, rho)) if is_sure and (last - first) * rho > 0 else 0)
+
+
+def rank_correlation(values: Sequence[float]) -> float:
+    """Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank; 0: all are equal."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or values[order[end]] != values[order[start]]:
+            for place in order[start:end]:
+                ranks[place] = (start + end - 1) / 2
+            start = end
+    middle = (len(values) - 1) / 2
+    shared = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
+    across = sum((rank - middle) ** 2 for rank in ranks) * sum((place - middle) ** 2 for place in range(len(values)))
+    return shared / math.sqrt(across) if across else 0.0
+
+
+def _negative(config: str | None) -> set[str]:
+    """Names of rewards that are to be lowered."""
+    try:
+        settings = parse_yaml(config or "", "config.yaml")
+    except ConfigError:
+        return set()
+    rewards = settings.get("rewards") if isinstance(settings, dict) else None
+    found = set()
+    for one in rewards if isinstance(rewards, list) else []:
+        weight = one.get("weight") if isinstance(one, dict) else None
+        if isinstance(weight, int | float) and weight < 0:
+            found.add(str(label_of({"name": "", **one})))
+    return found

@@ -1,0 +1,1 @@
+"""Rewards as they are called: batches, calls, failures, metrics."""

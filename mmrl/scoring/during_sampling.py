@@ -1,0 +1,80 @@
+"""Rewards asked in the middle of sampling: a failure ends the run, for there is nothing to leave out."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Modality, Placement, Prepared, Reward, RewardBatch, RunError, Sampler
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.keys import GroupKey, generator
+from mmrl.core.reward_batches import Demands, check_makes, check_prompts
+from mmrl.scoring.calls import ask
+from mmrl.system.errors import raised
+
+
+def reward_of(sampler: Sampler) -> Reward | None:
+    """What the sampler chooses by on the way; most choose nothing."""
+    reward: Reward | None = getattr(sampler, "reward", None)
+    return reward
+
+
+def with_sampler_rewards(demands: Demands, samplers: Iterable[Sampler]) -> Demands:
+    """What the rewards of samplers ask of prompts, beside others."""
+    own = [(type(reward).__name__, reward) for sampler in samplers if (reward := reward_of(sampler)) is not None]
+    return Demands((*demands.rewards, *own))
+
+
+def check_steering(
+    where: str, sampler: Sampler, policy: Modality, modality: str, sets: Sequence[Sequence[Prompt]]
+) -> None:
+    """Raises ConfigError where the sampler's reward could not judge what the policy makes of some prompt."""
+    reward = reward_of(sampler)
+    for prompts in sets if reward is not None else ():
+        assert reward is not None, "just seen"
+        check_makes(f"{where}.reward", reward, policy.makes, modality)
+        check_prompts(f"{where}.reward", reward, prompts)
+
+
+def twin(plugin: Any, seed: int, folder: Path) -> Any:
+    """The random twin of a reward that loads weights, or of a sampler that chooses by one; others as they are."""
+    return plugin.tiny(seed, folder) if hasattr(plugin, "tiny") else plugin
+
+
+def prepare(sampler: Sampler, placement: Placement) -> None:
+    """Loads what the sampler needs, such as the weights of its reward."""
+    if hasattr(sampler, "prepare"):
+        cast(Prepared, sampler).prepare(placement)
+
+
+def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int) -> Tensor:
+    """What a reward of samples says [n] of outputs that are estimated behind network call `call`, in float64.
+
+    Args:
+        outputs: n. prompts, keys: of the group of each, the members of a group in their order.
+    Raises:
+        RunError: it cannot judge one of them. ConfigError: it needs what they do not have.
+    """
+    places: dict[GroupKey, int] = {}
+    seeds = []
+    for key in keys:
+        places[key] = places.get(key, -1) + 1
+        seeds.append(key.seed_for("steering", call, places[key]))
+    everyone = torch.arange(len(keys))
+    batch = RewardBatch(
+        prompts=tuple(prompts),
+        outputs=outputs,
+        group=torch.tensor([key.prompt_index for key in keys]),
+        episode=everyone,
+        turn=torch.zeros_like(everyone),
+        seeds=tuple(seeds),
+        iteration=keys[0].iteration,
+        generator=generator(*seeds),
+    )
+    name = type(reward).__name__
+    answer = ask(name, reward, batch)
+    if answer.values.isnan().any():
+        raise RunError(f"the reward that steers sampling cannot judge: {answer.failure}") from raised(answer.failure)
+    return answer.values.double()

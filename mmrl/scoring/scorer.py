@@ -1,0 +1,341 @@
+"""Rewards to scores: batching, what a failed score means, and scoring while the next chunk is drawn."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from mmrl.core import plugins
+from mmrl.core.config import Plugin, ScoringSettings, label_of
+from mmrl.core.contracts import ConfigError, Mix, Placement, Prepared, Reward, RewardBatch, RunError, Segmented
+from mmrl.core.data import Outputs, Rollout, Scores
+from mmrl.core.dense import DENSE
+from mmrl.core.reward_batches import Demands, check_needs, reward_batch, select
+from mmrl.core.schedules import Schedule
+from mmrl.scoring.calls import Answer, ask, ask_once
+from mmrl.scoring.metrics import as_wholes, too_many_failed
+from mmrl.system.errors import raised
+from mmrl.system.time_limits import Patience, Workers
+
+LARGEST = 1e18  # of a sum or a weight: its square, which a standard deviation needs, is still a float32
+
+
+def check_weight(name: str, weight: float) -> None:
+    """Raises ConfigError for the weight of a reward that float32 cannot reckon with."""
+    if not math.isfinite(weight) or abs(weight) > LARGEST:
+        raise ConfigError(f"the weight of reward {name!r} must be a finite number of at most {LARGEST:g}, got {weight}")
+
+
+def without_too_large(scores: Scores, failures: Sequence[str | None]) -> tuple[Scores, tuple[str | None, ...]]:
+    """The scores with samples of a larger sum as failed ones, and the first failure of each reward with it."""
+    too_large = scores.valid & ~(scores.total.abs() <= LARGEST)
+    if not too_large.any():
+        return scores, tuple(failures)
+    said = f"the weighted sum of the rewards is {float(scores.total[too_large][0]):g}"
+    counted = next((number for number, weight in enumerate(scores.weights) if weight != 0), 0)
+    told = [failure or (said if number == counted else None) for number, failure in enumerate(failures)]
+    return replace(scores, valid=scores.valid & ~too_large), tuple(told)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """One reward of a run; a reward of weight 0 is only watched: its failures leave the samples valid."""
+
+    name: str  # in the metrics
+    reward: Reward
+    weight: float | Schedule = 1.0
+
+    def weight_at(self, iteration: int) -> float:
+        """What it counts at an iteration."""
+        return self.weight(iteration) if isinstance(self.weight, Schedule) else self.weight
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What it counts at first and at last."""
+        return (self.weight.start, self.weight.end) if isinstance(self.weight, Schedule) else (self.weight,) * 2
+
+    @property
+    def smallest_weight(self) -> float:
+        """Over all iterations."""
+        return min(self.ends)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts at some iteration."""
+        return isinstance(self.weight, Schedule) or self.weight != 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores, and why some are missing."""
+
+    scores: Scores  # values are NaN exactly where that reward could not judge
+    first_failures: tuple[str | None, ...]  # R: the first failure of each reward in words
+    seconds: tuple[float, ...]  # R: what asking each reward took
+
+    @classmethod
+    def join(cls, parts: "Sequence[Judgement]") -> "Judgement":
+        """One judgement of all samples of the parts, in order."""
+        failures = zip(*(part.first_failures for part in parts), strict=True)
+        firsts = tuple(next((message for message in each if message), None) for each in failures)
+        seconds = tuple(map(sum, zip(*(part.seconds for part in parts), strict=True)))
+        return cls(Scores.join([part.scores for part in parts]), firsts, seconds)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Asks every reward about every sample, and decides what it means when one cannot answer.
+
+    A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
+    the ones that it cannot judge. These, and NaN or infinity, are NaN in the scores and make the sample invalid: it
+    takes no part in its group, nor do the other turns of its episode. `check` fails the run when an iteration has too
+    many of them.
+
+    Rewards that ask a server are asked at the same time as the others, which are asked one after the other. A call that
+    takes longer than `patience` has ends the run.
+    """
+
+    terms: tuple[RewardTerm, ...]
+    max_failed_share: float = 0.1  # of the episodes of an iteration, in [0, 1]
+    mix: Mix | None = None  # None: the weighted sum
+    patience: Patience = field(default_factory=Patience, compare=False, repr=False)
+    _outside: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
+
+    def __post_init__(self) -> None:
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise ConfigError(
+                f"a run needs at least one reward, each with a name of its own (its `label`), got {list(self.names)}"
+            )
+        for term in self.terms:
+            for weight in term.ends:
+                check_weight(term.name, weight)
+        if self.mix is not None:
+            self._check_mix(self.mix)
+        if not 0 <= self.max_failed_share <= 1:
+            raise ConfigError(f"max_failed_share must be in [0, 1], got {self.max_failed_share}")
+
+    def _check_mix(self, mix: Mix) -> None:
+        mixed = {term.name: term for term in self.terms if term.counts or term.name in mix.required_rewards}
+        try:
+            mix.check(
+                {name: term.reward.range for name, term in mixed.items()},
+                {name: term.smallest_weight for name, term in mixed.items()},
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """R names, in the order of the columns of the scores."""
+        return tuple(term.name for term in self.terms)
+
+    def changing_weights(self, iteration: int) -> dict[str, float]:
+        """Metrics: the weights that change over a run."""
+        changing = [term for term in self.terms if isinstance(term.weight, Schedule)]
+        return {f"reward/{term.name}/weight": term.weight_at(iteration) for term in changing}
+
+    @property
+    def demands(self) -> Demands:
+        """What the rewards ask of prompts."""
+        return Demands(tuple((term.name, term.reward) for term in self.terms))
+
+    def prepare(self, placement: Placement) -> None:
+        """Loads the weights of the rewards that have some."""
+        for term in self.terms:
+            if hasattr(term.reward, "prepare"):
+                cast(Prepared, term.reward).prepare(placement)
+
+    def score(self, rollout: Rollout, iteration: int) -> Scores:
+        """The scores of a rollout that is a whole iteration: `judge`, then `check`."""
+        judgement = self.judge(rollout, iteration)
+        self.check(judgement.scores, judgement.first_failures)
+        return judgement.scores
+
+    @torch.no_grad()
+    def judge(self, rollout: Rollout, iteration: int) -> Judgement:
+        """What the rewards say of the samples of a rollout, or of a chunk of one that holds whole groups.
+
+        Raises:
+            ConfigError: a reward needs what the rollout does not have, or returns a wrong shape or type.
+            HangError: a call of a reward takes too long.
+        """
+        everyone = reward_batch(rollout, iteration)
+        answers = self._answers(everyone)
+        for term, answer in zip(self.terms, answers, strict=True):
+            self._warn_outside(term, answer.values if answer.dense is None else answer.dense)
+        values = torch.stack([answer.values for answer in answers], 1)  # [B, R]
+        weights = tuple(term.weight_at(iteration) for term in self.terms)
+        required_rewards = () if self.mix is None else self.mix.required_rewards
+        counts = torch.tensor(
+            [weight != 0 or name in required_rewards for name, weight in zip(self.names, weights, strict=True)]
+        )
+        scores = replace(
+            self.empty().scores,
+            values=values,
+            weights=weights,
+            valid=~(values.isnan() & counts).any(1) & ~rollout.is_control,
+            group=rollout.group,
+            episode=rollout.episode,
+            turn=rollout.turn,
+            anchor=rollout.anchor,
+            is_control=rollout.is_control,
+            dense={name: a.dense for name, a in zip(self.names, answers, strict=True) if a.dense is not None},
+        )
+        scores, failures = without_too_large(scores, [answer.failure for answer in answers])
+        return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
+
+    def _answers(self, everyone: RewardBatch) -> list[Answer]:
+        """What each reward says."""
+        remote = [term for term in self.terms if "service" in term.reward.needs]
+        patience = self.patience
+        with Workers(len(remote), "rewards", patience) as workers:
+            waiting = {term.name: workers.submit(ask, term.name, term.reward, everyone, patience) for term in remote}
+            here = {t.name: ask(t.name, t.reward, everyone, patience) for t in self.terms if t.name not in waiting}
+            return [here[name] if name in here else patience.result(waiting[name]) for name in self.names]
+
+    def _warn_outside(self, term: RewardTerm, values: Tensor) -> None:
+        """Says once of each reward that a score [B] or [B, K] lies outside of its range; the score stays."""
+        (low, high), near = term.reward.range, 1e-4
+        outside = values[(values < low - near) | (values > high + near)]  # never NaN
+        if len(outside) and term.name not in self._outside:
+            self._outside.add(term.name)
+            log.warning(
+                "reward %r scored %.6g, outside of the range %g to %g that it states", term.name, outside[0], low, high
+            )
+
+    def empty(self) -> Judgement:
+        """The judgement of no sample, as a process without prompts has it."""
+        none, num_rewards = torch.zeros(0, dtype=torch.int64), len(self.terms)
+        scores = Scores(
+            values=torch.zeros(0, num_rewards),
+            names=self.names,
+            weights=tuple(term.weight_at(0) for term in self.terms),
+            valid=none.bool(),
+            group=none,
+            episode=none,
+            turn=none,
+            granularities=tuple(term.reward.granularity for term in self.terms),
+            mix=self.mix,
+            dense={term.name: torch.zeros(0, 0) for term in self.terms if term.reward.granularity in DENSE},
+        )
+        return Judgement(scores, (None,) * num_rewards, (0.0,) * num_rewards)
+
+    def check(self, scores: Scores, first_failures: Sequence[str | None] = (), where: str = "") -> None:
+        """Raises RunError when too many episodes of an iteration, those of all processes together, failed.
+
+        `where`: what the message begins with.
+        """
+        said = too_many_failed(scores, self.max_failed_share)
+        if said is None:
+            return
+        pairs = zip(self.terms, first_failures, strict=False)
+        known = next((message for term, message in pairs if message and term.counts), None)
+        first = f"; first failure: {known}" if known else ""
+        raise RunError(f"{where}{said}{first}") from raised(known)
+
+    def score_in_graph(self, rollout: Rollout, outputs: Outputs, rows: Tensor, iteration: int) -> Tensor:
+        """Weighted sum of the rewards [N] of media made anew for the samples `rows` [N], with their gradient.
+
+        Raises:
+            ConfigError: a reward that counts is not differentiable.
+            RunError: a reward cannot judge; inside a graph there is no sample to leave out.
+        """
+        batch = replace(select(reward_batch(rollout, iteration), rows), outputs=outputs)
+        weighted = []
+        for term in self.terms:
+            weight = term.weight_at(iteration)
+            if weight == 0:
+                continue
+            if not term.reward.differentiable:
+                raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
+            check_needs(term.name, term.reward, batch)
+            found, failure = ask_once(term.name, term.reward, batch, self.patience)
+            if found is None or failure:
+                raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
+            weighted.append(weight * found.values)
+        if not weighted:
+            raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
+        return torch.stack([values.to(weighted[0].device) for values in weighted]).sum(0)
+
+
+class ScoringQueue:
+    """Scores chunks of a rollout on a thread of its own while the next chunk is drawn.
+
+    A context manager: on leaving, the chunk in work is finished, the waiting ones are dropped, the thread ends. After
+    Ctrl-C, and where a reward hangs, the chunk in work is left behind instead.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._worker = Workers(1, "scoring", scorer.patience)
+        self._waiting: list[Future[Judgement]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._worker.__exit__(kind, error, traceback)
+
+    def submit(self, chunk: Rollout, iteration: int) -> None:
+        """Queues a chunk of whole groups; returns at once."""
+        self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
+
+    def join(self) -> Judgement:
+        """Waits for all chunks since the last join, maybe none: one judgement, in the order of their submission.
+
+        Raises what the first failed chunk raised, and HangError where a reward takes too long; the chunks behind it are
+        dropped.
+        """
+        chunks, self._waiting = self._waiting, []
+        try:
+            return Judgement.join([self._scorer.patience.result(chunk) for chunk in chunks] or [self._scorer.empty()])
+        finally:
+            for chunk in chunks:
+                chunk.cancel()
+
+
+def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugin | None = None) -> Scorer:
+    """Rewards by name; `weight` and `label` belong to the mix, all other fields to the reward."""
+    terms = []
+    for settings in rewards:
+        own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
+        weight = _weight(settings.get("weight", 1.0))
+        reward = plugins.build("rewards", own, beside=("weight", "label"))
+        if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
+            raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
+        if reward.granularity == "segment" and not isinstance(reward, Segmented):
+            raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
+        terms.append(RewardTerm(_checked(label_of(settings)), reward, weight))
+    mixed = None if mix is None else plugins.build("mixes", mix)
+    return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
+
+
+def _weight(given: Any) -> float | Schedule:
+    """A number, or a section such as {start: 0, end: 1, last: 100}."""
+    if isinstance(given, Mapping):
+        schedule: Schedule = plugins.checked(Schedule, given, "rewards.weight")
+        return schedule
+    try:
+        if isinstance(given, bool):
+            raise TypeError("true and false are no weights")
+        return float(given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
+
+
+def _checked(given: Any) -> str:
+    """The label as a text in one line."""
+    if not isinstance(given, str) or not given.strip() or not given.isprintable():
+        raise ConfigError(f"rewards.label must be a text in one line, got {given!r}")
+    return given

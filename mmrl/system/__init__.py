@@ -1,0 +1,1 @@
+"""Files, terminal, processes and errors: what stands between mmrl and the machine."""

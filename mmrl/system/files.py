@@ -1,0 +1,117 @@
+"""Files that outlive a power cut, and appear whole or not at all; and how such are read."""
+
+import errno
+import fcntl
+import glob
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mmrl.system.errors import ConfigError
+
+
+def read_plain(path: Path) -> bytes:
+    """Returns the content of a file. Raises OSError for one that is no plain file: a pipe would be waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return path.read_bytes()
+
+
+def flush(path: Path) -> None:
+    """Returns when a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all: a reader, and a run after a power cut, find the old one or the new one."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    try:
+        temporary.write_bytes(content)
+        flush(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    flush(path.parent)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which at the end of the block becomes `target`: not there yet, or an empty folder.
+
+    Where the block fails the folder is removed; one that a kill left is removed by the next call for the same target.
+    """
+    target = target.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".tmp-{glob.escape(target.name)}-*"):
+        with _alone(left) as is_left:
+            if is_left:
+                shutil.rmtree(left, ignore_errors=True)
+    unfinished = target.with_name(f".tmp-{target.name}-{os.getpid()}")
+    unfinished.mkdir()
+    with _alone(unfinished):
+        try:
+            yield unfinished
+            for path in sorted(unfinished.rglob("*")):
+                flush(path)
+            try:
+                os.rename(unfinished, target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise ConfigError(f"{target} was filled by another process meanwhile; give another --out") from error
+            flush(target.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other process is in this block for the same folder; False where the file system cannot tell."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        is_alone = False
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
+        yield is_alone
+    finally:
+        os.close(handle)
+
+
+MAX_DIGITS = 300  # of a whole number: more are larger than any float
+# bytes that are no UTF-8 and numbers of thousands of digits are ValueErrors, brackets without end a RecursionError
+NOT_JSON = (ValueError, RecursionError)
+
+
+def read_json(path: Path) -> Any:
+    """Returns the value in a JSON file. Raises ConfigError, with the path, for a file that cannot be read as JSON."""
+    try:
+        content = read_plain(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    return parse_json(content, str(path))
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """Returns the value of a JSON text; bytes are UTF-8. Raises ConfigError, that begins with `what`, for any other."""
+    try:
+        return json.loads(text, parse_int=_whole)
+    except NOT_JSON as error:
+        why = "brackets are nested too deep" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"{what} is damaged: it is not JSON ({why})") from error
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)

@@ -1,0 +1,88 @@
+"""Settings as YAML, from anyone: no key twice, no anchor that holds itself, a bounded size with aliases written out."""
+
+from typing import Any
+
+import yaml
+
+from mmrl.system.errors import ConfigError
+
+MAX_VALUES = 100_000  # of a config with every alias written out; nine aliases on nine levels are 387 million
+MAX_LETTERS = 1_000_000  # the reader of YAML takes some seconds for them
+# the reader of YAML runs out of stack at some hundred levels, and of patience at numbers of thousands of digits
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """Returns the value of a YAML text: None, bool, int, float, str, date, list or dict; no two places share one.
+
+    Args:
+        what: names the text in messages, such as the path of its file.
+    Raises ConfigError for text that is not YAML or has more than `MAX_LETTERS`, a key that stands twice in one mapping
+    (YAML alone would take the last one in silence), an anchor that holds itself, and aliases that make the text larger
+    than `MAX_VALUES`.
+    """
+    if len(text) > MAX_LETTERS:
+        raise ConfigError(f"{what} has {len(text):,} letters; no config needs more than {MAX_LETTERS:,}")
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                return None
+            _count_values(root, what, {}, set())
+            return _unshared(loader.construct_document(root))
+        finally:
+            loader.dispose()
+    except ConfigError:
+        raise
+    except NOT_YAML as error:
+        raise ConfigError(f"{what} is not YAML: {error}") from error
+
+
+def _count_values(node: yaml.Node, what: str, counts: dict[int, int], opened: set[int]) -> int:
+    """Returns how many values a node stands for with its aliases written out; `counts` holds those of other nodes."""
+    if id(node) in opened:
+        raise ConfigError(f"{what}, {_line(node)}: an anchor holds itself, so it has no end")
+    if id(node) in counts:
+        return counts[id(node)]
+    opened.add(id(node))
+    total = 1
+    if isinstance(node, yaml.MappingNode):
+        _refuse_twins(node, what)
+        for pair in node.value:
+            total += sum(_count_values(one, what, counts, opened) for one in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        total += sum(_count_values(one, what, counts, opened) for one in node.value)
+    if total > MAX_VALUES:
+        raise ConfigError(
+            f"{what}, {_line(node)}: more than {MAX_VALUES:,} values with its aliases written out; no config needs them"
+        )
+    opened.remove(id(node))
+    counts[id(node)] = total
+    return total
+
+
+def _refuse_twins(mapping: yaml.MappingNode, what: str) -> None:
+    first: dict[tuple[str, str], yaml.Node] = {}
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name = (key.tag, key.value)
+        if name in first:
+            before = f"{_line(first[name])} and " if _line(first[name]) != _line(key) else ""
+            raise ConfigError(
+                f"{what}, {before}{_line(key)}: the key {key.value!r} stands twice in one mapping; "
+                "which of the two is meant cannot be known, so leave one out"
+            )
+        first[name] = key
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"
+
+
+def _unshared(value: Any) -> Any:
+    """Returns a copy without aliases, in which changing one place changes no other."""
+    if isinstance(value, dict):
+        return {key: _unshared(one) for key, one in value.items()}
+    return [_unshared(one) for one in value] if isinstance(value, list) else value

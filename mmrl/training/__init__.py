@@ -1,0 +1,1 @@
+"""One iteration: rollouts, minibatches, the update, held-out evaluation, checkpoints, processes."""

@@ -1,0 +1,52 @@
+"""Training that diverged: seen before its weights are saved, and said with what is left of the run."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.core.contracts import DivergedError, RunError
+from mmrl.training import checkpoint
+
+MAX_STUCK = 3  # iterations in a row without one finite gradient
+
+
+def check_weights(weights: Iterable[Tensor]) -> None:
+    """Raises DivergedError for weights that no network can use: NaN, infinite, or with a square that float32 lacks.
+
+    Every process must call it where weights are sharded.
+    """
+    norm = nn.utils.get_total_norm([tensor.detach() for tensor in weights])
+    whole = getattr(norm, "full_tensor", None)
+    size = float(norm if whole is None else whole())
+    if not size * size < 3e38:
+        raise DivergedError(f"the norm of the trained weights is {size:.3g}")
+
+
+def stuck_for(before: int, norms: Iterable[Tensor], *, may_scale: bool) -> int:
+    """Iterations in a row, this one included, in which every gradient norm was NaN or infinite.
+
+    `may_scale`: float16 lowers the scale of its loss by such steps, so they do not count.
+    """
+    found = [math.isfinite(float(norm)) for norm in norms]
+    return before + 1 if found and not any(found) and not may_scale else 0
+
+
+def norm_metrics(norms: Sequence[Tensor]) -> dict[str, float]:
+    """The mean norm of the gradients that were finite, and how many were not: no step was made along these."""
+    if not norms:
+        return {}
+    finite = [norm for norm in norms if norm.isfinite()]
+    mean = {"optimizer/grad_norm": float(torch.stack(finite).mean())} if finite else {}
+    return mean | {"optimizer/skipped": float(len(norms) - len(finite))}
+
+
+def diverged(why: object, iteration: int, rate: float, folder: Path, last_good: int) -> RunError:
+    """The error that ends a run: `iteration` broke the weights; those saved up to `last_good` are whole."""
+    saved = {number: path for number, path in checkpoint.saved(folder / "checkpoints").items() if number <= last_good}
+    good = f"last good checkpoint: {saved[max(saved)]}" if saved else "no checkpoint was saved before"
+    return RunError(
+        f"the weights diverged at iteration {iteration}: {why}; lower optimizer.learning_rate (it was {rate:g}); {good}"
+    )

@@ -1,0 +1,284 @@
+"""Held-out evaluation: fixed prompts, fixed noise, a sampler of its own."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from mmrl.core.contracts import Modality, RunError, Sampler
+from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
+from mmrl.core.keys import GroupKey, generator
+from mmrl.media.pictures import Picture
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas
+from mmrl.plans.groups import GroupPlan
+from mmrl.reporting import drawing, timeline
+from mmrl.reporting.drawing import filmstrip
+from mmrl.scoring.metrics import mean_and_std, num_failed
+from mmrl.scoring.scorer import Judgement, Scorer
+from mmrl.system.errors import HangError, raised
+from mmrl.system.files import replace_file
+from mmrl.system.progress_bars import Counter
+from mmrl.training.processes import Processes
+from mmrl.training.sharding import dummy_rollout
+
+Counting = Callable[[str, int], Counter]
+
+
+def uncounted(what: str, total: int) -> Counter:
+    """Counts without showing it."""
+    return Counter(what, total, None)
+
+
+def sampled_share(policy: Modality, plans: Sequence[GroupPlan], before: int) -> float:
+    """How many prompts' samples a rollout that has begun has drawn, by its network calls since `before`."""
+    planned = max(1, sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans))
+    return float(len(plans) * min(1.0, (policy.num_calls - before) / planned))
+
+
+class EvaluationStopped(Exception):
+    """A stop was requested before all prompts were evaluated."""
+
+
+@dataclass(frozen=True)
+class SavedSample:
+    """One sample for a person to look at."""
+
+    prompt: str
+    seed: int
+    scores: dict[str, float]
+    image: Image.Image | None = None  # what was drawn; else the question's first image, with what was answered on it
+    text: str | None = None  # what was answered
+    num_images: int = 0  # of the question
+    media: tuple[Picture, ...] = ()  # the question's images, as far as they are kept to judge the answer again
+    canvas: Canvas | None = None  # of the first of them: what coordinates in the answer are counted in
+    has_actions: bool = False  # whether answers are read as actions
+    action: Action | None = None  # what the answer tells a GUI to do, in pixels of the original screenshot
+    target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one evaluation found; the same on all processes."""
+
+    score: float  # mean total over all samples that could be judged, or over episodes of the mean over their turns
+    metrics: dict[str, float]
+    samples: list[SavedSample]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Draws `samples_per_prompt` samples for each prompt, always with the same noise, and scores them."""
+
+    policy: Modality
+    sampler: Sampler
+    scorer: Scorer
+    processes: Processes
+    prompts: tuple[Prompt, ...]
+    weights: WeightsName
+    samples_per_prompt: int
+    seed: int
+    chunk: int  # prompts sampled at once
+    iteration: int = 0  # whose schedules of rewards hold, the same for all evaluations of a run
+    saved_samples: int = 0
+
+    def __call__(self, is_stopping: Callable[[], bool] = lambda: False, *, counting: Counting = uncounted) -> Result:
+        """Evaluates the policy under `weights`; every process must call it.
+
+        `is_stopping` is asked before each chunk, on all processes alike. Raises EvaluationStopped where it says so.
+        `counting`: who shows how many of the prompts of this process are done.
+        """
+        local = self.processes.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
+        with counting("evaluation", len(local)) as counter:
+            judgements, samples = self._judged_chunks(local, is_stopping, counter)
+        everyone = Judgement.join(self.processes.gather(judgements))
+        self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
+        if not everyone.scores.valid.any():
+            first = next((message for message in everyone.first_failures if message), "none of them says why")
+            words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
+            raise RunError(words) from raised(first)
+        samples = sorted(self.processes.gather(samples), key=lambda sample: sample.seed)
+        return _result(everyone.scores, samples)
+
+    def _judged_chunks(
+        self, local: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
+    ) -> tuple[list[Judgement], list[SavedSample]]:
+        """What the rewards say of this process's prompts, chunk by chunk, and some samples to look at."""
+        judgements: list[Judgement] = []
+        samples: list[SavedSample] = []
+        most = -(-len(self.prompts) // self.processes.num_processes)  # prompts of one process
+        for start in range(0, most, self.chunk):
+            if is_stopping():
+                raise EvaluationStopped
+            with self.policy.weights(self.weights), self.processes.lockstep():
+                if start >= len(local):
+                    if self.processes.is_sharded:
+                        dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
+                    continue
+                keys, prompts = zip(*local[start : start + self.chunk], strict=True)
+                plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
+                counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
+                rollout = self.policy.rollout(prompts, plans, keys)
+                judgements.append(self._judged(rollout))
+                samples += self._chosen(rollout, judgements[-1].scores)
+                counter.add(len(prompts))
+        return judgements, samples
+
+    def _judged(self, rollout: Rollout) -> Judgement:
+        try:
+            return self.scorer.judge(rollout, self.iteration)
+        except HangError as error:
+            raise HangError(f"held-out evaluation: {error}") from error
+
+    def _chosen(self, rollout: Rollout, scores: Scores) -> list[SavedSample]:
+        """The first sample of some prompts, picked anywhere in the held-out set, the same ones each time."""
+        order = torch.randperm(len(self.prompts), generator=generator(self.seed, "saved"))
+        spread = set(order[: self.saved_samples].tolist())
+        rows = {group: row for row, group in reversed(list(enumerate(rollout.group.tolist()))) if group in spread}
+        return [
+            saved_sample(rollout, row, dict(zip(scores.names, scores.values[row].tolist(), strict=True)))
+            for _, row in sorted(rows.items())
+        ]
+
+
+def _result(scores: Scores, samples: list[SavedSample]) -> Result:
+    scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
+    share = scores.share  # every episode counts alike, however many turns it took
+    score = float((scores.total.nan_to_num().double() * share).sum() / share.sum())
+    metrics = {"held_out/score": score, "held_out/failed": float(num_failed(scores))}
+    for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
+        metrics |= mean_and_std(f"held_out/{name}", column, scores.share_of(~column.isnan() & ~scores.is_control))
+    return Result(score, metrics, samples)
+
+
+def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
+    """The sample `row` of a rollout, with its whole episode where it begins one; its seed is its group's number."""
+    number, outputs = int(rollout.prompt[row]), rollout.outputs
+    if outputs.outcomes is not None:
+        return _saved_episode(rollout, row, scores)
+    prompt = rollout.prompts[number]
+    return SavedSample(
+        prompt=prompt.text,
+        seed=rollout.keys[number].prompt_index,
+        scores=scores,
+        image=_picture(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
+        text=None if outputs.texts is None else outputs.texts[row],
+        num_images=len(prompt.media),
+        media=prompt.media,
+        canvas=None if outputs.canvases is None else outputs.canvases[row],
+        has_actions=outputs.actions is not None,
+        action=None if outputs.actions is None else outputs.actions[row],
+        target=prompt.target,
+    )
+
+
+def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
+    """Its screenshots with what was done on them, and its answers line by line, the last one with the outcome."""
+    turns = (rollout.episode == rollout.episode[row]).nonzero()[:, 0]
+    rows: list[int] = turns[rollout.turn[turns].argsort()].tolist()
+    texts, actions, outcomes = rollout.outputs.texts, rollout.outputs.actions, rollout.outputs.outcomes
+    assert texts is not None and actions is not None and outcomes is not None, "an episode is answers that are actions"
+    prompts = [rollout.prompts[int(rollout.prompt[one])] for one in rows]
+    screens = []
+    for prompt, action in zip(prompts, (actions[one] for one in rows), strict=True):
+        done = drawing.Marks() if action is None else drawing.action_marks(action)
+        screens.append(drawing.marked(prompt.media[0].load(), drawing.Marks(), done))
+    captions = [f"{number}. {texts[one]}" for number, one in enumerate(rows, 1)]
+    return SavedSample(
+        prompt=prompts[0].text,
+        seed=int(rollout.group[row]),
+        scores=scores,
+        image=filmstrip(screens, captions),
+        text="\n".join([*captions, f"({outcomes[rows[-1]] or 'cut'})"]),
+        num_images=len(prompts[0].media),
+    )
+
+
+def _picture(outputs: Outputs, row: int) -> Image.Image:
+    assert outputs.images is not None
+    pixels = (outputs.images[row].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
+    return Image.fromarray(pixels.numpy())
+
+
+def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
+    """The question's first clip or image with the true place and the answer's, as far as there is one."""
+    if prompt.clips:
+        return timeline.answered(prompt.clips[0], prompt.target, None if outputs.texts is None else outputs.texts[row])
+    if not prompt.media:
+        return None
+    action = None if outputs.actions is None else outputs.actions[row]
+    if action is not None:
+        predicted = drawing.action_marks(action)
+    elif outputs.actions is None and outputs.texts is not None and outputs.canvases is not None:
+        predicted = drawing.answer_marks(outputs.texts[row], outputs.canvases[row])
+    else:
+        predicted = drawing.Marks()
+    return drawing.render(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
+
+
+def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:
+    """Writes pictures and `samples.json` for the report, and what rewards need to judge answers again.
+
+    `questions`: where the images of questions go, each once; by default a folder inside.
+    """
+    questions = questions or folder / "questions"
+    folder.mkdir(parents=True, exist_ok=True)
+    listed: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples):
+        scores = {name: value for name, value in sample.scores.items() if value == value}  # NaN: could not be judged
+        entry: dict[str, Any] = {"prompt": sample.prompt, "seed": sample.seed, "scores": scores}
+        if sample.image is not None:
+            entry["file"] = f"{number:03d}.png"
+            sample.image.save(folder / entry["file"])
+        if sample.text is not None:
+            entry["text"] = sample.text
+        if sample.num_images:
+            entry["num_images"] = sample.num_images
+        if sample.media:
+            entry["images"] = [os.path.relpath(_kept(one, questions), folder) for one in sample.media]
+        if sample.canvas is not None:
+            entry["canvas"] = asdict(sample.canvas)
+        if sample.has_actions:
+            entry["action"] = None
+        if sample.action is not None:
+            said = asdict(sample.action)
+            is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
+            entry["action"] = {name: said[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
+        if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
+            entry["target"] = target
+        listed.append(entry)
+    kind = "image" if samples and samples[0].text is None else "text"
+    (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")
+
+
+def _kept(picture: Picture, folder: Path) -> Path:
+    """The file of an image in the folder, named by its pixels; the same image is written once."""
+    image = picture.load()
+    digest = blake2b(repr(image.size).encode() + image.tobytes(), digest_size=12).hexdigest()
+    file = folder / f"{digest}.png"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = BytesIO()
+        image.save(content, "PNG")
+        replace_file(file, content.getvalue())
+    return file
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of a value of a target; None where it holds nothing of it."""
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return None

@@ -1,0 +1,136 @@
+"""Answers drawn by another engine: how far its log-probs are from the trainer's own, and what is done about that.
+
+Maths: docs/maths/group-relative-losses.md#samples-of-another-engine-or-of-older-weights
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.core.config import CorrectionSettings
+from mmrl.core.contracts import ConfigError, LossBatch, Modality
+from mmrl.core.data import Rollout, WeightsName, count_calls
+from mmrl.core.numerics import kl_estimate
+from mmrl.core.views import DecisionView
+from mmrl.plans.answer_trees import AnswerTree
+from mmrl.plans.offline import OfflinePlan
+from mmrl.training.processes import Processes
+
+Kind = Literal["none", "truncated", "masked"]
+Level = Literal["token", "sequence"]
+_COLUMNS = ("count", "difference", "kl_k1", "kl_k3", "units", "truncated", "masked", "weight", "weight_squared")
+_LARGEST = 300.0  # of a log-ratio in the metrics: its square is still a number in float64
+
+
+def is_sampled_elsewhere(policy: Modality) -> bool:
+    """Whether another engine draws the policy's samples; the same on all processes."""
+    return getattr(policy, "engine", None) is not None
+
+
+def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
+    """Raises ConfigError for trees of answers that another engine would draw, or processes that share the weights, and
+    for answers of the data, where another engine is there to draw them."""
+    if isinstance(plan, OfflinePlan) and is_sampled_elsewhere(policy):
+        raise ConfigError(f"modality.engine draws answers, and {where} takes those of the data; leave the engine out")
+    if isinstance(plan, AnswerTree) and (is_sampled_elsewhere(policy) or is_sharded):
+        other = "modality.engine draws" if is_sampled_elsewhere(policy) else "processes that share the weights draw"
+        raise ConfigError(f"{where} is a tree of answers, and {other} none; use sampler 'autoregressive'")
+
+
+def importance(log_ratio: Tensor, is_decision: Tensor, level: Level) -> Tensor:
+    """Importance weights w [B, K] of what one engine drew and another one learns from.
+
+    w = exp(log p_trainer - log p_engine) of each decision (`token`), or the product of those of the whole sample
+    (`sequence`); 1 where there is no decision.
+
+    Args:
+        log_ratio: [B, K] log p_trainer - log p_engine. is_decision: [B, K] bool; entries outside may hold anything.
+    """
+    kept = torch.where(is_decision, log_ratio, torch.zeros_like(log_ratio))
+    if level == "sequence":
+        kept = kept.sum(1, keepdim=True).expand_as(kept)
+    return torch.where(is_decision, kept.exp(), torch.ones_like(kept))
+
+
+def corrected(weight: Tensor, kind: Kind, cap: float, floor: float) -> Tensor:
+    """What advantages are multiplied by, from importance weights of any shape.
+
+    `none`: 1. `truncated`: min(w, cap) (Espeholt et al. 2018, IMPALA, arXiv 1802.01561, eq. 1; Yao et al. 2025, "Your
+    efficient RL framework secretly brings you off-policy RL training"). `masked`: w within [floor, cap], else 0 (Ling
+    team 2025, "IcePop", arXiv 2510.18855).
+    """
+    if kind == "none":
+        return torch.ones_like(weight)
+    if kind == "truncated":
+        return weight.clamp(max=cap)
+    return torch.where((weight >= floor) & (weight <= cap), weight, torch.zeros_like(weight))
+
+
+def mismatch(log_ratio: Tensor, is_decision: Tensor, settings: CorrectionSettings) -> tuple[Tensor, Tensor]:
+    """Sums that `mismatch_metrics` turns into numbers, [9] and the largest |log-ratio| []; float64, on the CPU.
+
+    Arguments as for `importance`. A unit is what has one weight: a decision or a sample.
+    """
+    ratio = log_ratio[is_decision].double().cpu()
+    is_unit = is_decision
+    if settings.level == "sequence":
+        is_unit = is_decision & (is_decision.cumsum(1) == 1)  # a sample is counted at its first decision
+    weight = importance(log_ratio, is_decision, settings.level)[is_unit].double().cpu()
+    bounded = weight.clamp(max=torch.tensor(_LARGEST, dtype=torch.float64).exp())  # float32 may have made it inf
+    is_cut = weight > settings.cap if settings.kind == "truncated" else torch.zeros_like(weight, dtype=torch.bool)
+    applied = corrected(weight, settings.kind, settings.cap, settings.floor)
+    seen = (ratio.new_tensor(len(ratio)), ratio.abs().sum(), *(kl_estimate(-ratio, e).sum() for e in ("k1", "k3")))
+    used = (ratio.new_tensor(len(weight)), is_cut.sum(), (applied == 0).sum(), bounded.sum(), bounded.square().sum())
+    largest = ratio.abs().max() if len(ratio) else ratio.new_zeros(())
+    return torch.stack([value.double() for value in (*seen, *used)]), largest
+
+
+def mismatch_metrics(sums: Tensor, largest: Tensor) -> dict[str, float]:
+    """Metrics of all processes' sums [9] and largest difference []; empty where there was no decision.
+
+    `engine/difference` and `_max`: |log p_trainer - log p_engine| in nats per decision. `engine/kl_k1`, `_k3`:
+    estimates of KL(engine || trainer) per decision. `engine/truncated`, `masked`: shares of the units whose weight was
+    cut or became 0. `engine/effective`: (sum w)^2 / (n sum w^2) of the importance weights before they are corrected,
+    1 where the engines agree.
+    """
+    found = dict(zip(_COLUMNS, sums.tolist(), strict=True))
+    if not found["count"]:
+        return {}
+    means = {f"engine/{name}": found[name] / found["count"] for name in ("difference", "kl_k1", "kl_k3")}
+    shares = {f"engine/{name}": found[name] / found["units"] for name in ("truncated", "masked")}
+    effective = found["weight"] ** 2 / (found["units"] * found["weight_squared"]) if found["weight_squared"] else 0.0
+    return {**means, "engine/difference_max": float(largest), **shares, "engine/effective": effective}
+
+
+def correct(
+    policy: Modality,
+    rollout: Rollout | None,
+    batch: LossBatch | None,
+    settings: CorrectionSettings,
+    processes: Processes,
+    *,
+    sampled_by: WeightsName,
+    micro_batch: int,
+) -> tuple[Rollout | None, LossBatch | None, dict[str, float]]:
+    """A rollout of another engine made fit to learn from; every process must call it.
+
+    Returns the rollout with log-probs recomputed by the weights `sampled_by`, the batch with advantages [B, K] times
+    the corrected importance weights, and the metrics of the mismatch.
+    """
+    sums, largest = torch.zeros(len(_COLUMNS), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    if rollout is not None and batch is not None:
+        view = DecisionView(torch.arange(count_calls(rollout.blocks[0])))
+        theirs = policy.recorded(rollout, view)
+        with policy.weights(sampled_by):
+            rollout = policy.recompute(rollout, micro_batch)
+        log_ratio = policy.recorded(rollout, view).log_ratio(theirs)  # type: ignore[union-attr, arg-type]
+        is_decision = (view.weight(rollout).to(log_ratio.device) > 0) & (batch.weight > 0)  # [B, K]
+        sums, largest = mismatch(log_ratio, is_decision, settings)
+        weight = importance(log_ratio, is_decision, settings.level)
+        factor = corrected(weight, settings.kind, settings.cap, settings.floor)
+        batch = replace(batch, advantages=batch.advantages * factor)
+    gathered = processes.gather([(sums, largest)])
+    total = torch.stack([sums for sums, _ in gathered]).sum(0)
+    return rollout, batch, mismatch_metrics(total, torch.stack([most for _, most in gathered]).max())

@@ -1,0 +1,219 @@
+"""Devices, precision and processes; the only file that knows the rank."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError, Modality, Placement, RunError, Shardable
+from mmrl.core.weights import is_sharded
+from mmrl.system.errors import describe
+from mmrl.training.sharding import shard
+
+Item = TypeVar("Item")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class _Abandoned(Exception):
+    """Another process failed in a block that this one is in too; `lockstep` finds out how."""
+
+
+class Processes:
+    """One process of a run: its share of the groups, and the sums over all processes.
+
+    Replicated weights have no wrapper around the model: gradients are summed once per optimizer step, after the last
+    micro-batch, already divided by the global denominator, so a process without work just adds zeros. Sharded weights
+    (FSDP2) are gathered layer by layer in every network call and gradients are summed in every backward pass, so all
+    processes make equally many of both: `maximum` says how many.
+    """
+
+    def __init__(
+        self,
+        precision: Literal["float32", "bfloat16", "float16"] = "float32",
+        sharding: Literal["none", "full"] = "none",
+    ) -> None:
+        from accelerate import Accelerator  # with the next one, half of what a command without weights would import
+
+        # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
+        self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+        self.is_sharded = sharding == "full" and self.num_processes > 1
+        self.placement = Placement(
+            self._accelerator.device, DTYPES[precision], self.maximum if self.is_sharded else None
+        )
+        # float16 gradients underflow without a scale; the other dtypes have the range of float32
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+
+    @property
+    def device(self) -> torch.device:
+        return self.placement.device
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self._accelerator.is_main_process)
+
+    @property
+    def num_processes(self) -> int:
+        return int(self._accelerator.num_processes)
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """This process's part of a list that all processes hold; parts differ by one item at most."""
+        return list(items[self._accelerator.process_index :: self.num_processes])
+
+    def gather(self, items: Sequence[Item]) -> list[Item]:
+        """The items of all processes, in the order of the processes; every process must call it."""
+        if self.num_processes == 1:
+            return list(items)
+        with _others():
+            from accelerate.utils import gather_object
+
+            return list(gather_object(list(items)))
+
+    def count_before(self, count: int) -> int:
+        """How many items the processes before this one hold, when each gives its own `count`."""
+        return sum(self.gather([count])[: self._accelerator.process_index])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The elementwise sum over processes."""
+        if self.num_processes == 1:
+            return values
+        with _others():
+            reduced = self._accelerator.reduce(values.to(self.device), reduction="sum")
+        return reduced.to(values.device)  # type: ignore[no-any-return]
+
+    def maximum(self, count: int) -> int:
+        """The largest `count` of all processes where weights are sharded; else the own one."""
+        if not self.is_sharded:
+            return count
+        largest, has_failed = self._largest(count, 0)
+        if has_failed:
+            raise _Abandoned
+        return largest
+
+    def _largest(self, *values: int) -> list[int]:
+        table = torch.tensor(values, device=self.device)
+        with _others():
+            torch.distributed.all_reduce(table, torch.distributed.ReduceOp.MAX)
+        return table.tolist()
+
+    def shard(self, policy: Modality) -> None:
+        """Cuts the policy's weights over the processes, if they are to be; before copies of them are made."""
+        if self.is_sharded:
+            assert isinstance(policy, Shardable), "checked when the parts were built"
+            weights = policy.weights
+            modules = list(policy.modules().values())
+            weights.shard(shard(modules, policy.networks(), weights.parameters, self.num_processes))
+
+    def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same with full tensors in place of sharded ones, those on the main process alone and on the CPU.
+
+        Every process must call it.
+        """
+        whole = {}
+        for name, tensor in tensors.items():
+            if not is_sharded(tensor):
+                whole[name] = tensor
+                continue
+            with _others():
+                full = tensor.full_tensor()
+            if self.is_main:
+                whole[name] = full.cpu()
+        return whole
+
+    def wait(self) -> None:
+        """Returns when all processes are here."""
+        with _others():
+            self._accelerator.wait_for_everyone()
+
+    @contextmanager
+    def lockstep(self) -> Iterator[None]:
+        """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
+
+        It waits for all processes; the block itself must not, but for calls of `maximum` and the network calls that
+        follow each, and may not fail between these two. Raises what the block did; on the other processes ConfigError
+        or RunError.
+        """
+        own: Exception | None = None
+        is_abandoned = False
+        try:
+            yield
+        except _Abandoned:
+            is_abandoned = True
+        except Exception as error:  # whatever it is: the others would wait for a process that just ends
+            own = error
+        # a process that fails stops asking `maximum`, so it answers there: the others are in their next question, or
+        # here
+        if self.is_sharded and not is_abandoned and not any(self._largest(0, int(own is not None))):
+            return
+        first = next((error for error in self.gather([_portable(own)]) if error is not None), None)
+        if first is not None:
+            raise own or first
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sums the gradients over processes, in one message; a missing gradient counts as zero.
+
+        Those of sharded parameters are summed already.
+        """
+        trained = list(parameters)
+        for parameter in trained:
+            if parameter.grad is None:  # zero, also on a single process: momentum and weight decay act on it
+                parameter.grad = torch.zeros_like(parameter)
+        if self.num_processes == 1:
+            return
+        gradients = [p.grad for p in trained if p.grad is not None and not is_sharded(p)]
+        if not gradients:
+            return
+        total = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, part in zip(gradients, total.split(sizes), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None
+    ) -> Tensor:
+        """One optimizer step on the summed gradients, none if they are not finite; their norm before clipping."""
+        self.sum_gradients(parameters)
+        self.scaler.unscale_(optimizer)
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        if is_sharded(norm):  # of all shards
+            norm = norm.full_tensor()
+        nn.utils.clip_grads_with_norm_(parameters, float("inf") if max_norm is None else max_norm, norm)
+        if self.scaler.is_enabled() or norm.isfinite():  # NaN would stay in the weights; the scaler sees to it itself
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    @property
+    def may_scale(self) -> bool:
+        """Whether gradients that overflowed may yet be finite with a smaller scale of the loss."""
+        return self.scaler.is_enabled() and self.scaler.get_scale() >= 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.scaler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.scaler.load_state_dict(state)
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """Around what all processes do at the same time: raises RunError where one of them is gone."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo and NCCL: pages of it, of which the first line says what there is to say
+        why = str(error).partition("\n")[0]
+        said = "its own message says why; resume the run when that is mended"
+        raise RunError(f"another process of this run is gone: {said} ({why})") from error
+
+
+def _portable(error: Exception | None) -> ConfigError | RunError | None:
+    """An error as the other processes hear of it: ours as they are, others, which need not pickle, in words."""
+    if error is None or isinstance(error, ConfigError | RunError):
+        return error
+    return RunError(f"another process failed with {describe(error)}")

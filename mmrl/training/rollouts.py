@@ -1,0 +1,294 @@
+"""One iteration's groups: drawn, scored while the next are drawn, filtered, refilled."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmrl.core.config import GroupSettings
+from mmrl.core.contracts import Advantage, ConfigError, Modality, Sampler
+from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
+from mmrl.core.keys import GroupKey
+from mmrl.plans.offline import roll_out
+from mmrl.prompts.filtering import reader_of
+from mmrl.prompts.stream import PromptStream
+from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
+from mmrl.scoring.scorer import Judgement, Scorer, ScoringQueue
+from mmrl.training.allocation import further_members
+from mmrl.training.processes import Processes
+from mmrl.training.sharding import dummy_rollout
+
+KeyedPrompt = tuple[GroupKey, Prompt]
+JudgedRollout = tuple[Rollout | None, Judgement | None]  # by this process; None where it drew nothing
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The groups of one iteration: scores of all processes in draw order, the rollout of this process's part."""
+
+    rollout: Rollout | None  # None: this process drew nothing
+    scores: Scores
+    local_rows: Tensor  # [B] int64: where the samples of the rollout stand in the scores
+    kept: list[int]  # draw numbers of the groups to learn from, ascending
+    paths: Paths | None  # of the decisions of the samples of all processes, in the order of the scores
+    num_calls: int  # network evaluations of this process
+    metrics: dict[str, float]  # of what was drawn on all processes, beside its scores
+
+    def own(self, advantages: Tensor) -> Tensor:
+        """[B, 1] or [B, K] of this process's samples, from those [B_all] or [B_all, K_all] of everyone: advantages, or
+        whether something is learned from.
+
+        Elsewhere samples may have more decisions than any has here.
+        """
+        if advantages.dim() == 1:
+            return advantages[self.local_rows, None]
+        assert self.rollout is not None, "this process drew nothing"
+        return advantages[self.local_rows, : self.rollout.blocks[0].edge.shape[1]]
+
+
+@dataclass(frozen=True)
+class MemberRequest:
+    """Members of a group that are drawn at once: all that it begins with, or further ones."""
+
+    key: GroupKey  # of these members
+    prompt: Prompt
+    size: int
+    planned_by: GroupKey  # the group's own: further members take the same steps
+
+    @classmethod
+    def whole(cls, keyed: KeyedPrompt, size: int) -> "MemberRequest":
+        """A group of `size` members."""
+        return cls(*keyed, size, keyed[0])
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Draws groups until enough are worth learning from, or the refill rounds are used up."""
+
+    policy: Modality
+    sampler: Sampler
+    scorer: Scorer
+    prompts: PromptStream
+    processes: Processes
+    groups: GroupSettings
+    seed: int
+    group_size: int
+    wanted: int  # groups per iteration
+    chunk: int  # groups sampled at once on one process
+    overlap: bool
+    advantage: Advantage  # says which groups teach nothing
+
+    def __call__(self, iteration: int, weights: WeightsName) -> Collected:
+        """The groups of `iteration`, sampled under `weights`; every process must call it."""
+        rounds: list[tuple[Rollout | None, Scores, Tensor, Paths | None]] = []
+        kept: list[int] = []
+        hinted: list[Prompt] = []  # of groups that failed as a whole: asked again, with a hint
+        num_unread = num_hinted = 0
+        seconds = [0.0] * len(self.scorer.names)
+        num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
+        for number in range(num_rounds):
+            asked_again = self.prompts.again(hinted[: self.wanted - len(kept)])
+            num_hinted += len(asked_again)
+            numbered = asked_again + self.prompts.take(self.wanted - len(kept) - len(asked_again))
+            keyed = [(GroupKey(self.seed, iteration, index, number), prompt) for index, prompt in numbered]
+            groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
+            with self.policy.weights(weights), self.processes.lockstep():
+                rollout, judgement, unread = self._sample_groups(groups, iteration)
+            unread = dict(self.processes.gather(list(unread.items())))
+            self._check_unread(unread)
+            num_unread += len(unread)
+            if number == 0 and self.groups.more is not None:
+                rollout, judgement = self._with_further_members((rollout, judgement), keyed, iteration, weights)
+            scores, local_rows, paths, more_seconds = self._gather(rollout, judgement)
+            seconds = [before + more for before, more in zip(seconds, more_seconds, strict=True)]
+            rounds.append((rollout, scores, local_rows, paths))
+            read = [one for one in keyed if one[0].prompt_index not in unread]
+            kept += self._worth_keeping(scores, paths, read)
+            hinted = [with_hint(prompt, self.groups.hint) for prompt in self._failed(scores, read, kept)]
+            if len(kept) == self.wanted:
+                break
+        metrics = self._statistics([rollout for rollout, *_ in rounds if rollout is not None])
+        metrics |= {f"time/reward/{name}": spent for name, spent in zip(self.scorer.names, seconds, strict=True)}
+        if reader_of(self.policy) is not None:
+            metrics["groups/unread"] = float(num_unread)
+        if self.groups.hint is not None:
+            metrics["groups/hinted"] = float(num_hinted)
+        if self.groups.more is not None:
+            sizes = rounds[0][1].prompt_index.bincount()
+            metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
+        return _join(rounds, sorted(kept), metrics)
+
+    def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Means and sums, over all processes, of what the policy says of its rollouts."""
+        everywhere = self.processes.gather([(rollout.statistics(), rollout.counts) for rollout in rollouts])
+        return _means([statistics for statistics, _ in everywhere]) | _sums([counts for _, counts in everywhere])
+
+    def _with_further_members(
+        self, judged: JudgedRollout, keyed: Sequence[KeyedPrompt], iteration: int, weights: WeightsName
+    ) -> JudgedRollout:
+        """What this process drew, with the further members of its groups; every process must call it.
+
+        They are drawn where their group was: a process holds groups as a whole, whose edges have numbers of their own.
+        """
+        assert self.groups.more is not None, "asked by the caller"
+        for number in range(self.groups.more.rounds):
+            scores, *_ = self._gather(*judged)
+            names = [key.prompt_index for key, _ in keyed]
+            sizes = further_members(scores, names, self.group_size, self.groups.more, number)
+            requests = [
+                MemberRequest(replace(key, round=1 + number), prompt, size, key)
+                for (key, prompt), size in self.processes.share(list(zip(keyed, sizes, strict=True)))
+                if size
+            ]
+            with self.policy.weights(weights), self.processes.lockstep():
+                rollout, judgement, _ = self._sample_groups(requests, iteration)
+            if judged[0] is not None and judged[1] is not None and rollout is not None and judgement is not None:
+                judged = Rollout.join([judged[0], rollout]), Judgement.join([judged[1], judgement])
+        return judged
+
+    def _sample_groups(
+        self, requests: Sequence[MemberRequest], iteration: int
+    ) -> tuple[Rollout | None, Judgement | None, dict[int, str]]:
+        """This process's groups, in chunks; each chunk is scored while the next is sampled.
+
+        And why prompts could not be read, by their draws: they have no group.
+        """
+        chunks = [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
+        rollouts, judgements, unread = [], [], dict[int, str]()
+        with ScoringQueue(self.scorer) as queue:
+            for number in range(self.processes.maximum(len(chunks))):
+                rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
+                unread |= more
+                if rollout is None:
+                    if self.processes.is_sharded:
+                        dummy_rollout(self.policy, self.sampler, self.group_size)
+                    continue
+                rollouts.append(rollout)
+                if self.overlap and len(chunks) > 1:
+                    queue.submit(rollouts[-1], iteration)
+                else:
+                    judgements.append(self.scorer.judge(rollouts[-1], iteration))
+            if not rollouts:
+                return None, None, unread
+            return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread
+
+    def _sample(self, chunk: Sequence[MemberRequest]) -> tuple[Rollout | None, dict[int, str]]:
+        """The groups of some draws; where a prompt cannot be read, the others' groups, and why not."""
+        try:
+            return self._rollout(chunk), {}
+        except ConfigError:
+            reader = reader_of(self.policy)
+            whys = {one.key.prompt_index: reader.unreadable(one.prompt) for one in chunk} if reader is not None else {}
+            unread = {index: why for index, why in whys.items() if why is not None}
+            if not unread:
+                raise
+        rest = [one for one in chunk if one.key.prompt_index not in unread]
+        return self._rollout(rest) if rest else None, unread
+
+    def _rollout(self, chunk: Sequence[MemberRequest]) -> Rollout:
+        try:
+            plans = [self.sampler.plan(self.policy, one.planned_by, one.size) for one in chunk]
+        except ValueError as error:  # what a sampler draws anew for each group may leave it nothing to train
+            raise ConfigError(f"the sampler cannot draw this group: {error}") from error
+        return roll_out(self.policy, [one.prompt for one in chunk], plans, [one.key for one in chunk])
+
+    def _check_unread(self, unread: Mapping[int, str]) -> None:
+        """Counts prompts that no process could read; raises ConfigError when they are too many of all there are.
+
+        Not of those of an iteration, which may be four: of all draws so far, the pass at hand counted as a whole.
+        """
+        for why in unread.values() if self.processes.is_main else ():
+            log.warning("left out: %s", why)
+        self.prompts.num_unread += len(unread)
+        size, allowed = self.prompts.num_prompts, self.scorer.max_failed_share
+        total = size * -(-self.prompts.num_taken // size)
+        if self.prompts.num_unread > allowed * total:
+            first = next(iter(unread.values()), "none in this iteration")
+            raise ConfigError(
+                f"{self.prompts.num_unread} of {total} prompts could not be read, scoring.max_failed_share allows "
+                f"{allowed:.0%}; first failure: {first}"
+            )
+
+    def _gather(
+        self, rollout: Rollout | None, judgement: Judgement | None
+    ) -> tuple[Scores, Tensor, Paths | None, list[float]]:
+        """Scores of all processes in draw order, where this process's samples stand in them, the paths of all, and the
+        seconds that each reward took, the mean over processes."""
+        own = [] if rollout is None or judgement is None else [(judgement, _paths(rollout))]
+        count = 0 if rollout is None else rollout.num_samples
+        gathered = self.processes.gather(own)
+        first = self.processes.count_before(count)
+        everyone = Judgement.join([judgement for judgement, _ in gathered] or [self.scorer.empty()])
+        self.scorer.check(everyone.scores, everyone.first_failures)
+        order = everyone.scores.prompt_index.argsort(stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order))
+        paths = _joined([paths for _, paths in gathered])
+        seconds = [spent / self.processes.num_processes for spent in everyone.seconds]
+        paths = paths[order] if paths is not None else None
+        return everyone.scores.select(order), place[first : first + count], paths, seconds
+
+    def _worth_keeping(self, scores: Scores, paths: Paths | None, keyed: Sequence[KeyedPrompt]) -> list[int]:
+        everyone = [key.prompt_index for key, _ in keyed]
+        if self.groups.degenerate == "keep":
+            return everyone
+        is_degenerate = degenerate_groups(scores, self.advantage, paths, self.groups.min_spread)
+        if self.groups.mean_between is not None:
+            is_degenerate |= groups_outside(scores, *self.groups.mean_between)
+        return [index for index in everyone if not is_degenerate[scores.prompt_index == index].all()]
+
+    def _failed(self, scores: Scores, keyed: Sequence[KeyedPrompt], kept: Sequence[int]) -> list[Prompt]:
+        """Prompts that have a hint, none of whose samples had a total above that of a failure."""
+        if self.groups.hint is None:
+            return []
+        is_good = scores.valid & (plain_total(scores) > self.groups.hint_above)
+        good = set(scores.prompt_index[is_good].tolist()) | set(kept)
+        return [prompt for key, prompt in keyed if key.prompt_index not in good and self.groups.hint in prompt.target]
+
+
+def with_hint(prompt: Prompt, name: str | None) -> Prompt:
+    """The prompt with the hint `name` of its target in a line behind its text; it has that hint no more."""
+    target = {key: value for key, value in prompt.target.items() if key != name}
+    return replace(prompt, text=f"{prompt.text}\n{prompt.target[str(name)]}", target=target)
+
+
+def _paths(rollout: Rollout) -> Paths | None:
+    return rollout.blocks[0].paths if rollout.blocks else None
+
+
+def _joined(parts: Sequence[Paths | None]) -> Paths | None:
+    present = [paths for paths in parts if paths is not None]
+    return Paths.join(present) if present else None
+
+
+def _means(statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Mean over all samples of each thing that is watched."""
+    names = dict.fromkeys(name for part in statistics for name in part)
+    joined = {name: torch.cat([part[name] for part in statistics]) for name in names}
+    return {name: float(values.mean()) for name, values in joined.items() if len(values)}
+
+
+def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Sums over all processes of what policies count, by the names of their metrics."""
+    names = dict.fromkeys(name for part in counts for name in part)
+    return {name: float(sum(part.get(name, 0) for part in counts)) for name in names}
+
+
+def _join(
+    rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Paths | None]], kept: list[int], metrics: dict[str, float]
+) -> Collected:
+    """The rounds as one: later rounds hold later draws, so their order is already that of the draws."""
+    rollouts = [rollout for rollout, *_ in rounds if rollout is not None]
+    sizes = [len(scores.group) for _, scores, *_ in rounds]
+    return Collected(
+        rollout=Rollout.join(rollouts) if rollouts else None,
+        scores=Scores.join([scores for _, scores, *_ in rounds]),
+        local_rows=torch.cat([local_rows + sum(sizes[:n]) for n, (_, _, local_rows, _) in enumerate(rounds)]),
+        kept=kept,
+        paths=_joined([paths for *_, paths in rounds]),
+        num_calls=sum(rollout.num_calls for rollout in rollouts),
+        metrics=metrics,
+    )

@@ -1,0 +1,344 @@
+"""The loop: collect groups, score, learn, evaluate, save. It knows no modality and no algorithm by name."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.core.config import RunConfig
+from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
+from mmrl.core.data import Rollout, WeightsName
+from mmrl.core.keys import GroupKey, seed_from
+from mmrl.reporting.tracking import Tracking
+from mmrl.runs.saved_state import Progress, check_state
+from mmrl.scoring.metrics import degenerate_groups, score_metrics
+from mmrl.system.errors import HangError
+from mmrl.system.versions import version_of
+from mmrl.training import checkpoint
+from mmrl.training.checkpoint import Checkpoint
+from mmrl.training.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
+from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
+from mmrl.training.minibatches import batch_of, minibatches
+from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
+from mmrl.training.optimizer import learning_rate
+from mmrl.training.processes import Processes
+from mmrl.training.replay import Replay
+from mmrl.training.rollouts import Collected, Collector
+from mmrl.training.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups, views_of
+
+OF_REWARD = "reward/"  # begins the name of a stateful reward
+
+
+@dataclass
+class Trainer:
+    """All parts of one run, put together by `run.py`."""
+
+    config: RunConfig
+    folder: Path
+    processes: Processes
+    policy: Modality
+    collector: Collector
+    advantage: Advantage
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    stateful: Mapping[str, Any]  # plug-ins with a state of their own
+    evaluator: Evaluator | None
+    tracking: Tracking
+    also_evaluated: Mapping[str, Evaluator] = field(default_factory=dict)  # the same prompts under further samplers
+    replay: Replay | None = None
+    brings_old: bool = False  # the data brings old log-probs: those of whoever made the outputs
+    progress: Progress = field(default_factory=Progress)
+    stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
+    settings: Mapping[str, Any] | None = None  # of config.yaml, those that may not change: kept in each checkpoint
+    check_lock: Callable[[], None] = lambda: None  # raises RunError where another process took the run directory
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.policy.weights.parameters)
+
+    @property
+    def sampling_weights(self) -> WeightsName:
+        """Who draws the rollouts: the trained weights, or the old ones where the loss keeps an average of them."""
+        return "trained" if self.loss.old_decay(0) is None else "old"
+
+    def train(self) -> bool:
+        """Runs to the last iteration, or until time is up or a stop is requested, and saves.
+
+        Returns whether the run is done; False where it was stopped, to be resumed. Raises RunError where the weights
+        diverged; no weights that are not finite are saved.
+        """
+        try:
+            return self._train()
+        except DivergedError as error:
+            now = self.progress
+            if now.iteration == 0:  # nothing was trained yet: it is the model
+                raise
+            rate, last_good = self.config.optimizer.learning_rate, now.iteration - 1 - now.stuck
+            raise diverged(error, now.iteration, rate, self.folder, last_good) from error
+
+    def _train(self) -> bool:
+        now, total = self.progress, self.config.iterations
+        self._plugin_states()  # one that cannot be saved is told of now, not at the first checkpoint
+        is_done = now.iteration >= total or self._is_time_up()
+        if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # one that a stop cut short
+            self.save()
+        is_stopping = self._is_stopping()
+        while not is_done and not is_stopping:
+            started = time.perf_counter()
+            metrics = self._iterated(now.iteration)
+            now.iteration += 1
+            now.idle += int(metrics["groups/degenerate"] == 1)
+            metrics["time/iteration"] = time.perf_counter() - started
+            with self.processes.lockstep():
+                self._log(metrics)
+            self._check_learning()
+            now.train_seconds += time.perf_counter() - started
+            is_done = now.iteration >= total or self._is_time_up()
+            is_due = is_done or self._is_due(self.config.checkpoint.every)
+            if self._awaits_evaluation(is_done):
+                if is_due:  # first of all: an evaluation is long, and made again where it is cut short
+                    self._timed_save()
+                self._evaluate()
+            is_stopping = self._is_stopping()  # asked once: the answer that saves is the one that ends the loop
+            is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
+            if is_due or is_stopping or is_best:
+                self._timed_save()
+        return is_done and not self._awaits_evaluation(is_done)
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        """Hands the numbers of the iteration at hand to whatever watches the run."""
+        self.check_lock()
+        self.tracking.log(self.progress.iteration, metrics)
+        self.progress.logged += 1
+
+    def _check_learning(self) -> None:
+        """Raises DivergedError for weights that are not to be saved, and where no gradient is finite any more."""
+        check_weights(self._parameters())
+        if self.progress.stuck >= min(MAX_STUCK, self.config.iterations):
+            raise DivergedError(f"no gradient was finite in {self.progress.stuck} iterations in a row")
+
+    def _timed_save(self) -> None:
+        started = time.perf_counter()
+        self.save()
+        self.progress.train_seconds += time.perf_counter() - started
+
+    def save(self) -> None:
+        """Writes a checkpoint; every process must call it."""
+        weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
+        left_out = () if self.config.warm_start else ("reference",)  # the model's folder has it; that run may go on
+        names: list[WeightsName] = ["trained", *(which for which in weights.kept if which not in left_out)]
+        tensors = {str(which): self.processes.gathered(weights.tensors(which)) for which in names}
+        tensors["optimizer"] = self.processes.gathered(optimizer)
+        tensors |= {} if self.replay is None else {"replay": self.replay.tensors()}
+        with self.processes.lockstep():
+            if self.processes.is_main:
+                self._write_checkpoint(tensors, optimizer_state)
+
+    def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
+        state = {
+            "progress": asdict(self.progress),
+            "prompts": self.collector.prompts.state_dict(),
+            "plugins": self._plugin_states(),
+            "engine": self.processes.state_dict(),
+            "optimizer": optimizer,
+            "settings": self.settings,
+            "mmrl": version_of("mmrl"),
+        }
+        self.check_lock()
+        self.tracking.sync()
+        folder = self.folder / "checkpoints"
+        checkpoint.save(folder, Checkpoint(self.progress.iteration, tensors, state))
+        best = {self.progress.best_iteration} if self.progress.best_iteration is not None else set()
+        checkpoint.prune(folder, self.config.checkpoint.keep, best)
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Puts a checkpoint back; the run then goes on as if it had not stopped.
+
+        Raises ConfigError where the checkpoint does not fit the model, the optimizer or the rewards, or is damaged.
+        """
+        progress = check_state(saved.state, saved.path or f"of iteration {saved.iteration}").progress
+        for needed in ["trained", "optimizer", *([] if self.replay is None else ["replay"])]:
+            if needed not in saved.tensors:
+                raise ConfigError(f"the checkpoint {saved.path} has no {needed}.safetensors; is it of another run?")
+        try:
+            for which in get_args(WeightsName):
+                if which in saved.tensors:
+                    self.policy.weights.load(which, saved.tensors[which])
+        except ValueError as error:
+            raise ConfigError(f"the checkpoint is of another model: {error}") from error
+        state = saved.state
+        checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
+        self.collector.prompts.load_state_dict(state["prompts"])
+        checkpoint.restore_plugins(self.stateful, state["plugins"])
+        self.processes.load_state_dict(state["engine"])
+        if self.replay is not None:
+            self.replay.load(saved.tensors["replay"])
+        self.progress = progress
+
+    def _plugin_states(self) -> dict[str, Any]:
+        """What plug-ins keep, by name. Raises ConfigError where it is something that JSON cannot hold."""
+        states = {name: plugin.state_dict() for name, plugin in self.stateful.items()}
+        for name, state in states.items():
+            try:
+                checkpoint.check_plain(name, state)
+            except ValueError as error:
+                raise ConfigError(f"{error}; it is what its state_dict() returns") from error
+        return states
+
+    def _iterated(self, iteration: int) -> dict[str, float]:
+        try:
+            return self._iterate(iteration)
+        except HangError as error:
+            raise HangError(f"iteration {iteration + 1}: {error}") from error
+
+    def _iterate(self, iteration: int) -> dict[str, float]:
+        torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
+        started = time.perf_counter()
+        collected = self.collector(iteration, self.sampling_weights)
+        drawn = time.perf_counter()
+        scores, min_spread = collected.scores, self.config.groups.min_spread
+        metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
+        metrics |= collected.metrics | self.collector.scorer.changing_weights(iteration)
+        for name, plugin in self.stateful.items():
+            plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
+        calls = self.policy.num_calls
+        metrics |= self._learn(collected, iteration)
+        metrics |= self._counts(collected, self.policy.num_calls - calls)
+        return metrics | {"time/rollout": drawn - started, "time/update": time.perf_counter() - drawn}
+
+    def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
+        """The optimizer steps of one iteration: minibatches of whole groups, one after the other."""
+        rate = learning_rate(self.config.optimizer, iteration, self.config.iterations)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group.get("rate_scale", 1.0)
+        batch, decay = batch_of(collected, self.advantage, self.processes.device), self.loss.old_decay(iteration)
+        updates, rollout = self.config.updates, collected.rollout
+        is_single = updates.epochs * updates.minibatches == 1 and not self.brings_old
+        old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
+        is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
+        mismatch: dict[str, float] = {}
+        if is_sampled_elsewhere(self.policy):  # which recomputes in any case
+            settings, sampled_by = self.config.correction, self.sampling_weights
+            rollout, batch, mismatch = correct(
+                self.policy,
+                rollout,
+                batch,
+                settings,
+                self.processes,
+                sampled_by=sampled_by,
+                micro_batch=updates.micro_batch,
+            )
+            is_recomputed = False
+        score = partial(self.collector.scorer.score_in_graph, iteration=iteration)
+        updater = Updater(self.policy, self.loss, self.processes, updates.micro_batch, score)
+        rollout = updater.differentiate(updater.recompute(rollout) if is_recomputed else rollout, batch)
+        kept, replayed = collected.kept, dict[str, float]()
+        if self.replay is not None:
+            refilled = self.replay(collected, rollout, batch, iteration)
+            rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.prompt_indices, refilled.metrics
+            old = "recorded" if refilled.num_replayed and old == "itself" else old
+        parts = minibatches(kept, updates, self.config.seed, iteration)
+        steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
+        if decay is not None:
+            self.policy.weights.average("old", decay)
+        metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
+        self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
+        return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
+
+    def _steps(
+        self,
+        updater: Updater,
+        parts: Sequence[list[int]],
+        iteration: int,
+        rollout: Rollout | None,
+        batch: LossBatch | None,
+        old: OldSource,
+    ) -> tuple[list[StepMetrics], list[Tensor]]:
+        """What the optimizer steps on the draws of each part saw, and the norms of their gradients."""
+        steps: list[StepMetrics] = []
+        norms: list[Tensor] = []
+        for number, prompt_indices in enumerate(parts):
+            key = GroupKey(self.config.seed, iteration, number)
+            rows, part = select_groups(batch, prompt_indices)
+            seen = updater.accumulate(rollout, views_of(self.loss, rollout, rows, part, key), part, old)
+            if seen is not None:
+                steps.append(seen)
+                norms.append(
+                    self.processes.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm)
+                )
+                if self.config.averaging is not None:
+                    self.policy.weights.average("averaged", self.config.averaging.decay)
+        return steps, norms
+
+    def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
+        counts = self.processes.gather([(collected.num_calls, update_calls)])
+        rollout, update = (sum(column) for column in zip(*counts, strict=True))
+        self.progress.network_calls += rollout + update
+        return {
+            "groups/kept": float(len(collected.kept)),
+            "groups/missing": float(self.config.prompts_per_iteration - len(collected.kept)),
+            "calls/rollout": float(rollout),
+            "calls/update": float(update),
+        }
+
+    def _awaits_evaluation(self, is_done: bool) -> bool:
+        """Whether the weights at hand are to be evaluated: before training, at its end, and every few iterations."""
+        now, settings = self.progress, self.config.evaluation
+        if self.evaluator is None or now.evaluated == now.iteration:
+            return False
+        return now.iteration == 0 or is_done or (settings is not None and self._is_due(settings.every))
+
+    def _evaluate(self) -> bool:
+        """Whether it came to its end; where a stop is requested nothing of it is kept, and it is made on resume."""
+        assert self.evaluator is not None
+        started, now = time.perf_counter(), self.progress
+        try:
+            counting = self.tracking.counter
+            result: Result = self.evaluator(self._is_stopping, counting=counting)
+            others = {name: one(self._is_stopping, counting=counting) for name, one in self.also_evaluated.items()}
+        except EvaluationStopped:
+            return False
+        now.latest, now.evaluated = result.score, now.iteration
+        if now.iteration == 0:
+            now.before = result.score
+        if now.iteration > 0 and (now.best is None or result.score > now.best):
+            now.best, now.best_iteration = result.score, now.iteration
+        metrics = dict(result.metrics)
+        for name, other in others.items():
+            now.others_latest[name] = other.score
+            now.others_before.setdefault(name, other.score)
+            metrics |= {
+                f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
+            }
+        with self.processes.lockstep():
+            self._log(metrics | {"time/evaluation": time.perf_counter() - started})
+            if self.processes.is_main and result.samples:
+                folder = self.folder / "samples" / f"{now.iteration:06d}"
+                save_samples(result.samples, folder, folder.parent / "questions")  # the same in each evaluation
+                self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+        return True
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.progress.iteration % every == 0
+
+    def _is_time_up(self) -> bool:
+        limit = self.config.max_seconds
+        return limit is not None and self._anywhere(self.progress.train_seconds >= limit)
+
+    def _is_stopping(self) -> bool:
+        return self._anywhere(self.stop_requested)
+
+    def _anywhere(self, is_so: bool) -> bool:
+        """Whether it is so on some process: what one does, all must."""
+        return float(self.processes.sum(torch.tensor(float(is_so)))) > 0
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return list(self.policy.weights.parameters.values())
+
+    def _flat_optimizer(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return checkpoint.flatten_optimizer(self.optimizer, self.names)

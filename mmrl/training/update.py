@@ -1,0 +1,277 @@
+"""One optimizer step: views, micro-batches of network calls, the loss, the gradient."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable
+from mmrl.core.data import Outputs, Rollout, WeightsName, prompt_index_of
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import View
+from mmrl.system.errors import RunError
+from mmrl.training.processes import Processes
+from mmrl.training.reward_gradients import carries_back
+
+# exactly on-policy; as the rollout stored it; an average of weights kept beside the trained ones
+OldSource = Literal["itself", "recorded", "kept"]
+
+
+@dataclass
+class StepMetrics:
+    """Sums of what one step saw: each metric times its weight, summed over micro-batches."""
+
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    weight: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, values: Tensor, weight: Tensor) -> None:
+        kept = torch.where(weight > 0, values.detach() * weight, torch.zeros_like(weight)).sum()
+        self.totals[name] = self.totals.get(name, 0) + kept
+        self.weight[name] = self.weight.get(name, 0) + weight.sum()
+
+
+class Updater:
+    """Accumulates the gradient of a loss over micro-batches, and over processes when the engine steps.
+
+    The result does not depend on the size of a micro-batch, the number of processes, or how groups fall on them.
+    """
+
+    def __init__(
+        self,
+        policy: Modality,
+        loss: Loss,
+        processes: Processes,
+        micro_batch: int,
+        score: Callable[[Rollout, Outputs, Tensor], Tensor] | None = None,
+    ) -> None:
+        """`score`: the differentiable rewards of media made anew for samples of a rollout: [N], [N] -> [N]."""
+        self.policy, self.loss, self.processes, self.micro_batch = policy, loss, processes, micro_batch
+        self.score = score
+
+    def accumulate(
+        self, rollout: Rollout | None, views: Sequence[View], batch: LossBatch | None, old: OldSource
+    ) -> StepMetrics | None:
+        """Adds the gradient of one optimizer step. Every process must call it, with no rollout where it has no work.
+
+        Args:
+            views: what the step evaluates. batch: advantages [B, 1] or [B, K]; its weight [B, 1] or [B, K] is 0 for
+                samples or decisions that take no part. old: where old log-probs come from.
+        Returns:
+            sums of the metrics, or None when no process has anything to learn from (no gradient is added).
+        """
+        batches = (
+            [self._weighed(rollout, view, batch) for view in views] if rollout is not None and batch is not None else []
+        )
+        counted = [self.loss.coefficients(weighed) for weighed in batches]
+        local = sum((denominator for _, denominator in counted), torch.zeros((), device=self.processes.device))
+        denominator = self.processes.sum(local)
+        if float(denominator) <= 0:
+            return None
+        # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
+        share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
+        metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
+        with self.processes.lockstep():
+            for number in range(self.processes.maximum(len(batches))):
+                if rollout is None or number >= len(batches):
+                    self._dummy_view(old)
+                else:
+                    coefficients = counted[number][0] / denominator
+                    self._accumulate_view(rollout, views[number], batches[number], coefficients, old, metrics)
+        return metrics
+
+    def recompute(self, rollout: Rollout | None) -> Rollout | None:
+        """The rollout with old log-probs of the weights now in place. Every process must call it."""
+        if rollout is not None:
+            return self.policy.recompute(rollout, self.micro_batch)
+        with torch.no_grad():
+            for _ in range(self.processes.maximum(0)):
+                self._nothing()
+        return None
+
+    def differentiate(self, rollout: Rollout | None, batch: LossBatch | None) -> Rollout | None:
+        """The rollout with gradients of the scores by what its decisions drew, under the reference, where the loss
+        reads them."""
+        if rollout is None or batch is None or not carries_back(self.loss):
+            return rollout
+        assert isinstance(self.policy, Differentiable) and self.score is not None, "checked when the parts were built"
+        rows = (batch.weight > 0).any(1).nonzero().squeeze(1).cpu()
+        with self.policy.weights("reference"):
+            return self.policy.differentiate(rollout, rows, partial(self.score, rollout), self.micro_batch)
+
+    def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
+        weight = view.weight_among(rollout, batch.weight.cpu()).to(self.processes.device)
+        advantages = batch.advantages.expand_as(weight)
+        return replace(batch, advantages=advantages, weight=weight)
+
+    def _accumulate_view(
+        self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
+    ) -> None:
+        parts = view.split(self.micro_batch)
+        if not parts:
+            return self._dummy_view(old)
+        most = self.processes.maximum(len(parts))
+        if most == 1 or self.loss.scope == "decision":
+            for part in parts:
+                self._learn(rollout, part, batch, coefficients, old, metrics, is_whole=len(parts) == 1)
+            self._dummy_step(most - len(parts), old, learns=True)
+        else:
+            self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics, most)
+
+    def _learn(
+        self,
+        rollout: Rollout,
+        part: View,
+        batch: LossBatch,
+        coefficients: Tensor,
+        old: OldSource,
+        metrics: StepMetrics,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Forward and backward of one micro-batch under a loss that looks at single decisions."""
+        if not is_whole:
+            inside = part.weight(rollout).to(self.processes.device) > 0
+            batch = replace(batch, weight=batch.weight * inside)
+            coefficients = coefficients * inside
+        forward_outputs = self._forward(rollout, part, old)
+        _add_entropy(forward_outputs, batch.weight, metrics)
+        terms = self.loss(self.loss.measure(forward_outputs), batch)
+        self.processes.backward(self._sum_terms(terms, batch, coefficients, metrics))
+
+    def _learn_in_two_passes(
+        self,
+        rollout: Rollout,
+        parts: Sequence[View],
+        batch: LossBatch,
+        coefficients: Tensor,
+        old: OldSource,
+        metrics: StepMetrics,
+        most: int,
+    ) -> None:
+        """The chain rule by hand: d loss / d measures on all of them, then d measures / d weights part by part."""
+        per_part = []
+        with torch.no_grad():
+            for part in parts:
+                forward_outputs = self._forward(rollout, part, old)
+                per_part.append(self.loss.measure(forward_outputs))
+                _add_entropy(
+                    forward_outputs, batch.weight * (part.weight(rollout).to(self.processes.device) > 0), metrics
+                )
+        self._dummy_step(most - len(parts), old, learns=False)
+        # a part's measures are 0 outside of it, so the sum puts the parts together
+        measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
+        total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
+        gradients = torch.autograd.grad(total, measures, allow_unused=True)
+        for part in parts:
+            inside = part.weight(rollout).to(self.processes.device) > 0  # [B, K]
+            again = self.loss.measure(self._forward(rollout, part, old))
+            used = [(m, g) for m, g in zip(again, gradients, strict=True) if g is not None and m.requires_grad]
+            # a measure of whole samples [B, 1] counts once, not once for each of its K entries
+            kept = [inside if m.shape == inside.shape else inside.any(1, keepdim=True) for m, _ in used]
+            self.processes.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
+        self._dummy_step(most - len(parts), old, learns=True)
+
+    def _dummy_view(self, old: OldSource) -> None:
+        """What a process without work does while others go through a view: their network calls, with weight 0."""
+        most = self.processes.maximum(0)
+        if most > 1 and self.loss.scope != "decision":
+            self._dummy_step(most, old, learns=False)
+        self._dummy_step(most, old, learns=True)
+
+    def _dummy_step(self, count: int, old: OldSource, *, learns: bool) -> None:
+        """The calls of `_forward` for so many micro-batches, and the backward pass where there is one."""
+        for _ in range(count):
+            with torch.no_grad():
+                for which in self._other_weights(old):
+                    with self.policy.weights(which):
+                        self._nothing()
+            with torch.set_grad_enabled(learns):
+                nothing = self._nothing()
+            if learns:
+                self.processes.backward(nothing)
+
+    def _nothing(self) -> Tensor:
+        assert isinstance(self.policy, Shardable), "only sharded processes idle"
+        return self.policy.dummy_forward()
+
+    def _other_weights(self, old: OldSource) -> list[WeightsName]:
+        """Those that a view is evaluated under before the trained ones, in this order."""
+        others: list[WeightsName] = ["old"] if old == "kept" else []
+        return [which for which in (*others, "reference", "averaged") if which in self.loss.needs]
+
+    def _sum_terms(self, result: LossTerms, batch: LossBatch, coefficients: Tensor, metrics: StepMetrics) -> Tensor:
+        _refuse_other_terms(self.loss, result)
+        kept = torch.where(coefficients > 0, result.terms * coefficients, torch.zeros_like(coefficients))
+        total = kept.sum()
+        metrics.totals["loss/total"] = metrics.totals["loss/total"] + total.detach()
+        for name, values in result.metrics.items():
+            metrics.add(f"loss/{name}", values, batch.weight)
+        return total
+
+    def _forward(self, rollout: Rollout, view: View, old: OldSource) -> OutputsByWeights:
+        """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
+        policy, seen = self.policy, dict[WeightsName, Any]()
+        with torch.no_grad():
+            for which in self._other_weights(old):
+                with policy.weights(which):
+                    seen[which] = policy.forward(rollout, view)
+            if "old" in self.loss.needs and old == "recorded":
+                seen["old"] = policy.recorded(rollout, view)
+        trained: Any = policy.forward(rollout, view)
+        if "old" in self.loss.needs and old == "itself":
+            seen["old"] = trained.detach()
+        score = None if self.score is None else partial(self.score, rollout)
+        return OutputsByWeights(trained, seen.get("old"), seen.get("reference"), seen.get("averaged"), score)
+
+
+def _refuse_other_terms(loss: Loss, result: Any) -> None:
+    """Raises RunError where a class that the user wrote gives something else than terms."""
+    if not isinstance(result, LossTerms) or not isinstance(result.terms, Tensor) or result.terms.dim() != 2:
+        terms = getattr(result, "terms", result)
+        got = f"terms {list(terms.shape)}" if isinstance(terms, Tensor) else type(terms).__name__
+        raise RunError(f"loss {type(loss).__name__} must give LossTerms with terms [samples, decisions], got {got}")
+
+
+def _add_entropy(forward_outputs: OutputsByWeights, weight: Tensor, metrics: StepMetrics) -> None:
+    """The entropy of the decisions in nats, where the policy says it: one that falls to 0 has stopped exploring."""
+    entropy = getattr(forward_outputs.trained, "entropy", None)
+    if entropy is not None:
+        metrics.add("policy/entropy", entropy, weight)
+
+
+def mean_metrics(steps: Sequence[StepMetrics], processes: Processes) -> dict[str, float]:
+    """Weighted means over steps, micro-batches and processes; every process must call it."""
+    own: dict[str, list[float]] = {}
+    if columns := [name for seen in steps for name in seen.totals]:
+        totals = torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
+        places = {name: [n for n, column in enumerate(columns) if column == name] for name in sorted(set(columns))}
+        own = {name: totals[rows].sum(0).tolist() for name, rows in places.items()}
+    gathered = processes.gather([own])
+    everywhere = sorted({name for seen in gathered for name in seen})
+    sums = {n: [math.fsum(s[n][part] for s in gathered if n in s) for part in (0, 1)] for n in everywhere}
+    return {name: total / weight for name, (total, weight) in sums.items() if weight > 0}
+
+
+def select_groups(batch: LossBatch | None, prompt_indices: list[int]) -> tuple[Tensor, LossBatch | None]:
+    """Rows of the samples of the draws, and the batch with weight 0 for all others."""
+    if batch is None:
+        return torch.zeros(0, dtype=torch.int64), None
+    chosen = (
+        torch.isin(prompt_index_of(batch.group.cpu()), torch.tensor(prompt_indices)) & (batch.weight > 0).any(1).cpu()
+    )
+    weight = batch.weight * chosen.to(batch.weight.device)[:, None]
+    return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)
+
+
+def views_of(
+    loss: Loss, rollout: Rollout | None, rows: Tensor, batch: LossBatch | None, key: GroupKey
+) -> Sequence[View]:
+    """What one optimizer step on the samples `rows` evaluates, without calls for what takes no part."""
+    if rollout is None or batch is None or not len(rows):
+        return []
+    takes_part = batch.weight.cpu()
+    return [view.among(rollout, takes_part) for view in loss.views(rollout, rows, key)]

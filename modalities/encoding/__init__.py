@@ -1,0 +1,1 @@
+"""From prompts with media to the tensors that a network reads."""

@@ -1,0 +1,153 @@
+"""Prompts as a network reads them: text with images in their places, encoded once, kept whole."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.parsing.coordinates import Canvas
+
+MARK = "<image>"
+Kind = Literal["text", "image", "video"]
+MARKS: dict[Kind, str] = {"image": MARK, "video": "<video>"}
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """One prompt of L tokens. Its media are never cut: some processors keep all patches of a prompt on one axis."""
+
+    tokens: Tensor  # [L] int64
+    token_types: Tensor  # [L] int64: 1 where an image stands, 2 where a video does, else 0
+    positions: Tensor  # [A, L] int64: A = 3 axes (time, height, width) for M-RoPE, else 1
+    next_position: int  # where the first token of an answer stands, on all axes
+    media: Mapping[str, Tensor]  # what the processor made of its images and videos; empty where it has none
+    canvas: Canvas | None  # of its first image
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """P prompts padded to one length L, on the network's device."""
+
+    tokens: Tensor  # [P, L] int64
+    mask: Tensor  # [P, L] int64: 0 = padding
+    token_types: Tensor  # [P, L] int64
+    positions: Tensor  # [A, P, L] int64
+    next_position: Tensor  # [P] int64
+    last: Tensor  # [P] int64: index of each prompt's last token
+    media: Mapping[str, Tensor]  # of all prompts, in order
+
+    @classmethod
+    def of(cls, prompts: Sequence[EncodedPrompt], device: torch.device, pad: int, side: Side = "left") -> "PromptBatch":
+        """Padded with the token `pad` on one side; positions of padding are 0.
+
+        Sliding windows count the padding between a prompt and its answer, so models that have them need the left side.
+        """
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        longest = int(lengths.max())
+        last = torch.full_like(lengths, longest - 1) if side == "left" else lengths - 1
+        return cls(
+            tokens=pad_rows([prompt.tokens for prompt in prompts], pad, side).to(device),
+            mask=pad_rows([torch.ones_like(prompt.tokens) for prompt in prompts], 0, side).to(device),
+            token_types=pad_rows([prompt.token_types for prompt in prompts], 0, side).to(device),
+            positions=pad_rows([prompt.positions for prompt in prompts], 0, side).transpose(0, 1).to(device),
+            next_position=torch.tensor([prompt.next_position for prompt in prompts]).to(device),
+            last=last.to(device),
+            media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts]).items()},
+        )
+
+
+def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
+    """[..., L_i] each -> [n, ..., L], padded at the end of the last axis or before its start."""
+    longest = max(row.shape[-1] for row in rows)
+    missing = [longest - row.shape[-1] for row in rows]
+    ends = [(count, 0) if side == "left" else (0, count) for count in missing]
+    return torch.stack([torch.nn.functional.pad(row, end, value=value) for row, end in zip(rows, ends, strict=True)])
+
+
+def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """All media of several prompts, one after the other.
+
+    Tensors are joined along their first axis: patches, tiles, images, or prompts with images. Where the other axes
+    differ (numbers of tiles) they are padded with zeros, which the families that have such axes take for no tile.
+    """
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _cat_padded([part[name] for part in parts if name in part]) for name in names}
+
+
+def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
+    shape = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    padded = []
+    for tensor in tensors:
+        ends = [(0, most - size) for size, most in zip(tensor.shape[1:], shape, strict=True)]
+        padded.append(torch.nn.functional.pad(tensor, [n for end in reversed(ends) for n in end]))
+    return torch.cat(padded)
+
+
+def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind, str]]:
+    """The text cut at its `<image>` and `<video>` marks.
+
+    Media of a kind without marks come first, videos before images. Raises ValueError where the marks of a
+    kind are not as many as its media.
+    """
+    parts: list[tuple[Kind, str]] = []
+    kinds: tuple[tuple[Kind, int], ...] = (("video", num_clips), ("image", num_images))
+    for kind, count in kinds:
+        mark = MARKS[kind]
+        found = text.count(mark)
+        if found and found != count:
+            raise ValueError(f"its text has {found} marks {mark} for {count} {kind}s")
+        parts += [] if found else [(kind, "")] * count
+    for piece in re.split(f"({'|'.join(MARKS.values())})", text):
+        kind = next((kind for kind, mark in MARKS.items() if piece == mark), "text")
+        parts += [(kind, piece if kind == "text" else "")] if piece else []
+    return parts
+
+
+def messages_of(
+    prompt: Prompt, template: str, system: str | None, videos: Sequence[Tensor] = ()
+) -> list[dict[str, Any]]:
+    """A system message, if any, and the user's, in the form of chat templates; images are opened here.
+
+    `videos`: the frames [F, 3, H, W] of each clip. Raises ValueError where marks and media differ in number, and for a
+    text that is no Unicode.
+    """
+    text = template.replace("{prompt}", prompt.text)
+    media: dict[Kind, Iterator[Any]] = {"image": (image.load() for image in prompt.media), "video": iter(videos)}
+    content = [
+        {"type": kind, kind: piece if kind == "text" else next(media[kind])}
+        for kind, piece in parts_of(text, len(prompt.media), len(prompt.clips))
+    ]
+    messages = [{"role": "user", "content": content}]
+    own = prompt.system if prompt.system is not None else system
+    if own is not None:
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": own}]})
+    for said in (text, own or ""):
+        said.encode()  # half a surrogate pair, which JSON can spell, makes tokenizers raise whatever they like
+    return messages
+
+
+def called(prompt: Prompt) -> str:
+    """What errors call a prompt."""
+    place = f"{prompt.source}: " if prompt.source else ""
+    return f"{place}prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
+
+
+def refuse_media_tokens(prompt: Prompt, messages: Sequence[Mapping[str, Any]], media_tokens: Iterable[str]) -> None:
+    """Raises ConfigError for a text that spells a media token: the network would look for one image more.
+
+    `<image>` and `<video>`, which some families spell their tokens as, are our marks and gone from the user's message.
+    """
+    texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+    if spelt := [token for token in media_tokens if any(token in text for text in texts)]:
+        raise ConfigError(
+            f"{called(prompt)} spells the model's own media token {spelt[0]!r} where no image or video stands"
+        )

@@ -1,0 +1,200 @@
+"""From prompts to tensors by a model's own processor and chat template, each distinct prompt once."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.media.pictures import Clip
+from mmrl.media.video import Frames
+from mmrl.parsing.coordinates import Canvas, Convention
+
+from .inputs import EncodedPrompt, called, messages_of, refuse_media_tokens
+from .positions import rope_positions
+
+log = logging.getLogger(__name__)
+TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # a column for each token
+_SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; the rest is media
+
+
+@dataclass
+class PromptEncoder:
+    """Encodes prompts one by one, so that no prompt's media ever mix with another's; keeps the last `capacity`."""
+
+    processor: Any
+    model: Any  # for the positions of its family
+    template: str
+    system: str | None
+    convention: Convention
+    media_tokens: Mapping[str, int]
+    max_tokens: int | None
+    capacity: int
+    read_clip: Callable[[Clip], Frames] | None = None  # None: of policies without video
+    resizes_clips: bool = True  # the processor does; else they come in their final size
+    _kept: dict[Any, EncodedPrompt] = field(default_factory=dict)  # oldest first
+    _is_warned: bool = False  # of a prompt that is too long
+
+    def __call__(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+        """Each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
+        fresh: dict[Any, EncodedPrompt] = {}
+        for prompt in prompts:
+            key = _key(prompt)
+            if key not in fresh:
+                fresh[key] = self._kept.pop(key) if key in self._kept else self._encode(prompt)
+        self._kept.update(fresh)
+        for key in list(self._kept)[: max(0, len(self._kept) - self.capacity)]:
+            del self._kept[key]
+        return [fresh[_key(prompt)] for prompt in prompts]
+
+    def set_pixels(self, least: int | None, most: int | None) -> None:
+        """Bounds of an image's area after resizing. Raises ConfigError where the family has no pixel budget."""
+        if least is None and most is None:
+            return
+        images = self.processor.image_processor
+        size = dict(images.size)
+        if not {"shortest_edge", "longest_edge"} <= {key for key, value in size.items() if value is not None} or (
+            not hasattr(images, "merge_size")
+        ):
+            raise ConfigError(
+                f"modality.min_pixels, max_pixels: {type(images).__name__} has no pixel budget; remove them"
+            )
+        images.size = {
+            "shortest_edge": least if least is not None else min(size["shortest_edge"], most or size["shortest_edge"]),
+            "longest_edge": most if most is not None else max(size["longest_edge"], least or size["longest_edge"]),
+        }
+
+    def processed(self, prompt: Prompt) -> dict[str, Tensor]:
+        """All tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
+        messages, clips = self._messages(prompt)
+        encoded = self._processed(prompt, messages, clips)
+        return {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+
+    def _messages(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Frames]]:
+        """The prompt in the form of chat templates, and the chosen frames of its videos."""
+        clips = [self._frames(prompt, clip) for clip in prompt.clips]
+        try:
+            messages = messages_of(prompt, self.template, self.system, [frames.pixels for frames in clips])
+        except ValueError as error:
+            raise ConfigError(f"{called(prompt)}: {error}") from error
+        refuse_media_tokens(prompt, messages, self.media_tokens)
+        return messages, clips
+
+    def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        messages, clips = self._messages(prompt)
+        images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
+        encoded = self._processed(prompt, messages, clips)
+        tokens = encoded["input_ids"][0]
+        if self.max_tokens is not None and len(tokens) > self.max_tokens:
+            raise ConfigError(
+                f"{called(prompt)} has {len(tokens)} tokens with its {len(images)} images"
+                + (f" and {len(clips)} videos" if clips else "")
+                + f", more than max_prompt_tokens {self.max_tokens}; raise it, or lower max_pixels"
+                + (", total_pixels or the number of frames" if clips else "")
+            )
+        media = {
+            name: value
+            for name, value in encoded.items()
+            if isinstance(value, Tensor) and name not in (*TEXT, _SECONDS)
+        }
+        token_types = self._token_types(encoded, tokens)
+        self._check_grid(prompt, token_types, media)
+        positions, next_position = torch.arange(len(tokens))[None], len(tokens)
+        if hasattr(self.model.model, "get_rope_index"):
+            positions = rope_positions(self.model.model, tokens, token_types, media, encoded.get(_SECONDS))
+            next_position = int(positions.max()) + 1
+        self._check_context(prompt, next_position)
+        return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
+
+    def _check_context(self, prompt: Prompt, length: int) -> None:
+        """Warns once where a prompt is longer than what the network was made for: it is read, but badly."""
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if most is not None and length >= most and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%s has %d positions of tokens, the model is made for %d with the answer: what is beyond it is read "
+                "badly; shorten such prompts, or set max_prompt_tokens to refuse them (said once)",
+                *(called(prompt), length, most),
+            )
+
+    def _frames(self, prompt: Prompt, clip: Clip) -> Frames:
+        if self.read_clip is None:
+            raise ConfigError(f"{called(prompt)} has a video, which this modality does not read; 'video' does")
+        return self.read_clip(clip)
+
+    def _processed(self, prompt: Prompt, messages: list[dict[str, Any]], clips: Sequence[Frames]) -> Any:
+        """What the model's own processor makes of the messages. Frames are chosen by now, and most often resized."""
+        settings: dict[str, Any] = {}
+        if clips:
+            told = [{"total_num_frames": c.total, "fps": c.fps, "frames_indices": c.times} for c in clips]
+            settings = {"videos_kwargs": {"do_sample_frames": False, "video_metadata": told}}
+            if not self.resizes_clips:
+                settings["videos_kwargs"]["do_resize"] = False
+        try:
+            with torch.no_grad():
+                return self.processor.apply_chat_template(
+                    messages,
+                    chat_template=self._chat_template() if clips else None,
+                    tokenize=True,
+                    return_dict=True,
+                    add_generation_prompt=True,
+                    return_tensors="pt",
+                    processor_kwargs=settings,
+                )
+        except ValueError as error:  # an image of 1 x 300 pixels
+            raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
+
+    def _chat_template(self) -> str:
+        """The processor's own. Qwen3-VL's puts a video between two tokens that its makers' processor takes out again.
+
+        Each step of time has such a pair by itself. So the models were trained and so engines read them; transformers
+        leaves the outer pair in since version 5 (vllm-project/vllm#46817).
+        """
+        template, processor = str(self.processor.chat_template), self.processor
+        if not hasattr(processor, "vision_start_token"):
+            return template
+        inner = processor.video_token
+        return template.replace(f"{processor.vision_start_token}{inner}{processor.vision_end_token}", inner)
+
+    def _token_types(self, encoded: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+        """[L] 1 where an image stands, 2 where a video does: the processor says so, or the tokens do."""
+        for name in ("mm_token_type_ids", "token_type_ids"):
+            if name in encoded:
+                return encoded[name][0].to(torch.int64)
+        video = getattr(self.model.config, "video_token_id", None)
+        is_video = torch.zeros_like(tokens) if video is None else torch.eq(tokens, video).to(torch.int64)
+        return torch.eq(tokens, self.model.config.image_token_id).to(torch.int64) + 2 * is_video
+
+    def _check_grid(self, prompt: Prompt, token_types: Tensor, media: Mapping[str, Tensor]) -> None:
+        """Raises ConfigError where a family with grids has other numbers of image or video tokens and patches."""
+        for number, kind in ((1, "image"), (2, "video")):
+            grid = media.get(f"{kind}_grid_thw")
+            if grid is None:
+                continue
+            processor = self.processor.image_processor if kind == "image" else self.processor.video_processor
+            merged = int(grid.prod(1).sum()) // processor.merge_size**2
+            found = int((token_types == number).sum())
+            if merged != found:
+                raise ConfigError(
+                    f"{called(prompt)} has {found} {kind} tokens for {merged} {kind} features of {len(grid)} {kind}s"
+                )
+
+    def _canvas(self, images: Sequence[Any], media: Mapping[str, Tensor]) -> Canvas | None:
+        """The first image before and after the processor; families without a grid write no pixels of the latter."""
+        if not images:
+            return None
+        original = resized = (images[0].width, images[0].height)
+        if "image_grid_thw" in media:
+            _, rows, columns = media["image_grid_thw"][0].tolist()
+            patch = self.processor.image_processor.patch_size
+            resized = (columns * patch, rows * patch)
+        return Canvas(original, resized, self.convention)
+
+
+def _key(prompt: Prompt) -> tuple[Any, ...]:
+    """All that the network sees of a prompt."""
+    return prompt.system, prompt.text, prompt.media, prompt.clips

@@ -1,0 +1,1 @@
+"""Policies on flow and diffusion models: sampling by plan, forward outputs, gradients of rewards."""

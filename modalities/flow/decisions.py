@@ -1,0 +1,99 @@
+"""The decisions of flow trees and what the network is told: each state stands once, however many samples pass it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from mmrl.core.data import DecisionBlock
+from mmrl.core.forward_outputs import GaussianDecisions
+from mmrl.core.numerics import Reduction
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """What the network is told of P prompts: text states, pooled text ...; each [P, ...]."""
+
+    tensors: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, rows: Tensor) -> "Conditioning":
+        return Conditioning(tuple(tensor[rows] for tensor in self.tensors))
+
+    @classmethod
+    def join(cls, parts: "Sequence[Conditioning]") -> "Conditioning":
+        return cls(tuple(torch.cat(tensors) for tensors in zip(*(part.tensors for part in parts), strict=True)))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The decisions of a flow rollout: N states that a trained step started from, E next states drawn from them."""
+
+    state: Tensor  # [N, ...] latents, as stored
+    sigma: Tensor  # [N] float32
+    transition: Tensor  # [N, 3] float32: state, velocity and std of each step's Transition
+    prompt: Tensor  # [N] int64
+    mean: Tensor  # [N, ...] float32: the mean when it was drawn
+    child: Tensor  # [E, ...] the drawn next latents, as stored
+    call: Tensor  # [E] int64: the state each was drawn from
+
+    @classmethod
+    def none(cls, latents: Tensor) -> "Decided":
+        """No decisions, on latents like these."""
+        empty, device = latents[:0], latents.device
+        integers, numbers = torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, device=device)
+        return cls(empty, numbers, numbers.view(0, 3), integers, empty.float(), empty, integers)
+
+    @classmethod
+    def join(cls, parts: "Sequence[Decided]", num_prompts: Sequence[int]) -> "Decided":
+        """All decisions in order; prompt and call numbers are shifted."""
+        shifted = [
+            replace(
+                part, prompt=part.prompt + sum(num_prompts[:n]), call=part.call + sum(len(p.state) for p in parts[:n])
+            )
+            for n, part in enumerate(parts)
+        ]
+        return cls(*(torch.cat([getattr(part, item.name) for part in shifted]) for item in fields(cls)))
+
+    def forward_outputs(
+        self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction
+    ) -> GaussianDecisions:
+        """The decisions that follow the network calls `calls` [n], with the given mean [n, ...] of each."""
+        device = self.state.device
+        position = torch.full((len(self.state),), -1, device=device)
+        position[calls] = torch.arange(len(calls), device=device)
+        edges = (position[self.call] >= 0).nonzero().squeeze(1)  # [e]
+        edge_position = torch.full((len(self.child) + 1,), -1, device=device)  # the last is read by edge -1
+        edge_position[edges] = torch.arange(len(edges), device=device)
+        entry = edge_position[block.edge.to(device)]  # [B, K]
+        return GaussianDecisions(
+            mean=mean,
+            std=self.transition[calls, 2],
+            sample=self.child[edges],
+            call=position[self.call[edges]],
+            entry=entry,
+            reduction=reduction,
+            velocity=self.transition[calls, 1],
+            step=_step_size(block, entry),
+        )
+
+
+def _step_size(block: DecisionBlock, entry: Tensor) -> Tensor | None:
+    """sigma - sigma_next [B, K], 0 where the view has no entry; None where the block does not tell."""
+    if "sigma_next" not in block.facts:
+        return None
+    size = (block.facts["sigma"] - block.facts["sigma_next"]).to(entry.device)
+    return torch.where(entry >= 0, size, torch.zeros_like(size))
+
+
+def linear_mean(transition: Tensor, latents: Tensor, velocity: Tensor) -> Tensor:
+    """Mean of the next latents in float32: transition [n, 3], latents and velocity [n, ...]."""
+    return column(transition[:, 0], latents) * latents.float() + column(transition[:, 1], latents) * velocity
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """One number for each row of `like` [n, ...]: values [n] -> [n, 1, ...]."""
+    return values.view(-1, *[1] * (like.dim() - 1))

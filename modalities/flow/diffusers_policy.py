@@ -1,0 +1,263 @@
+"""What text-to-image pipelines of diffusers share as policies: loading, weights, the VAE, exporting."""
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError, Cut, Placement, Usage
+from mmrl.core.data import Prompt
+from mmrl.core.weights import Weights
+from mmrl.plans.flow import Plan
+
+from ..encoding.prompt_cutting import cuts_of, cuts_untold
+from ..loading.hub import source_of, without_adapter
+from ..loading.lora import Lora
+from .decisions import Conditioning
+from .policy import FlowPolicy
+from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
+
+
+@dataclass(kw_only=True)
+class PipelinePolicy(FlowPolicy):
+    """A text-to-image pipeline by hub name or folder, full or with LoRA.
+
+    Frozen parts are in the run's precision, the VAE in float32, trained weights in float32 under autocast.
+    `height` and `width` are in pixels. `offload_text_encoders` keeps the encoders on the CPU but for new prompts.
+    `attention` names a backend of diffusers; `compile` runs torch.compile on the network.
+    """
+
+    model_file: ClassVar[str] = "model_index.json"  # what a folder of such a model holds
+    family: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
+    pipeline_class: ClassVar[str]  # in diffusers and in a model_index.json
+    without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # parts that are not loaded, as its loader is told
+    network: ClassVar[str]  # the part that is trained
+    encoders: ClassVar[tuple[str, ...]]
+    attention_layers: ClassVar[tuple[str, ...]]  # ends of the names of the layers that a LoRA adapts
+    pixel_multiple: ClassVar[int]  # of height and width
+
+    model: str
+    height: int = 512
+    width: int = 512
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+    offload_text_encoders: bool = False
+    attention: str | None = None
+    compile: bool = False
+    _pipeline: Any = field(default=None, init=False, repr=False)
+    _weights: Weights | None = field(default=None, init=False, repr=False)
+    _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        step = self.pixel_multiple
+        if self.height % step or self.width % step or min(self.height, self.width) < step:
+            raise ValueError(f"height and width must be multiples of {step} pixels, got {self.height} x {self.width}")
+
+    def prepare(self, placement: Placement) -> None:
+        """Loads the pipeline. Raises ConfigError when the model cannot be found or is of another kind."""
+        self._placement = placement
+        self._pipeline = self._load(placement)
+        network = self.trained_network().requires_grad_(False).eval()
+        if self.lora is None:
+            network.requires_grad_(True)
+        else:
+            self.lora.add_to(network, self.attention_layers, self.network)
+        if self.gradient_checkpointing:
+            network.enable_gradient_checkpointing()
+        if self.attention is not None:
+            _set_attention(network, self.attention, f"modalities.{self.family[0]}.attention")
+        if self.compile:
+            network.compile()
+        self.freeze_unused(network)
+        trained = {f"{self.network}.{n}": p for n, p in network.named_parameters() if p.requires_grad}
+        off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, network)
+        self._weights = Weights(trained, adapter_off=off)
+
+    def num_read(self, tokenizer: str) -> int:
+        """How many tokens the encoder behind the part `tokenizer` of the pipeline reads."""
+        return int(getattr(self._pipeline, tokenizer).model_max_length)
+
+    def cuts(self, texts: Sequence[str]) -> list[tuple[Cut, ...]]:
+        """By which text encoders each text is cut, and where."""
+        present = [name for name in self.encoders if getattr(self._pipeline, name) is not None]
+        names = [name.replace("text_encoder", "tokenizer") for name in present]
+        return cuts_of([(getattr(self._pipeline, name), self.num_read(name)) for name in names], texts)
+
+    def conditioning(self, texts: Sequence[str]) -> Conditioning:
+        with cuts_untold(self._pipeline):
+            return super().conditioning(texts)
+
+    def freeze_unused(self, network: Any) -> None:
+        """Leaves untrained what reaches no output and so never gets a gradient; most families have no such part."""
+
+    @abstractmethod
+    def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        """What `sigmas` gives, and keeps."""
+
+    def twin(self, folder: Path, **sizes: Any) -> Self:
+        """The same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
+        lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
+        return replace(self, model=str(folder), height=32, width=32, lora=lora, compile=False, **sizes)
+
+    def trained_network(self) -> Any:
+        return getattr(self._pipeline, self.network)
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        factor = self._pipeline.vae_scale_factor
+        return (self.trained_network().config.in_channels, self.height // factor, self.width // factor)
+
+    @property
+    def device(self) -> torch.device:
+        assert self._placement is not None, "prepare() comes first"
+        return self._placement.device
+
+    @property
+    def weights(self) -> Weights:
+        assert self._weights is not None, "prepare() comes first"
+        return self._weights
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return {self.network: self.trained_network()}
+
+    def sigmas(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        if (kind, num_steps) not in self._grids:
+            self._grids[kind, num_steps] = self.grid(kind, num_steps)
+        return self._grids[kind, num_steps]
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        factor, shift = self._vae_scale()
+        images = self._pipeline.vae.decode(latents.float() / factor + shift, return_dict=False)[0]
+        return (images / 2 + 0.5).clamp(0, 1).contiguous()  # type: ignore[no-any-return]
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        factor, shift = self._vae_scale()
+        posterior = self._pipeline.vae.encode(images.to(self.device).float() * 2 - 1).latent_dist
+        return (posterior.mean - shift) * factor  # type: ignore[no-any-return]
+
+    def _vae_scale(self) -> tuple[Any, Any]:
+        """(factor, shift): the VAE's latents are the network's / factor + shift; both may be one for each channel."""
+        config = self._pipeline.vae.config
+        if config.get("latents_mean") is None or config.get("latents_std") is None:
+            return config.scaling_factor, config.get("shift_factor") or 0.0
+        mean, std = (
+            torch.tensor(config[name], device=self.device).view(1, -1, 1, 1) for name in ("latents_mean", "latents_std")
+        )
+        return config.scaling_factor / std, mean
+
+    def export(self, folder: Path) -> None:
+        """Writes the weights now in place: a LoRA for `pipe.load_lora_weights`, or the whole pipeline's folder."""
+        if self.lora is None:
+            with _quiet_about_absent_parts():
+                self._pipeline.save_pretrained(folder)
+            return
+        from peft.utils import get_peft_model_state_dict
+
+        network = self.trained_network()
+        layers = {name: tensor.contiguous() for name, tensor in get_peft_model_state_dict(network).items()}
+        named = {
+            f"{self.network}_lora_layers": layers,
+            f"{self.network}_lora_adapter_metadata": network.peft_config["default"].to_dict(),
+        }
+        self._pipeline.save_lora_weights(folder, **named)
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """How diffusers draws a prompt with the export, as the plan does."""
+        assert self._placement is not None, "prepare() comes first"
+        grid = grid_of(plan, self.sigmas)
+        call = self.call(plan, grid)
+        size = {"height": str(self.height), "width": str(self.width)}
+        call = replace(call, settings={**size, **call.settings})
+        is_adapter = self.lora is not None
+        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
+        return usage_of(code, f"the {self.network}", is_adapter, plan, grid)
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        """What the stock pipeline is told to draw as the plan does, beside sizes."""
+        if not isinstance(plan, Plan):
+            return Call({})
+        told = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
+        if plan.guidance_scale != 1 and self.negative_prompt:
+            told["negative_prompt"] = repr(self.negative_prompt)
+        return Call(told)
+
+    @contextmanager
+    def encoders_on_device(self) -> Iterator[None]:
+        """The text encoders where the network is; afterwards back on the CPU, if that is where they wait."""
+        encoders = [part for name in self.encoders if (part := getattr(self._pipeline, name)) is not None]
+        for encoder in encoders:
+            encoder.to(self.device)
+        try:
+            yield
+        finally:
+            for encoder in encoders if self.offload_text_encoders else []:
+                encoder.to("cpu")
+
+    def _load(self, placement: Placement) -> Any:
+        import diffusers
+        from diffusers.utils import logging as diffusers_logging
+        from transformers.utils import logging as transformers_logging
+
+        diffusers_logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()
+        setting = f"modalities.{self.family[0]}.model"
+        source = source_of(self.model, setting, "diffusers", self.model_file)
+        trained_dtype = torch.float32 if self.lora is None else placement.dtype
+        dtypes = {self.network: trained_dtype, "vae": torch.float32, "default": placement.dtype}
+        try:
+            absent: dict[str, Any] = _absent(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
+            loader: Any = getattr(diffusers, self.pipeline_class)
+            pipeline = loader.from_pretrained(source, dtype=dtypes, **(absent | dict(self.without)))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{setting}: cannot load {self.model!r} as {self.family[1]}: {error}") from error
+        pipeline.set_progress_bar_config(disable=True)
+        for part in pipeline.components.values():
+            if isinstance(part, nn.Module):
+                part.requires_grad_(False).eval()
+        getattr(pipeline, self.network).to(placement.device)
+        # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
+        pipeline.vae.to(placement.device, memory_format=torch.channels_last)
+        return pipeline
+
+
+@contextmanager
+def _quiet_about_absent_parts() -> Iterator[None]:
+    """Drops what diffusers warns of each part that a pipeline is without: that None cannot be saved."""
+    logger = logging.getLogger("diffusers.pipelines.pipeline_utils")
+
+    def is_of_a_part(record: logging.LogRecord) -> bool:
+        return "=None of type" not in record.getMessage()
+
+    logger.addFilter(is_of_a_part)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_a_part)
+
+
+def _set_attention(network: Any, backend: str, setting: str) -> None:
+    network.set_attention_backend(backend)
+    processors = [getattr(module, "processor", None) for module in network.modules()]
+    if not any(hasattr(processor, "_attention_backend") for processor in processors):
+        raise ConfigError(f"{setting}: the layers of a {type(network).__name__} take no backend; leave it out")
+
+
+def _absent(folder: Path, pipeline_class: str) -> dict[str, Any]:
+    """The parts that a local pipeline was saved without; diffusers wants to be told of a missing T5."""
+    index = folder / "model_index.json"
+    if not index.is_file():
+        raise ValueError("it has no model_index.json")
+    parts = json.loads(index.read_text(encoding="utf-8"))
+    if parts.get("_class_name") != pipeline_class:
+        raise ValueError(f"its model_index.json names {parts.get('_class_name')!r}")
+    return {name: None for name, origin in parts.items() if origin == [None, None]}

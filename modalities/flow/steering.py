@@ -1,0 +1,79 @@
+"""States of a flow tree that go on by what a reward says of their clean estimates."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Reward
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.keys import GroupKey, generator
+from mmrl.scoring.during_sampling import judged
+
+from .frontier import Frontier, PathState, ranges
+
+# A reward, latents [n, ...], their level (that of an estimate is 0), the number of the plan of each [n] and of the
+# network call behind which it is asked -> rewards [n] float64.
+Judge = Callable[[Reward, Tensor, float, Tensor, int], Tensor]
+
+
+class Decoder(Protocol):
+    """What is asked of a flow policy here; see `FlowPolicy`."""
+
+    decode_batch: int
+
+    def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
+    def decode_latents(self, latents: Tensor) -> Tensor: ...
+
+
+def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey]) -> Judge:
+    """Decodes in chunks, and asks the reward about all states with the prompts of their groups."""
+
+    def judge(reward: Reward, latents: Tensor, level: float, plan: Tensor, call: int) -> Tensor:
+        parts = latents.split(policy.decode_batch)
+        clean = [policy.final(part, part.new_full((len(part),), level, dtype=torch.float32)) for part in parts]
+        outputs = Outputs(images=torch.cat([policy.decode_latents(part) for part in clean]))
+        numbers = plan.tolist()
+        return judged(reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call)
+
+    return judge
+
+
+def select_states(
+    frontier: Frontier, path_states: Sequence[PathState], call: int, clean: tuple[Tensor, float], judge: Judge
+) -> tuple[Frontier, Tensor]:
+    """The frontier of the k states that go on behind network call `call`, and which these are [k]; no forks here.
+
+    Args:
+        frontier: of the path states that it holds, which have nothing but their own states. clean: what is judged of
+        its n
+            states [n, ...], and its level.
+    """
+    choices = {index: path_states[index].path.choice(call) for index in frontier.rows}
+    asked = [index for index, choice in choices.items() if choice is not None]
+    if not asked:
+        return frontier, torch.arange(len(frontier.latents))
+    rewards = torch.full((len(frontier.latents),), torch.nan, dtype=torch.float64)
+    rows = torch.cat([torch.arange(frontier.rows[index].start, frontier.rows[index].stop) for index in asked])
+    plan = torch.cat([torch.full((len(frontier.rows[index]),), path_states[index].plan) for index in asked])
+    latents, level = clean
+    first = choices[asked[0]]
+    assert first is not None, "one is asked"
+    rewards[rows] = judge(first.reward, latents[rows.to(latents.device)], level, plan, call)
+    known = torch.cat([frontier.judged, rewards[:, None]], 1)  # [n, J]
+    kept = [
+        _kept(path_states[index], part, call, known[part.start : part.stop]) for index, part in frontier.rows.items()
+    ]
+    going = torch.cat(kept)
+    return frontier.of_rows(going, ranges(list(frontier.rows), [len(part) for part in kept]), known), going
+
+
+def _kept(path_state: PathState, rows: range, call: int, known: Tensor) -> Tensor:
+    """The rows of a path state's states, of which `known` [n, J] is known, that go on."""
+    choice = path_state.path.choice(call)
+    if choice is None:
+        return torch.arange(rows.start, rows.stop)
+    rewards = known[:, ~known.isnan().any(0)].unflatten(0, (-1, choice.of))  # [groups, of, J]
+    places = choice.rule(rewards, choice.keep, generator(path_state.key.seed_for("choice", call)))
+    return (rows.start + torch.arange(len(rewards))[:, None] * choice.of + places).flatten()

@@ -1,0 +1,77 @@
+"""How an exported pipeline is loaded and called without mmrl, so that it draws what mmrl draws."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mmrl.core.contracts import Usage
+from mmrl.core.data import Prompt
+from mmrl.plans.flow import Plan
+
+Grid = Literal["pipeline", "uniform"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the stock pipeline is told."""
+
+    settings: Mapping[str, str]  # Python by keyword
+    scheduler: str | None = None  # Python that makes it; None: the pipeline's own
+    imports: tuple[str, ...] = ()  # of diffusers, for the scheduler
+
+
+def grid_of(plan: Any, sigmas: Callable[[Grid, int], list[float]]) -> Grid | None:
+    """The grid on which a plan is drawn step by step, of those that the policy has; None for levels of its own."""
+    if not isinstance(plan, Plan):
+        return None
+    levels = [*plan.paths[0].levels, plan.paths[0].last_level]
+    grids: tuple[Grid, ...] = ("pipeline", "uniform")
+    return next((kind for kind in grids if levels == list(sigmas(kind, len(levels) - 1))), None)
+
+
+def num_steps(plan: Plan) -> int:
+    """Steps on a plan's own path, those of its solver included."""
+    tail = plan.paths[0].tail
+    return len(plan.paths[0].steps) + (0 if tail is None else len(tail.sigmas) - 1)
+
+
+def is_exact(plan: Any, grid: Grid | None) -> bool:
+    """Whether the stock pipeline can draw as the plan does: plain steps without noise, on a grid that it has."""
+    return grid is not None and plan.is_plain and not any(step.is_random for path in plan.paths for step in path.steps)
+
+
+def absent_parts(pipeline: Any) -> dict[str, str]:
+    """The parts that a pipeline is without, and whose absence its loader must be told."""
+    optional = pipeline._optional_components
+    return {name: "None" for name, part in pipeline.components.items() if part is None and name not in optional}
+
+
+def code_of(pipeline: Any, dtype: str, prompt: Prompt, call: Call, base: str | None) -> str:
+    """The Python that loads the export and draws one image; `base` as in `Loadable.usage`, None for a whole model."""
+    kind = type(pipeline).__name__
+    loaded = {"dtype": dtype} | absent_parts(pipeline)
+    told = "".join(f", {name}={value}" for name, value in loaded.items())
+    names = ", ".join(sorted((kind, *call.imports)))
+    lines = ["import torch", f"from diffusers import {names}", ""]
+    lines += ['folder = "."  # this folder, or its name on the hub']
+    lines += [f"pipe = {kind}.from_pretrained({'folder' if base is None else base}{told})"]
+    if base is not None:
+        lines += ['pipe.load_lora_weights(folder, weight_name="pytorch_lora_weights.safetensors")']
+    if call.scheduler is not None:
+        lines += [f"pipe.scheduler = {call.scheduler}"]
+    lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', "image = pipe("]
+    lines += [f"    {prompt.text!r},", *(f"    {name}={value}," for name, value in call.settings.items())]
+    lines += ["    generator=torch.Generator().manual_seed(0),", ").images[0]", 'image.save("drawn.png")']
+    return "\n".join(lines) + "\n"
+
+
+def usage_of(code: str, trained: str, is_adapter: bool, plan: Any, grid: Grid | None) -> Usage:
+    """The usage with what the code leaves out."""
+    notes: tuple[str, ...] = ()
+    if not is_exact(plan, grid):
+        notes = (
+            "The run drew with a sampler that the pipeline does not have; the code draws with the pipeline's own, with "
+            "the same guidance and as many steps where they are known.",
+        )
+    kind = "a LoRA" if is_adapter else "all weights"
+    return Usage("diffusers", "text-to-image", f"{trained}, {kind}", is_adapter, code, notes)

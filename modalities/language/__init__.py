@@ -1,0 +1,1 @@
+"""Policies that answer in tokens, agents among them: rollout, turns, forward outputs."""

@@ -1,0 +1,99 @@
+"""What a family of models supplies to the policies that answer in tokens: inputs, network and text."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor, nn
+
+from mmrl.core.data import Outputs, Prompt
+from mmrl.core.weights import Weights
+
+from ..encoding.inputs import EncodedPrompt
+from ..tokens.backbone import Backbone
+from ..tokens.log_probs import Head
+from ..tokens.token_texts import Pieces
+from ..tokens.trace import TokenTrace
+
+Way = Literal["cache", "packed", "none"]
+
+
+class TokenModel(ABC):
+    """A language model with its processor."""
+
+    @property
+    @abstractmethod
+    def backbone(self) -> Backbone: ...
+
+    @property
+    @abstractmethod
+    def head(self) -> Head: ...
+
+    @property
+    @abstractmethod
+    def banned(self) -> tuple[int, ...]:
+        """Tokens that no answer may hold."""
+
+    @property
+    @abstractmethod
+    def end_tokens(self) -> tuple[int, ...]:
+        """Tokens that end an answer; the first is the one behind given answers."""
+
+    @property
+    @abstractmethod
+    def way(self) -> Way:
+        """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Weights: ...
+
+    @abstractmethod
+    def modules(self) -> Mapping[str, nn.Module]: ...
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+        """Each distinct prompt once; raises ConfigError for one that cannot be read or is too long."""
+
+    @abstractmethod
+    def decode(self, tokens: list[int]) -> str:
+        """Text of an answer; special tokens stay visible."""
+
+    @abstractmethod
+    def tokenize(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def export(self, folder: Path) -> None:
+        """Writes the weights now in place, as other tools load them: a model's folder, or an adapter's."""
+
+    @abstractmethod
+    def running(self) -> AbstractContextManager[None]:
+        """Around every use of the network: precision, checkpointing."""
+
+    def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
+        """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
+        return outputs
+
+    def outputs_of(self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: Pieces) -> Outputs:
+        """What B answers say: `prompts` [B] of their own, `prompt_of` [B] their places in the trace."""
+        completions = trace.completions
+        before_end = [
+            [token for token in row[:length] if token not in self.end_tokens]
+            for row, length in zip(completions.tokens.tolist(), completions.length.tolist(), strict=True)
+        ]
+        texts = tuple(self.decode(tokens) for tokens in before_end)
+        ends = [("",) * (num - len(row)) for row, num in zip(before_end, completions.length.tolist(), strict=True)]
+        outputs = Outputs(
+            texts=texts,
+            pieces=tuple(pieces(row, text) + end for row, text, end in zip(before_end, texts, ends, strict=True)),
+            is_finished=completions.is_finished,
+            num_tokens=completions.length,
+            canvases=tuple(trace.prompts[number].canvas for number in prompt_of.tolist()),
+        )
+        return self.completed(prompts, outputs)
+
+    @abstractmethod
+    def networks(self) -> Sequence[nn.Module]:
+        """What `backbone` calls."""

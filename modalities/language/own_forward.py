@@ -1,0 +1,257 @@
+"""A type of model that no test runs is compared with its own forward pass when it is loaded, refused where it differs.
+
+Answers to two prompts are read as a rollout does, token by token on a cache; as an update does, by the run's way of
+sharing; and by the model's own forward pass, a row [prompt, answer] at a time, with all that its processor makes of the
+prompt, without padding, cache or positions of ours. What this does not see: gradients, prompts without images, with
+several, or of hundreds of tokens, and a difference below the rounding of the run's own precision.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.media.video import FrameClip
+
+from ..encoding.families import is_tested, types_with_tests
+from ..encoding.inputs import EncodedPrompt, pad_rows
+from ..encoding.prompt_encoder import TEXT, PromptEncoder
+from ..tokens.backbone import Answers
+from ..tokens.completions import Ending
+from ..tokens.generation import Writer
+from ..tokens.sampling import Shaping, shaped_log_probs
+from .policy import TokenPolicy
+
+# In nats, of the mean over tokens. Rounding made 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
+# `_OwnForward.rounding` at most, with 2 to 32 layers. Masks, tokens and scales that were wrong made 0.04 to 0.7.
+LEAST, ROUNDINGS = 1e-3, 3.0
+TELLING = 0.04  # a tolerance above it may hide such
+MAX_TOKENS = 24  # of an answer: a network call each
+WORDS = "On the left is a red box, and above it stands the blue one."
+log = logging.getLogger(__name__)
+# what code that expects another model may raise
+_RAISED = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, StopIteration,
+           TypeError, ValueError)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """An image without a file, of which no two places look alike."""
+
+    size: tuple[int, int]  # width, height
+    shift: int = 0
+
+    def load(self) -> Image.Image:
+        across, down = torch.arange(self.size[0])[:, None], torch.arange(self.size[1])[:, None, None]
+        values = across**2 // 90 + across * down // 70 + 3 * down + 80 * torch.arange(3)  # [height, width, 3]
+        return Image.fromarray(((values + self.shift) % 256).to(torch.uint8).numpy())
+
+
+_SOURCE = "the comparison with the model's own forward pass"  # where errors say that the prompts are from
+# of different shapes, so that families with tiles cut them into different numbers
+IMAGES = (
+    Prompt("what is on the left of the <image> box?", (_Pattern((448, 280)),), source=_SOURCE),
+    Prompt("<image>click the red one", (_Pattern((200, 400)),), source=_SOURCE),
+)
+# no longer than high and wide: behind longer ones transformers counts positions otherwise than `rope_positions`
+_CLIP = FrameClip("of a pattern", tuple(_Pattern((112, 84), 40 * number) for number in range(4)), (0.0, 0.5, 1.0, 1.5))
+CLIPS = (Prompt("<video>what is moving?", clips=(_CLIP,), source=_SOURCE), IMAGES[1])
+
+
+@contextmanager
+def refusing_errors(model: str, config: Any) -> Iterator[None]:
+    """Makes a ConfigError of what is raised in the block about a model type that no test runs."""
+    try:
+        yield
+    except (ConfigError, torch.OutOfMemoryError):
+        raise
+    except _RAISED as error:
+        if is_tested(config):
+            raise
+        raise ConfigError(
+            f"modality.model: {model!r} {_untested(config)}, and does not work here: {type(error).__name__}: {error}; "
+            f"{_known()}"
+        ) from error
+
+
+def refuse_other_log_probs(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
+    """Raises ConfigError where the log-probs of answers to the prompts differ from the model's own forward pass.
+
+    Types of models that tests run are not compared.
+    """
+    config, device = encoder.model.config, policy.backbone.device
+    if is_tested(config):
+        return
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        _compare(policy, model, encoder, prompts)
+
+
+def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
+    config = encoder.model.config
+    alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
+    own = _OwnForward(policy, encoder.model, [alone.processed(prompt) for prompt in prompts])
+    encoded = alone(prompts)
+    for what, rows in _answers(policy, encoder.processor.tokenizer, encoded).items():
+        answers = _to_each(rows, len(prompts), policy.backbone.device)
+        expected = own.log_probs(answers)
+        allowed = max(LEAST, ROUNDINGS * own.rounding(answers, expected))
+        if allowed > TELLING:
+            log.warning(
+                "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "
+                "forward pass would not be seen; try it once with precision: float32",
+                str(policy.precision).removeprefix("torch."), model, allowed,
+            )  # fmt: skip
+        for path, found in _paths(policy, encoded, answers).items():
+            off = (found - expected).abs()
+            if not off.mean() <= allowed:  # NaN too
+                raise ConfigError(
+                    f"modality.model: {model!r} {_untested(config)}, and the log-probs of {path} differ from its own "
+                    f"forward pass by {off.mean():.2g} nats a token, up to {off.max():.2g}, in answers of {what} "
+                    f"(up to {allowed:.2g} may be rounding); training would be wrong. {_known()}"
+                )
+
+
+def _untested(config: Any) -> str:
+    language = config.get_text_config().model_type
+    return f"is a model of type {config.model_type!r} (language model {language!r}), which no test of mmrl runs"
+
+
+def _known() -> str:
+    known = ", ".join(types_with_tests())
+    return f"Types that tests run are {known}; another one is used where it agrees with its own forward pass"
+
+
+def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt]) -> dict[str, list[Tensor]]:
+    """Answers of different lengths, each with an end token: of words, and of special tokens that are not banned.
+
+    Some vocabularies have thousands of the latter; those that stand in the prompts come first.
+    """
+    words = policy.tokenize(WORDS)
+    asked = {token for prompt in prompts for token in prompt.tokens.tolist()}
+    allowed = set(tokenizer.added_tokens_decoder) - {*policy.banned, *policy.end_tokens}
+    special = sorted(allowed, key=lambda token: (token not in asked, token))
+    found = {}
+    for what, tokens in {"words": words, "special tokens": special}.items():
+        most = tokens[: MAX_TOKENS - 1]
+        if most:
+            found[what] = [torch.tensor([*some, policy.end_tokens[0]]) for some in (most, most[: len(most) // 2])]
+    return found
+
+
+def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> Answers:
+    """The same answers to each prompt."""
+    prompt = torch.arange(num_prompts).repeat_interleave(len(rows))
+    length = torch.tensor([len(row) for row in rows]).repeat(num_prompts)
+    tokens = pad_rows(rows, 0, "right").repeat(num_prompts, 1)
+    return Answers(prompt.to(device), tokens.to(device), length.to(device))
+
+
+def _paths(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> dict[str, Tensor]:
+    """Log-probs [N] of the answers' tokens on each path of the run that computes some."""
+    found = {}
+    if policy.engine is None:
+        found["rollouts"] = _dictated(policy, prompts, answers)
+    with torch.enable_grad():  # checkpointing is for passes with a graph
+        log_prob, _ = policy.log_probs(prompts, answers, Shaping(1.0, banned=policy.banned))
+    return found | {f"updates (sharing {policy.way!r})": log_prob.detach()}
+
+
+@torch.no_grad()
+def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+    """Log-probs [N] that a rollout records of the answers' tokens."""
+    ending = Ending(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
+    shaping = Shaping(1.0, banned=policy.banned)
+    writer = _Dictated(policy.backbone, policy.head, shaping, ending, policy.answer_batch)
+    with policy.running():
+        completions = writer.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
+    assert completions is not None and torch.equal(completions.tokens, answers.tokens.cpu()), (
+        "each answer ends with its end token"
+    )
+    return completions.log_prob[answers.is_token.cpu()].to(answers.tokens.device)
+
+
+@dataclass(frozen=True)
+class _Dictated(Writer):
+    """Writes what it is told: the number by which a token would be drawn is the token."""
+
+    def choose(self, log_probs: Tensor, uniform: Tensor) -> Tensor:
+        return uniform.to(torch.int64)
+
+
+@dataclass(frozen=True)
+class _OwnForward:
+    """The model as transformers runs it."""
+
+    policy: TokenPolicy  # for its precision and banned tokens
+    model: Any
+    inputs: Sequence[Mapping[str, Tensor]]  # of each prompt, all that the processor makes
+
+    def log_probs(self, answers: Answers) -> Tensor:
+        """[N] of the answers' tokens."""
+        rows = [
+            self._row(self.inputs[prompt], tokens[:length])
+            for prompt, tokens, length in zip(
+                answers.prompt.tolist(), answers.tokens, answers.length.tolist(), strict=True
+            )
+        ]
+        return torch.cat(rows)
+
+    def rounding(self, answers: Answers, log_probs: Tensor) -> float:
+        """How far log-probs [N] move, in the mean, where every number of the embeddings is off by one rounding."""
+        embeddings = self.model.get_input_embeddings()
+        size = torch.finfo(self.policy.precision).eps
+
+        def nudge(_module: Any, _given: Any, embedded: Tensor) -> Tensor:
+            signs = 1 - 2 * (torch.arange(embedded.shape[-1], device=embedded.device) % 2)
+            return embedded * (1 + size * signs).to(embedded.dtype)
+
+        handle = embeddings.register_forward_hook(nudge)
+        try:
+            return float((self.log_probs(answers) - log_probs).abs().mean())
+        finally:
+            handle.remove()
+
+    def _row(self, given: Mapping[str, Tensor], answer: Tensor) -> Tensor:
+        """[T] of the tokens of one answer [T]."""
+        kind = self._kind(given, answer)
+        log_probs = shaped_log_probs(self._logits(given, answer, kind), Shaping(1.0, banned=self.policy.banned))
+        return log_probs.gather(1, answer[:, None])[:, 0]
+
+    def _kind(self, given: Mapping[str, Tensor], answer: Tensor) -> int:
+        """The type of an answer's tokens: the one under which no token sees those behind it.
+
+        It is 0, of text, but where 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
+        """
+        if "token_type_ids" not in given or len(answer) < 3:
+            return 0
+        other = torch.cat([answer[:-2], answer[:1], answer[-1:]])  # of the last that is read
+
+        def moved(kind: int) -> float:
+            one, two = (self._logits(given, tokens, kind)[:-1] for tokens in (answer, other))
+            return float((one - two).abs().mean())
+
+        return min((0, 1), key=moved)
+
+    @torch.no_grad()
+    def _logits(self, given: Mapping[str, Tensor], answer: Tensor, kind: int) -> Tensor:
+        """[T, V] float32 that the tokens of one answer [T] are predicted from."""
+        more = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
+        types = torch.full_like(answer, kind)
+        row = {
+            name: torch.cat([value, more.get(name, types)[None].to(value)], 1) if name in TEXT else value
+            for name, value in ((name, value.to(answer.device)) for name, value in given.items())
+            if name != "labels"  # PaliGemma's processor makes some of the prompt
+        }
+        if hasattr(self.model.model, "rope_deltas"):
+            self.model.model.rope_deltas = None  # of the prompt before
+        with self.policy.running():
+            logits = self.model(**row, use_cache=False).logits[0]
+        before = given["input_ids"].shape[1] - 1
+        return logits[before : before + len(answer)].float()  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Models from folders and the hub, and adapters on them."""

@@ -1,0 +1,117 @@
+"""Low-rank adapters on a diffusers network or a transformers model, through peft."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mmrl.core.contracts import ConfigError
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A low-rank adapter (Hu et al. 2021, arXiv 2106.09685); rank 32 and alpha 64 are Flow-GRPO's.
+
+    `targets`: ends of the names of the adapted layers; None: the family's attention, or all linear layers of a language
+    model. `path`: a folder with an exported adapter to start from. Raises ValueError for settings out of range.
+    """
+
+    rank: int = 32
+    alpha: int = 64
+    targets: tuple[str, ...] | None = None
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "alpha"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.targets == ():
+            raise ValueError("targets must name at least one layer, or be left out, got an empty list")
+
+    def add_to(self, network: Any, default_targets: tuple[str, ...], prefix: str) -> None:
+        """Adds the adapter to a diffusers network in place and leaves only it trainable, in float32.
+
+        `prefix`: the network's part in its pipeline, with which names in an exported adapter begin.
+        Raises ConfigError where no layer fits the targets, or the folder holds no adapter for this network.
+        """
+        from peft import LoraConfig
+
+        targets = list(self.targets or default_targets)
+        try:
+            if self.path is not None:
+                network.load_lora_adapter(
+                    self.path,
+                    prefix=prefix,
+                    adapter_name="default",
+                    weight_name="pytorch_lora_weights.safetensors",
+                )
+            else:
+                network.add_adapter(
+                    LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=targets, init_lora_weights="gaussian")
+                )
+        except (ValueError, OSError, KeyError) as error:
+            raise ConfigError(f"lora: {error}") from error
+        _train_adapter(network)
+
+    def add_to_language_model(self, model: Any, parts: Sequence[str]) -> None:
+        """Adds the adapter to the linear layers of a transformers model, in place, and leaves only it trainable.
+
+        `parts`: prefixes of the names of the modules that may be adapted; what a loaded adapter has elsewhere stays as
+        it is. Raises ConfigError where no layer of these fits the targets, or the folder holds no adapter for this
+        model, or one that changes its last layer.
+        """
+        from peft import LoraConfig
+
+        if self.path is not None:
+            _load_adapter(model, Path(self.path).expanduser())
+        else:
+            pattern = _pattern(model, parts, self.targets)
+            model.add_adapter(LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=pattern))
+        _train_adapter(model)
+        for name, parameter in model.named_parameters():
+            if not name.startswith(tuple(f"{part}." for part in parts)):
+                parameter.requires_grad_(False)
+
+
+def _pattern(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | None) -> str:
+    """A regular expression for the full names of these parts' linear layers, or of those that end in `targets`."""
+    alternatives = []
+    for part in parts:
+        inside = [
+            name.removeprefix(f"{part}.")
+            for name, module in model.named_modules()
+            if name.startswith(f"{part}.") and isinstance(module, nn.Linear)
+        ]
+        if targets is not None:
+            inside = [name for name in inside if any(f".{name}".endswith(f".{end}") for end in targets)]
+        # layers are numbered; one entry for all of them keeps the saved configuration short
+        ends = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in inside})
+        alternatives += [rf"{re.escape(part)}\.(?:{'|'.join(ends)})"] if ends else []
+    if not alternatives:
+        wanted = ", ".join(targets or ("anything",))
+        raise ConfigError(f"lora.targets: no linear layer of {', '.join(parts)} has a name that ends in {wanted}")
+    return "|".join(alternatives)
+
+
+def _load_adapter(model: Any, folder: Path) -> None:
+    if not (folder / "adapter_config.json").is_file():
+        raise ConfigError(f"lora.path: {folder} holds no adapter_config.json")
+    try:
+        model.load_adapter(str(folder), is_trainable=True)
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"lora.path: cannot load {folder} on this model: {error}") from error
+    if {"lora_A", "modules_to_save"} & {name for name, _ in model.get_output_embeddings().named_children()}:
+        # log-probs are taken from the layer's own weight, in blocks, without the adapter's forward pass
+        raise ConfigError(f"lora.path: {folder} adapts lm_head, which is not supported; merge it into the model")
+
+
+def _train_adapter(network: nn.Module) -> None:
+    network.eval()  # new layers begin in training mode, and the dropout of a loaded adapter would change each log-prob
+    for name, parameter in network.named_parameters():
+        is_adapter = "lora_" in name
+        if is_adapter:
+            parameter.data = parameter.data.float()  # small updates would be lost in bf16
+        parameter.requires_grad_(is_adapter)

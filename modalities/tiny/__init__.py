@@ -1,0 +1,1 @@
+"""Small random twins of published checkpoints: real classes, every part present."""

@@ -1,0 +1,99 @@
+"""Twins of the families whose images are grids of patches of any size: Qwen2-VL, Qwen2.5-VL, Qwen3-VL."""
+
+from typing import Any
+
+import transformers
+
+from .text import build_tokenizer, chat_template, text_sizes
+
+_transformers: Any = transformers
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+            "<|video_pad|>")  # fmt: skip
+_TEMPLATE = chat_template(
+    "<|im_start|>ROLE\n",
+    "<|im_end|>\n",
+    "<|im_start|>assistant\n",
+    "<|vision_start|><|image_pad|><|vision_end|>",
+    video="<|vision_start|><|video_pad|><|vision_end|>",
+)
+_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}  # half of a head's channels
+
+
+def _tokenizer() -> Any:
+    return build_tokenizer(_SPECIAL, eos="<|im_end|>", pad="<|endoftext|>")
+
+
+def _media(tokenizer: Any) -> dict[str, int]:
+    names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>",
+             "vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}  # fmt: skip
+    return {name: tokenizer.convert_tokens_to_ids(text) for name, text in names.items()}
+
+
+def _processor(family: str, tokenizer: Any, video: str = "Qwen2VL") -> Any:
+    """Images and videos in patches of 14 pixels, four of which become one token; at most 16 patches."""
+    grid = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}
+    return getattr(_transformers, f"{family}Processor")(
+        _transformers.Qwen2VLImageProcessor(**grid),
+        tokenizer,
+        getattr(_transformers, f"{video}VideoProcessor")(**grid),
+        chat_template=_TEMPLATE,
+    )
+
+
+def qwen2_vl() -> tuple[Any, Any]:
+    tokenizer = _tokenizer()
+    config = _transformers.Qwen2VLConfig(
+        text_config=text_sizes(tokenizer, rope_parameters=_MROPE),
+        vision_config={
+            "depth": 2,
+            "embed_dim": 32,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "mlp_ratio": 2,
+            "patch_size": 14,
+        },
+        **_media(tokenizer),
+    )
+    processor = _processor("Qwen2VL", tokenizer)
+    return _transformers.Qwen2VLForConditionalGeneration(config), processor
+
+
+def qwen2_5_vl() -> tuple[Any, Any]:
+    tokenizer = _tokenizer()
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 14,
+        "window_size": 28,
+        "fullatt_block_indexes": [1],  # one layer with windows, one without
+        "tokens_per_second": 2,  # as in the checkpoints
+    }
+    config = _transformers.Qwen2_5_VLConfig(
+        text_config=text_sizes(tokenizer, rope_parameters=_MROPE), vision_config=vision, **_media(tokenizer)
+    )
+    processor = _processor("Qwen2_5_VL", tokenizer)
+    return _transformers.Qwen2_5_VLForConditionalGeneration(config), processor
+
+
+def qwen3_vl() -> tuple[Any, Any]:
+    tokenizer = _tokenizer()
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 14,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0],  # features of this layer enter the language model's first
+    }
+    config = _transformers.Qwen3VLConfig(
+        text_config=text_sizes(tokenizer, rope_parameters={**_MROPE, "mrope_interleaved": True}),
+        vision_config=vision,
+        **_media(tokenizer),
+    )
+    processor = _processor("Qwen3VL", tokenizer, video="Qwen3VL")
+    return _transformers.Qwen3VLForConditionalGeneration(config), processor

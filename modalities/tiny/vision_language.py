@@ -1,0 +1,51 @@
+"""Tiny twins of vision-language checkpoints: real classes, a processor that works, random weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from mmrl.core.contracts import ConfigError
+
+from . import qwen as grids
+from . import tiled as tiles
+from .text import randomise
+
+BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "qwen2_vl": grids.qwen2_vl,
+    "qwen2_5_vl": grids.qwen2_5_vl,
+    "qwen3_vl": grids.qwen3_vl,
+    "internvl": tiles.internvl,
+    "idefics3": tiles.idefics3,
+    "llava_onevision": tiles.llava_onevision,
+    "gemma3": tiles.gemma3,
+}
+
+
+def write_tiny(family: str, seed: int, folder: Path) -> None:
+    """Writes a twin of the family as its `save_pretrained` does: model, tokenizer, processor, chat template.
+
+    Any text has tokens (byte-level BPE); images are at most 56 x 56 pixels, or the family's fixed size made small.
+
+    Args:
+        family: a `model_type` of transformers. seed: of all weights. folder: where it goes; made if it is not there.
+    Raises ConfigError for a family that has no twin.
+    """
+    if family not in BUILDERS:
+        raise ConfigError(f"there is no tiny twin of {family!r}; there are twins of {', '.join(BUILDERS)}")
+    with torch.random.fork_rng(devices=[]):  # the constructors draw weights that are overwritten below
+        model, processor = BUILDERS[family]()
+    randomise(model, torch.Generator().manual_seed(seed))
+    save(model, processor, folder)
+
+
+def save(model: Any, processor: Any, folder: Path) -> None:
+    """Writes a twin and its processor; its answers end with the tokenizer's end token or with padding."""
+    tokenizer = processor.tokenizer
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)

@@ -1,0 +1,1 @@
+"""Completions: generation on a shared prefix, log-probs, packing."""

@@ -1,0 +1,128 @@
+"""A transformers image-text model as hidden states: positions always given, never left to the model's own state."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..encoding.inputs import EncodedPrompt, PromptBatch, Side
+
+
+@dataclass(frozen=True)
+class Answers:
+    """n answers to P prompts, right-padded; or n stretches of answers, each with all that stands before it."""
+
+    prompt: Tensor  # [n] int64: index into the prompts
+    tokens: Tensor  # [n, T] int64
+    length: Tensor  # [n] int64, at least 1
+    start: Tensor | None = None  # [n] int64: how many tokens only lead to what is asked for; None: none
+    name: Tensor | None = None  # [n, T] int64: tokens of one name are the same place in a tree; None: all stand apart
+
+    @property
+    def is_token(self) -> Tensor:
+        """[n, T] bool: asked for."""
+        column = torch.arange(self.tokens.shape[1], device=self.length.device)
+        is_there = column < self.length[:, None]
+        return is_there if self.start is None else is_there & (column >= self.start[:, None])
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Everything of a model but its last layer."""
+
+    model: Any  # a model with `.model`, the network without its head
+    pad_token: int
+    takes_token_types: bool  # the mask depends on where images stand (Gemma 3)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device  # type: ignore[no-any-return]
+
+    def batch(self, prompts: Sequence[EncodedPrompt], side: Side = "left") -> PromptBatch:
+        return PromptBatch.of(prompts, self.device, self.pad_token, side)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        mask: Any,
+        positions: Tensor,
+        *,
+        media: Mapping[str, Tensor] | None = None,
+        token_types: Tensor | None = None,
+    ) -> Tensor:
+        """Last hidden states [n, T, H] of tokens [n, T] at positions [A, n, T], without a cache.
+
+        `mask`: [n, T], or, where the rows are trees, [n, 1, T, T] or a BlockMask, one for each kind of layer.
+        """
+        extra = {"token_type_ids": token_types} if self.takes_token_types and token_types is not None else {}
+        output = self.model.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=_position_ids(positions),
+            use_cache=False,
+            **extra,
+            **(media or {}),
+        )
+        return output.last_hidden_state  # type: ignore[no-any-return]
+
+    def prefill(self, prompts: PromptBatch) -> tuple[Tensor, Any]:
+        """Hidden states [P, H] of the prompts' last tokens, and the cache that answers go on from."""
+        extra = {"token_type_ids": prompts.token_types} if self.takes_token_types else {}
+        output = self.model.model(
+            input_ids=prompts.tokens,
+            attention_mask=prompts.mask,
+            position_ids=_position_ids(prompts.positions),
+            use_cache=True,
+            **extra,
+            **prompts.media,
+        )
+        rows = torch.arange(len(prompts.last), device=self.device)
+        return output.last_hidden_state[rows, prompts.last], output.past_key_values
+
+    def go_on(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """Hidden states [n, k, H] of the next tokens [n, k]; `mask` [n, L + k] covers the cache, which grows by k."""
+        output = self.model.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=_position_ids(positions),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return output.last_hidden_state  # type: ignore[no-any-return]
+
+    def answer_positions(self, start: Tensor, count: int, first: int = 0) -> Tensor:
+        """[A, n, count] of the answers' tokens first .. first + count - 1, where token 0 stands at `start` [n]."""
+        positions = start[:, None] + first + torch.arange(count, device=start.device)
+        return positions.expand(self.num_axes, -1, -1)
+
+    @property
+    def goes_by_the_mask(self) -> bool:
+        """Whether what a mask hides may stand anywhere: no layer has a window or a state that counts it."""
+        return set(getattr(self.model.config.get_text_config(), "layer_types", None) or ()) <= {"full_attention"}
+
+    @property
+    def num_axes(self) -> int:
+        """Axes of a position: 3 for M-RoPE (Qwen2-VL 2024, arXiv 2409.12191), else 1."""
+        return 3 if hasattr(self.model.model, "get_rope_index") else 1
+
+
+def expand(cache: Any, rows: Tensor) -> Any:
+    """A cache whose row n is row `rows[n]` of the given one, which is left as it was; gradients flow."""
+    copied = copy.copy(cache)
+    copied.layers = [_copied(layer) for layer in cache.layers]
+    copied.reorder_cache(rows)
+    return copied
+
+
+def _copied(layer: Any) -> Any:
+    """A layer of a cache with the same tensors and its own dictionaries, where linear attention keeps its states."""
+    copied = copy.copy(layer)
+    vars(copied).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
+    return copied
+
+
+def _position_ids(positions: Tensor) -> Tensor:
+    return positions if len(positions) > 1 else positions[0]

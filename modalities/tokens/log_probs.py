@@ -1,0 +1,267 @@
+"""Log-probs and entropies of chosen tokens from hidden states, in blocks: logits [n, V] are never held.
+
+Maths: docs/maths/token-policies.md#log-probs-without-holding-the-logits
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .sampling import Shaping, Support
+
+IMPOSSIBLE = -1e30  # logit of a token that cannot be drawn: finite, so that a block of nothing else makes no NaN
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a language model: logits = softcap(scale * (hidden @ weight.T + bias)).
+
+    softcap(x) = c * tanh(x / c) (Gemma 2, arXiv 2408.00118); `scale` is Cohere's logit_scale or 1 / Granite's scaling.
+    """
+
+    weight: Tensor  # [V, H]
+    bias: Tensor | None = None  # [V]
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, V] of hidden [n, H], summed in float32 at least: those that `token_log_probs` takes, for drawing
+        tokens."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.cap(self.raw(hidden, self.weight, self.bias))
+
+    def raw(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Logits before the cap, for a part of the rows and of the vocabulary."""
+        raw = _product(hidden, weight.T)
+        if bias is not None:
+            raw = raw + bias
+        return raw * self.scale if self.scale != 1 else raw
+
+    def cap(self, raw: Tensor) -> Tensor:
+        return raw if self.softcap is None else (raw / self.softcap).tanh() * self.softcap
+
+
+def token_log_probs(
+    hidden: Tensor, head: Head, tokens: Tensor, shaping: Shaping, chunk: int, support: Support | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-prob [n] of each token and entropy [n] in nats of the shaped distribution it was drawn from.
+
+    Differentiable, both of them, in `hidden`, `head.weight` and `head.bias`; the backward pass computes the logits
+    again. Sums are in float32 (float64 for float64), whatever the inputs' type.
+
+    hidden: [n, H]; tokens: [n] int64; chunk: logits held at once (a few tensors of that size), at least 1.
+    support: of each draw, needed where `shaping` is truncated; its truncation is taken from there, not computed anew.
+    Raises ValueError for a token that its distribution cannot give, temperature 0, or a truncated one without support.
+    """
+    if shaping.temperature <= 0:
+        raise ValueError(f"a token has a log-prob for temperatures above 0, got {shaping.temperature}")
+    if shaping.is_truncated and support is None:
+        raise ValueError("log-probs of a truncated distribution need the support that the tokens were drawn from")
+    if support is not None and len(support) != len(tokens):
+        raise ValueError(f"{len(tokens)} tokens need {len(tokens)} supports, got {len(support)}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    blocks = _Blocks(head, shaping.temperature, _Masks.of(shaping, support, hidden.device), chunk)
+    log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
+    return log_prob, entropy
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, summed in float32 at least and not rounded to the inputs' type."""
+    if right.is_cuda and right.dtype == torch.bfloat16:
+        return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
+    dtype = torch.promote_types(torch.promote_types(left.dtype, right.dtype), torch.float32)
+    return left.to(dtype) @ right.to(dtype)
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """Which tokens cannot be drawn, block by block."""
+
+    banned: Tensor  # [k] int64
+    support: Support | None
+    starts: tuple[int, ...]  # n + 1: where each draw's support starts
+
+    @classmethod
+    def of(cls, shaping: Shaping, support: Support | None, device: torch.device) -> "_Masks":
+        banned = torch.tensor(sorted(set(shaping.banned)), dtype=torch.int64, device=device)
+        if support is None:
+            return cls(banned, None, ())
+        return cls(banned, support.to(device), (0, *support.sizes.cumsum(0).tolist()))
+
+    def impossible(self, rows: range, columns: range) -> Tensor | None:
+        """Bool [1 or rows, columns]; None where every token can be drawn."""
+        banned = self.banned[(self.banned >= columns.start) & (self.banned < columns.stop)] - columns.start
+        if self.support is not None:
+            mask = ~self._possible(self.support, rows, columns)
+        elif len(banned):
+            mask = torch.zeros(1, len(columns), dtype=torch.bool, device=banned.device)
+        else:
+            return None
+        mask[:, banned] = True
+        return mask
+
+    def _possible(self, support: Support, rows: range, columns: range) -> Tensor:
+        ids = support.ids[self.starts[rows.start] : self.starts[rows.stop]].long() - columns.start
+        row = torch.arange(len(rows), device=ids.device).repeat_interleave(support.sizes[rows.start : rows.stop])
+        inside = (ids >= 0) & (ids < len(columns))
+        mask = torch.zeros(len(rows), len(columns), dtype=torch.bool, device=ids.device)
+        mask[row[inside], ids[inside]] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The logits of all rows and tokens, cut into blocks of at most `chunk`."""
+
+    head: Head  # its tensors are not used: autograd's own arguments stand for them
+    temperature: float
+    masks: _Masks
+    chunk: int
+
+    def cut(self, num_rows: int, vocabulary: int) -> tuple[list[range], list[range]]:
+        """Rows and columns of the blocks: about square, since both sides of a product want some width."""
+        width = min(vocabulary, math.isqrt(self.chunk))
+        height = max(1, min(num_rows, self.chunk // width))
+        return _ranges(num_rows, height), _ranges(vocabulary, min(vocabulary, self.chunk // height))
+
+    def logits(self, raw: Tensor, rows: range, columns: range) -> Tensor:
+        """Capped, divided by the temperature and masked; may overwrite `raw`."""
+        capped = self.head.cap(raw)
+        logits = capped if self.temperature == 1 else capped / self.temperature
+        mask = self.masks.impossible(rows, columns)
+        return logits if mask is None else logits.masked_fill_(mask, IMPOSSIBLE)
+
+    def slope(self, raw: Tensor) -> Tensor | float:
+        """d logit / d (hidden @ weight.T) where nothing is masked."""
+        slope = self.head.scale / self.temperature
+        if self.head.softcap is None:
+            return slope
+        return (raw / self.head.softcap).tanh_().square_().neg_().add_(1).mul_(slope)
+
+
+def _ranges(length: int, size: int) -> list[range]:
+    return [range(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _slice(part: range) -> slice:
+    return slice(part.start, part.stop)
+
+
+def _places(tokens: Tensor, columns: range) -> tuple[Tensor, Tensor]:
+    """Column [n, 1] of each token in a block, and whether it is there [n]."""
+    place = tokens - columns.start
+    return place.clamp(0, len(columns) - 1)[:, None], (place >= 0) & (place < len(columns))
+
+
+def _reduce(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, blocks: _Blocks
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logit of each token, log of the sum of exp(logits), and entropy, all [n], in one pass over the blocks."""
+    like = hidden.new_empty((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    token_logit, best = like.new_full((2, len(hidden)), IMPOSSIBLE).unbind()
+    total, moment = like.new_zeros(2, len(hidden)).unbind()
+    heights, widths = blocks.cut(len(hidden), len(weight))
+    for columns in widths:
+        part, offset = weight[_slice(columns)], None if bias is None else bias[_slice(columns)]
+        for rows in heights:
+            here = _slice(rows)
+            logits = blocks.logits(blocks.head.raw(hidden[here], part, offset), rows, columns)
+            place, is_here = _places(tokens[here], columns)
+            token_logit[here] = torch.where(is_here, logits.gather(1, place)[:, 0], token_logit[here])
+            largest = torch.maximum(best[here], logits.amax(1))
+            shift = best[here] - largest
+            weights = logits.sub_(largest[:, None]).exp()
+            shifted = (moment[here] + total[here] * shift) * shift.exp()
+            total[here] = total[here] * shift.exp() + weights.sum(1)
+            moment[here] = shifted + weights.mul_(logits).sum(1)
+            best[here] = largest
+    return token_logit, best + total.log(), total.log() - moment / total
+
+
+@dataclass(frozen=True)
+class _Upstream:
+    """What reaches the logits from above: gradients of the results, and the results; each [n]."""
+
+    tokens: Tensor
+    normaliser: Tensor
+    entropy: Tensor
+    of_log_prob: Tensor
+    of_entropy: Tensor | None
+
+    def gradient(self, blocks: _Blocks, raw: Tensor, rows: range, columns: range) -> Tensor:
+        """With respect to hidden @ weight.T in one block; may overwrite `raw`."""
+        here = _slice(rows)
+        slope = blocks.slope(raw)
+        log_p = blocks.logits(raw, rows, columns).sub_(self.normaliser[here, None])
+        gradient = log_p.exp()
+        of_log_prob = self.of_log_prob[here, None]
+        if self.of_entropy is None:
+            gradient.mul_(-of_log_prob)
+        else:
+            of_entropy, entropy = self.of_entropy[here, None], self.entropy[here, None]
+            gradient.mul_(log_p.add_(entropy).mul_(of_entropy).add_(of_log_prob)).neg_()
+        place, is_here = _places(self.tokens[here], columns)
+        return gradient.scatter_add_(1, place, of_log_prob * is_here[:, None]).mul_(slope)
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    """Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) with the entropy's moment beside the total.
+
+    With z the logits, m their maximum, s = sum exp(z - m) and u = sum exp(z - m) (z - m):
+    log p_t = z_t - m - log s and H = log s - u / s;
+    d log p_t / dz_j = [j = t] - p_j and dH / dz_j = -p_j (log p_j + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, blocks: _Blocks
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            token_logit, normaliser, entropy = _reduce(hidden, weight, bias, tokens, blocks)
+        is_impossible = token_logit <= IMPOSSIBLE / 2
+        if is_impossible.any():
+            row = int(is_impossible.nonzero()[0])
+            raise ValueError(
+                f"token {tokens[row].item()} of row {row} cannot be drawn: it is banned, or outside of its support or "
+                f"of the vocabulary of {len(weight)}"
+            )
+        ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
+        ctx.blocks = blocks
+        ctx.set_materialize_grads(False)
+        return token_logit - normaliser, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_prob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, tokens, normaliser, entropy = ctx.saved_tensors
+        blocks, needs = ctx.blocks, ctx.needs_input_grad
+        if of_log_prob is None:
+            of_log_prob = torch.zeros_like(entropy)
+        upstream = _Upstream(tokens, normaliser, entropy, of_log_prob, of_entropy)
+        of_hidden = torch.zeros_like(hidden, dtype=entropy.dtype)
+        of_weight = torch.empty_like(weight) if needs[1] else None
+        of_bias = torch.empty_like(bias) if needs[2] else None
+        heights, widths = blocks.cut(len(hidden), len(weight))
+        with torch.autocast(hidden.device.type, enabled=False):
+            for columns in widths:
+                part, offset = weight[_slice(columns)], None if bias is None else bias[_slice(columns)]
+                of_part = torch.zeros_like(part, dtype=entropy.dtype)
+                of_offset = entropy.new_zeros(len(columns))
+                for rows in heights:
+                    here = _slice(rows)
+                    raw = blocks.head.raw(hidden[here], part, offset)
+                    gradient = upstream.gradient(blocks, raw, rows, columns)
+                    of_hidden[here] += _product(gradient, part)
+                    of_offset += gradient.sum(0)
+                    if of_weight is not None:
+                        of_part += _product(gradient.T, hidden[here])
+                if of_weight is not None:
+                    of_weight[_slice(columns)] = of_part
+                if of_bias is not None:
+                    of_bias[_slice(columns)] = of_offset
+        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None

@@ -1,0 +1,55 @@
+"""Hidden states behind the tokens of answers: the prompt once per group on a cache, or once per answer.
+
+Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..encoding.inputs import EncodedPrompt, Side
+from .backbone import Answers, Backbone, expand
+
+
+def hidden_by_cache(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
+) -> Tensor:
+    """[N, H]: hidden states that the N tokens of all answers are predicted from, answer by answer.
+
+    Vision tower and prompt run once, with gradients; the answers go on from their cache. An answer's last token is
+    predicted, never read.
+    """
+    batch = backbone.batch(prompts, side)
+    first, cache = backbone.prefill(batch)  # [P, H]
+    states = first[answers.prompt][:, None]  # [n, 1, H]
+    num_read = answers.tokens.shape[1] - 1
+    if num_read > 0:
+        is_prompt = batch.mask[answers.prompt]
+        later = backbone.go_on(
+            answers.tokens[:, :-1],
+            torch.cat([is_prompt, is_prompt.new_ones(len(is_prompt), num_read)], 1),
+            backbone.answer_positions(batch.next_position[answers.prompt], num_read),
+            expand(cache, answers.prompt),
+        )
+        states = torch.cat([states, later], 1)  # [n, T, H]
+    return states[answers.is_token]
+
+
+def hidden_by_rows(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
+) -> Tensor:
+    """The same by the plain batch: every answer runs its own prompt and images."""
+    batch = backbone.batch([prompts[number] for number in answers.prompt.tolist()], side)
+    num_read = answers.tokens.shape[1] - 1
+    length = batch.tokens.shape[1]
+    read, is_read = answers.tokens[:, :-1], batch.mask.new_ones(len(batch.mask), num_read)
+    states = backbone.hidden(
+        torch.cat([batch.tokens, read], 1),
+        torch.cat([batch.mask, is_read], 1),
+        torch.cat([batch.positions, backbone.answer_positions(batch.next_position, num_read)], 2),
+        media=batch.media,
+        token_types=torch.cat([batch.token_types, torch.zeros_like(is_read)], 1),
+    )
+    first = states[torch.arange(len(states), device=states.device), batch.last][:, None]
+    return torch.cat([first, states[:, length:]], 1)[answers.is_token]

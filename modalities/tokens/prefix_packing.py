@@ -1,0 +1,170 @@
+"""A prompt and all its answers as one row under a tree mask: one forward pass, no cache, so checkpointing works.
+
+Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..encoding.inputs import EncodedPrompt, Side, join_media, pad_rows
+from .attention import FLEX, attention_of, block_mask
+from .backbone import Answers, Backbone
+from .prefix_tree import PrefixTree
+
+PROMPT, PADDING = -1, -2  # members that are not answers
+Rule = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # row, head, query, key -> bool: sees it
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """One row [prompt, answer 1, answer 2 ...] for each prompt, T tokens with the padding.
+
+    An answer's last token is not there: it is predicted, never read. Of a tree, whose answers begin alike, a member
+    holds what none before it has; what leads there stands in others.
+    """
+
+    tokens: Tensor  # [P, T] int64
+    positions: Tensor  # [A, P, T] int64: every answer starts where the prompt ends
+    token_types: Tensor  # [P, T] int64
+    member: Tensor  # [P, T] int64: number of the answer within its row; PROMPT, PADDING
+    step: Tensor  # [P, T] int64: how many tokens of its own branch stand before it
+    # [P, M, M] int64, member by member: the step up to which the first sees the second; None: sees itself alone
+    reach: Tensor | None = None
+
+    def rule(self, window: int | None = None, images_see_ahead: bool = False) -> Rule:
+        """A token sees the prompt, its own answer and what leads there, up to itself: a `mask_mod` of flex_attention.
+
+        window: how many tokens back a sliding layer looks, itself included. images_see_ahead: the tokens of one image
+        see each other in both directions, however far apart (Gemma 3).
+        """
+        member, step, reach = self.member, self.step, self.reach
+        block = _image_blocks(self.token_types) if images_see_ahead else None
+
+        def sees(row: Tensor, _head: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+            is_branch = (member[row, key] == PROMPT) | (member[row, key] == member[row, query])
+            if reach is not None:
+                seer, seen = member[row, query], member[row, key]
+                is_led = step[row, key] < reach[row, seer.clamp(min=0), seen.clamp(min=0)]
+                is_branch = is_branch | (is_led & (seer >= 0) & (seen >= 0))
+            distance = step[row, query] - step[row, key]
+            allowed = is_branch & (distance >= 0)
+            if window is not None:
+                allowed = allowed & (distance < window)
+            if block is not None:
+                allowed = allowed | ((block[row, key] == block[row, query]) & (block[row, query] > 0))
+            # padding looks at itself: a row that sees nothing would be NaN
+            return (allowed & (member[row, key] != PADDING)) | (query == key)
+
+        return sees
+
+    def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
+        """[P, T, T] bool, query by key: the rule at every place."""
+        rows, length = self.member.shape
+        row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
+        return self.rule(window, images_see_ahead)(row[:, None, None], None, place[:, None], place)
+
+
+def _image_blocks(token_types: Tensor) -> Tensor:
+    """[P, T] number of the run of image tokens that each token is in, 0 for text."""
+    is_image = token_types == 1
+    starts = is_image & ~torch.nn.functional.pad(is_image, (1, 0))[:, :-1]
+    return starts.cumsum(1) * is_image
+
+
+def hidden_by_packing(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
+) -> Tensor:
+    """[N, H]: hidden states that the N tokens of all answers are predicted from, answer by answer."""
+    rows, places = _pack(backbone, prompts, answers, side)
+    media = join_media([prompt.media for prompt in prompts])
+    states = backbone.hidden(
+        rows.tokens,
+        _masks(backbone, rows),
+        rows.positions,
+        media={name: tensor.to(backbone.device) for name, tensor in media.items()},
+    )
+    return states.flatten(0, 1)[places]
+
+
+def _pack(
+    backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side
+) -> tuple[PackedRows, Tensor]:
+    """The rows, and for each of the N tokens asked for the place [N] in the flattened rows that predicts it."""
+    numbers: list[list[int]] = [[] for _ in prompts]
+    for number, prompt in enumerate(answers.prompt.tolist()):
+        numbers[prompt].append(number)
+    tokens, length = answers.tokens.cpu(), answers.length.tolist()
+    name = None if answers.name is None else answers.name.cpu()
+    trees = [
+        PrefixTree.of(
+            [tokens[n, : length[n] - 1] for n in own],
+            None if name is None else [name[n, : length[n] - 1] for n in own],
+        )
+        for own in numbers
+    ]
+    packed = [_row(prompt, tree, backbone.num_axes) for prompt, tree in zip(prompts, trees, strict=True)]
+    fills = (backbone.pad_token, 0, 0, PADDING, 0)
+    table, positions, *kinds = (
+        pad_rows(parts, fill, side).to(backbone.device)
+        for parts, fill in zip(zip(*packed, strict=True), fills, strict=True)
+    )
+    total = table.shape[1]
+    begins = answers.start.tolist() if answers.start is not None else [0] * len(length)
+    places: list[Tensor] = [torch.empty(0, dtype=torch.int64)] * len(length)
+    for row, (prompt, own, tree) in enumerate(zip(prompts, numbers, trees, strict=True)):
+        start = total * row + (total - len(packed[row][0]) if side == "left" else 0) + len(prompt)
+        for number, place in zip(own, tree.places, strict=True):
+            places[number] = start + torch.cat([torch.tensor([-1]), place])[begins[number] :]
+    token_types, member, step = kinds
+    reach = _reach(trees, [len(prompt) for prompt in prompts], backbone.device)
+    rows = PackedRows(table, positions.transpose(0, 1), token_types, member, step, reach)
+    return rows, torch.cat(places).to(backbone.device)
+
+
+def _row(prompt: EncodedPrompt, tree: PrefixTree, num_axes: int) -> tuple[Tensor, ...]:
+    """tokens, positions, token types, member and step of one row, without padding."""
+    return (
+        torch.cat([prompt.tokens, tree.tokens]),
+        torch.cat([prompt.positions, (prompt.next_position + tree.step).expand(num_axes, -1)], 1),
+        torch.cat([prompt.token_types, torch.zeros_like(tree.tokens)]),
+        torch.cat([torch.full((len(prompt),), PROMPT), tree.member]),
+        torch.cat([torch.arange(len(prompt)), len(prompt) + tree.step]),
+    )
+
+
+def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.device) -> Tensor | None:
+    """[P, M, M] of all rows; None where no answer shares a token with another."""
+    if not any(tree.is_shared for tree in trees):
+        return None
+    most = max(len(tree.reach) for tree in trees)
+    reach = torch.zeros(len(trees), most, most, dtype=torch.int64)
+    for row, (tree, offset) in enumerate(zip(trees, offsets, strict=True)):
+        own = tree.reach
+        reach[row, : len(own), : len(own)] = torch.where(own > 0, own + offset, 0)
+    return reach.to(device)
+
+
+def _masks(backbone: Backbone, rows: PackedRows) -> Any:
+    """The mask as the attention takes it, one for each kind of layer where the model has several."""
+    config, ahead = backbone.model.config.get_text_config(), backbone.takes_token_types
+    attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
+    # where no layer is named, all have the window, if there is one (Mistral)
+    full = _as_taken(attention, rows, None if kinds else getattr(config, "sliding_window", None), ahead)
+    if "sliding_attention" not in kinds:
+        return full
+    sliding = _as_taken(attention, rows, config.sliding_window, ahead)
+    return {"full_attention": full, "sliding_attention": sliding}
+
+
+def _as_taken(attention: str, rows: PackedRows, window: int | None, ahead: bool) -> Any:
+    """A BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for the eager way."""
+    if attention == FLEX:
+        return block_mask(rows.rule(window, ahead), rows.tokens)
+    mask = rows.may_see(window, ahead)[:, None]
+    if attention != "eager":
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)

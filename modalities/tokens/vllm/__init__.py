@@ -1,0 +1,1 @@
+"""vLLM as the inference engine that samples completions."""

@@ -1,0 +1,296 @@
+"""A small server on this machine that speaks vLLM's protocol and answers with a tiny twin, as the twin itself would."""
+
+import atexit
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mmrl.media.pictures import StoredPicture
+
+from ...encoding.inputs import EncodedPrompt
+from ...encoding.positions import rope_positions
+from ..backbone import Backbone
+from ..completions import Completions, Ending, uniforms
+from ..generation import Writer
+from ..log_probs import Head
+from ..sampling import Shaping
+from .prompts import content_of
+from .protocol import BANNED_BIAS
+
+# Every field that a request may have here, and its type: the twin knows no others, so that a wrong name is seen.
+_REQUEST = {"model": str, "token_ids": list, "sampling_params": dict, "return_token_ids": bool, "stream": bool}
+_PARAMETERS: dict[str, type | tuple[type, ...]] = {
+    "n": int, "temperature": (int, float), "top_p": (int, float), "top_k": int, "min_p": (int, float), "seed": int,
+    "max_tokens": int, "stop": list, "stop_token_ids": list, "logprobs": int, "logit_bias": dict,
+    "skip_special_tokens": bool, "include_stop_str_in_output": bool,
+}  # fmt: skip
+
+
+class _Wrong(Exception):
+    """What the server answers with instead: a status and an error in the form of OpenAI's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Twin(Protocol):
+    """What the server uses of a vision-language policy on a tiny twin."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def encoder(self) -> Any: ...
+    def modules(self) -> Mapping[str, Any]: ...
+    def decode(self, tokens: list[int]) -> str: ...
+    def running(self) -> AbstractContextManager[None]: ...
+
+
+@dataclass
+class TinyVllm:
+    """What the server does with each request; one at a time has the network."""
+
+    model: Path
+    load: Callable[[str], Twin]  # the policy of a folder, in float32 on the CPU
+    has_scale_out: bool = True  # --enable-scale-out
+    adapts_tower: bool = True  # --enable-tower-connector-lora
+    adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
+    _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
+    _policy: Twin = field(init=False, repr=False)
+    _active: str = field(default="", init=False)  # what the network in memory is: the model, or one of the adapters
+    _encoded: set[tuple[str, str]] = field(default_factory=set, init=False)  # images that the worker keeps
+    _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler thinks it keeps
+    _is_dead: bool = field(default=False, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        """The JSON of an answer; raises `_Wrong` for a request that vLLM would refuse."""
+        routes: Mapping[tuple[str, str], Callable[[Any], Any]] = {
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/inference/v1/generate"): self._generate,
+            ("POST", "/v1/load_lora_adapter"): self._load_adapter,
+            ("POST", "/v1/unload_lora_adapter"): self._unload_adapter,
+            ("POST", "/collective_rpc"): self._reload,
+            ("POST", "/reset_prefix_cache"): lambda _: {"success": True},
+            ("POST", "/reset_encoder_cache"): self._reset_encoder_cache,
+        }
+        if (method, path) not in routes:
+            raise _Wrong(404, "Not Found")
+        with self._lock, torch.no_grad():
+            return routes[method, path](body)
+
+    def _activate(self, name: str) -> None:
+        """Loads the model, with the adapter of this name if it is one's; refuses a name that is neither."""
+        if name not in (*self.adapters, str(self.model)):
+            raise _Wrong(404, f"The model `{name}` does not exist.")
+        if name == self._active:
+            return
+        self._policy = self.load(str(self._weights or self.model))
+        if name in self.adapters:
+            self._network.load_adapter(self.adapters[name])
+            if not self.adapts_tower:
+                _drop_tower(self._network)
+        self._active = name
+
+    @property
+    def _network(self) -> Any:
+        return self._policy.modules()["model"]
+
+    def _models(self, _: Any) -> Any:
+        name = str(self.model)
+        cards = [{"id": name, "object": "model", "owned_by": "vllm", "root": name, "parent": None}]
+        cards += [{"id": one, "object": "model", "owned_by": "vllm", "parent": name} for one in sorted(self.adapters)]
+        return {"object": "list", "data": cards}
+
+    def _load_adapter(self, body: Any) -> Any:
+        name, path = body["lora_name"], Path(body["lora_path"])
+        if name in self.adapters:
+            raise _Wrong(400, f"The lora adapter '{name}' has already been loaded.")
+        if not (path / "adapter_config.json").is_file():
+            raise _Wrong(404, f"No adapter found for {path}")
+        self.adapters[name] = str(path)
+        self._activate(name)
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    def _unload_adapter(self, body: Any) -> Any:
+        name = body["lora_name"]
+        if name not in self.adapters:
+            raise _Wrong(404, f"The lora adapter '{name}' cannot be found.")
+        del self.adapters[name]
+        return f"Success: LoRA adapter '{name}' removed successfully."
+
+    def _reload(self, body: Any) -> Any:
+        if body["method"] != "reload_weights":
+            raise _Wrong(400, f"no method {body['method']!r}")
+        self._weights, self._active = Path(body["kwargs"]["weights_path"]), ""
+        self._activate(str(self.model))
+        self._encoded.clear()
+        return {"results": [None]}
+
+    def _reset_encoder_cache(self, _: Any) -> None:
+        self._encoded.clear()
+        self._counted.clear()
+
+    def _generate(self, body: Any) -> Any:
+        images = [part["url"] for part in body.pop("content_parts", []) if part["type"] == "image_url"]
+        _check(body, _REQUEST)
+        parameters = body["sampling_params"]
+        _check(parameters, _PARAMETERS)
+        if not self.has_scale_out:
+            raise _Wrong(403, "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out.")
+        name = body["model"]
+        self._activate(name)
+        self._keep({(name if name in self.adapters and self.adapts_tower else "", image) for image in images})
+        prompt = self._read(body["token_ids"], images)
+        completions = self._write(prompt, parameters)
+        return _response(name, prompt.tokens, completions)
+
+    def _keep(self, images: set[tuple[str, str]]) -> None:
+        """Images are encoded once, as long as the scheduler and the worker agree on which ones were."""
+        self._is_dead = self._is_dead or bool(images & self._counted - self._encoded)
+        if self._is_dead:
+            raise _Wrong(500, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        self._encoded |= images
+        self._counted |= images
+
+    def _read(self, tokens: Sequence[int], images: Sequence[str]) -> EncodedPrompt:
+        """The prompt as the model's processor makes it of the text behind the tokens."""
+        policy = self._policy
+        processor, text = policy.encoder.processor, policy.decode(list(tokens))
+        pictures = [StoredPicture("an image", content=content_of(image)).load() for image in images]
+        encoded = processor(text=[text], images=pictures or None, return_tensors="pt")
+        read = encoded["input_ids"][0]
+        types = encoded["mm_token_type_ids"][0].to(torch.int64)
+        texts = ("input_ids", "attention_mask", "mm_token_type_ids")
+        media = {key: value for key, value in encoded.items() if isinstance(value, Tensor) and key not in texts}
+        positions = rope_positions(self._network.model, read, types, media, None)
+        return EncodedPrompt(read, types, positions, int(positions.max()) + 1, media, None)
+
+    def _write(self, prompt: EncodedPrompt, parameters: Mapping[str, Any]) -> Completions:
+        policy, budget = self._policy, parameters["max_tokens"]
+        biases = {int(token): bias for token, bias in parameters["logit_bias"].items()}
+        banned = tuple(token for token, bias in biases.items() if bias == BANNED_BIAS)
+        head = _biased(policy.head, biases)
+        top_k, min_p = parameters["top_k"] or None, parameters["min_p"]
+        if top_k == 1:  # all that are equally likely stay
+            top_k, min_p = None, 1.0
+        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
+        ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
+        first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
+        with policy.running():
+            completions = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
+        assert completions is not None, "there is a prompt"
+        return completions
+
+
+def _biased(head: Head, biases: Mapping[int, float]) -> Head:
+    """The same with biases of tokens that are to be drawn; banned ones are taken out otherwise."""
+    bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.clone()
+    for token, value in biases.items():
+        bias[token] += max(0.0, value)
+    return replace(head, bias=bias)
+
+
+def _drop_tower(network: Any) -> None:
+    for name, parameter in network.named_parameters():
+        if ".visual." in name and "lora_B" in name:
+            parameter.zero_()
+
+
+def _response(model: str, prompt: Tensor, completions: Completions) -> dict[str, Any]:
+    tokens, log_probs = completions.tokens[0].tolist(), completions.log_prob[0].tolist()
+    mask = None
+    if completions.support is not None:
+        mask = [ids.tolist() for ids in completions.support.ids.split(completions.support.sizes.tolist())]
+    content = [
+        {"token_id": token, "logprob": value, "rank": None, "top_logprobs": []}
+        for token, value in zip(tokens, log_probs, strict=True)
+    ]
+    choice = {
+        "index": 0,
+        "finish_reason": "stop" if bool(completions.is_finished[0]) else "length",
+        "stop_reason": None,
+        "token_ids": tokens,
+        "routed_experts": None,
+        "sampling_mask": mask,
+        "logprobs": {"content": content},
+    }
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": len(prompt) + len(tokens)}
+    said = {"request_id": "tiny", "model": model, "usage": usage, "prompt_token_ids": prompt.tolist()}
+    return {**said, "output_mode": "tokens", "choices": [choice]}
+
+
+def _check(body: Mapping[str, Any], fields: Mapping[str, type | tuple[type, ...]]) -> None:
+    for name, value in body.items():
+        if name not in fields or not isinstance(value, fields[name]):
+            raise _Wrong(400, f"unknown field or wrong type: {name} = {value!r}")
+    if missing := sorted(set(fields) - set(body)):
+        raise _Wrong(400, f"missing fields: {', '.join(missing)}")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        self._respond("GET", None)
+
+    def do_POST(self) -> None:
+        self._respond("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _respond(self, method: str, body: Any) -> None:
+        try:
+            status, said = 200, self.server.answer(method, self.path, body)
+        except _Wrong as wrong:
+            status = wrong.status
+            said = {"error": {"message": str(wrong), "type": "BadRequestError", "param": None, "code": status}}
+        except (KeyError, ValueError, TypeError) as error:
+            status, said = 400, {"error": {"message": f"{type(error).__name__}: {error}", "code": 400}}
+        content = b"" if said is None else said.encode() if isinstance(said, str) else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing on stderr."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    timeout = 0.2  # seconds between two looks at whether it is still needed
+
+    def __init__(self, answer: Callable[[str, str, Any], Any]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+
+
+def serve(answer: Callable[[str, str, Any], Any], is_needed: Callable[[], bool]) -> str:
+    """Starts a server in a thread, for as long as it is needed; returns its address."""
+    server, is_over = _Server(answer), threading.Event()
+
+    def run() -> None:
+        with server:
+            while is_needed() and not is_over.is_set():
+                server.handle_request()
+
+    def stop() -> None:
+        is_over.set()
+        thread.join()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    atexit.register(stop)  # a thread that is still at work when Python ends is torn down in the middle of it
+    return f"http://127.0.0.1:{server.server_port}"

@@ -1,0 +1,1 @@
+"""Rewards of clicks and actions on a screen."""

@@ -1,0 +1,81 @@
+"""Does the answered box hit the target, cover it, and have its size? GUI-G1."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.parsing.answers import check_tag
+
+from ..base.boxes import box_overlap, has_area
+from ..base.places import answered_boxes, canvas_of, target_box, target_boxes
+
+
+@dataclass(frozen=True)
+class GuiG1:
+    """Weighted mean of three terms, each in [0, 1] and 1 for `target.box` itself, of an answered box.
+
+    Zhou et al. 2025 (GUI-G1, arXiv 2505.15810), with their weights:
+      hit   1 where the centre of the answered box lies in the target, borders included; weight 1
+      iou   intersection over union; 0.25
+      size  4 / (1 / a1 + 1 / b1 + 1 / a2 + 1 / b2), the harmonic mean of a = max(0, 1 - |x - x*| / width of the image)
+            and b = max(0, 1 - |y - y*| / height) over both corners, 0 where one of them is; 0.125
+    The paper adds the three: that is this reward with weight 1.375. The size term keeps boxes from shrinking, which a
+    hit alone pays, and from growing, which IoU alone pays.
+
+    0 where the text does not hold exactly one box in its `tag` (None: anywhere), and for a box without area or with
+    corners in the wrong order: their code pays the latter for its centre, and for sides that are off by more than the
+    image its harmonic mean can have any value (-1, 1, 1 and 1 give 2).
+    """
+
+    source: ClassVar[str] = "Zhou et al. 2025 (GUI-G1), arXiv 2505.15810"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box"})
+    batch_size: ClassVar[int | None] = None
+
+    hit_weight: float = 1.0  # at least 0
+    iou_weight: float = 0.25  # at least 0; the paper's alpha
+    size_weight: float = 0.125  # at least 0; the paper's beta
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        check_tag(self.tag)
+        weights = self.hit_weight, self.iou_weight, self.size_weight
+        if min(weights) < 0 or sum(weights) == 0:
+            raise ValueError(
+                f"hit_weight, iou_weight and size_weight must be at least 0 and not all 0, "
+                f"got {', '.join(map(str, weights))}"
+            )
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no box."""
+        target_box(prompt)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
+        answered, target = answered_boxes(batch, self.tag), target_boxes(batch)
+        sizes = [canvas_of(batch, row).original for row in range(len(batch))]
+        size = torch.tensor(sizes, dtype=torch.float64).view(-1, 2)
+        is_box = has_area(answered)
+        safe = torch.where(is_box[:, None], answered, target)
+        centre = (safe[:, :2] + safe[:, 2:]) / 2
+        hit = ((target[:, :2] <= centre) & (centre <= target[:, 2:])).all(1).double()
+        iou = box_overlap(safe, target, "iou")
+        total = self.hit_weight + self.iou_weight + self.size_weight
+        value = self.hit_weight * hit + self.iou_weight * iou + self.size_weight * size_term(safe, target, size)
+        return torch.where(is_box, value / total, 0.0).float()
+
+
+def size_term(boxes: Tensor, targets: Tensor, size: Tensor) -> Tensor:
+    """[B] harmonic mean of how near the four sides of boxes [B, 4] are to those of targets [B, 4], in [0, 1].
+
+    Args:
+        size: [B, 2] width and height of the images.
+    """
+    near = 1 - (boxes - targets).abs() / size.repeat(1, 2)  # below 0 is as bad as 0
+    return torch.where((near > 0).all(1), 4 / (1 / near).sum(1), 0.0)

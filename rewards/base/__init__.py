@@ -1,0 +1,1 @@
+"""Base classes of rewards, and what rewards share."""

@@ -1,0 +1,1 @@
+"""Frozen networks behind rewards, and their random small twins."""

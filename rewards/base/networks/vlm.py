@@ -1,0 +1,160 @@
+"""A frozen vision-language model that answers a question about images in one token, and a random small twin."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import ConfigError, Placement
+
+from .tiny import byte_tokenizer, randomise
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE, PATCH = 32, 8  # of the images that a tiny twin sees, in pixels
+TEMPLATE = (
+    "{% for message in messages %}USER: {% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT: {% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Vlm:
+    """An image-text-to-text model of transformers and its processor, which pads on the right.
+
+    There padding stands behind the question, where a causal model does not see it, and no position moves.
+    """
+
+    model: Any
+    processor: Any
+
+    def token(self, answer: str) -> int:
+        """The number of an answer that is one token; raises ConfigError for another one."""
+        tokens = self.processor.tokenizer.encode(answer, add_special_tokens=False)
+        if len(tokens) != 1:
+            raise ConfigError(
+                f"the answer {answer!r} must be one token, got {len(tokens)} with this model's tokenizer; spaces before"
+                " it and capitals count"
+            )
+        return int(tokens[0])
+
+    @torch.no_grad()
+    def log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
+        """[B, n] float32: log-probabilities that the answer to each of B questions begins with each of n tokens.
+
+        The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
+        images and questions, such as one with a mark for an image.
+        """
+        asked = [
+            [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
+            for shown, question in zip(images, questions, strict=True)
+        ]
+        texts: list[str] = self.processor.apply_chat_template(asked, add_generation_prompt=True)
+        start = self.processor.tokenizer.bos_token
+        is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
+        inputs = self.processor(
+            text=texts,
+            images=[list(shown) for shown in images],
+            padding=True,
+            add_special_tokens=not is_opened,
+            return_tensors="pt",
+        ).to(self.model.device, self.model.dtype)
+        last = inputs["attention_mask"].sum(1) - 1  # [B]: the place before the answer
+        places, column = last.unique(return_inverse=True)
+        with torch.autocast(self.model.device.type, enabled=False):
+            if "logits_to_keep" in inspect.signature(self.model.forward).parameters:  # [B, L, V] may not fit
+                logits = self.model(**inputs, use_cache=False, logits_to_keep=places).logits
+            else:
+                logits = self.model(**inputs, use_cache=False).logits[:, places]
+        rows = torch.arange(len(last), device=logits.device)
+        found: Tensor = logits[rows, column].float().log_softmax(-1)[:, list(tokens)]
+        return found
+
+
+def check_question(question: str) -> None:
+    """Raises ValueError unless the question has a place for the prompt."""
+    if "{prompt}" not in question:
+        raise ValueError(f"question must hold {{prompt}}, where the prompt goes, got {question!r}")
+
+
+def pictures(images: Tensor) -> "list[Image]":
+    """Images [B, 3, H, W] in [0, 1] with 8 bits for each colour; raises ValueError where they hold NaN or infinity."""
+    from torchvision.transforms.v2.functional import to_pil_image
+
+    if not images.isfinite().all():
+        raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+    levels = (images.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
+    return [to_pil_image(level) for level in levels]
+
+
+def load_vlm(model: str, placement: Placement) -> Vlm:
+    """Loads a model by hub name or folder, in the precision of the run; raises ConfigError where there is none."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    try:
+        processor: Any = AutoProcessor.from_pretrained(model)
+        network: Any = AutoModelForImageTextToText.from_pretrained(model, dtype=placement.dtype)
+    # what transformers raises for a model that is not there, is of another kind or is damaged
+    except (OSError, ValueError, ImportError, KeyError, TypeError, RuntimeError) as error:
+        raise ConfigError(
+            f"cannot load the vision-language model {model!r}: {shorten(str(error), 300)}; allowed are a hub name"
+            " (owner/name) or a folder of an image-text-to-text model of transformers"
+        ) from error
+    if getattr(processor, "chat_template", None) is None:
+        raise ConfigError(f"{model!r} has no chat template; give a model that is tuned to follow instructions")
+    processor.tokenizer.padding_side = "right"
+    return Vlm(network.to(placement.device).eval().requires_grad_(False), processor)
+
+
+def write_tiny_vlm(folder: Path, seed: int, words: Sequence[str]) -> None:
+    """Writes a random LLaVA as transformers saves one; each of `words` is one token."""
+    from transformers import CLIPImageProcessor, LlavaProcessor
+
+    tokenizer = byte_tokenizer(["<pad>", "</s>", "<image>"], eos="</s>", pad="<pad>", words=words)
+    with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are drawn anew
+        model = _tiny_llava(tokenizer)
+    randomise(model, torch.Generator().manual_seed(seed))
+    with torch.no_grad():  # surer of its answers than random weights are
+        model.lm_head.weight.mul_(4)
+    model.save_pretrained(folder)
+    size = {"height": SIDE, "width": SIDE}
+    LlavaProcessor(
+        CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=size),
+        tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=TEMPLATE,
+    ).save_pretrained(folder)
+
+
+def _tiny_llava(tokenizer: Any) -> Any:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    tower: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    ends: dict[str, Any] = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    return LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=LlamaConfig(**tower, **ends, vocab_size=len(tokenizer), max_position_embeddings=4096),
+            vision_config=CLIPVisionConfig(**tower, image_size=SIDE, patch_size=PATCH),
+            image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+            image_seq_length=(SIDE // PATCH) ** 2,
+            tie_word_embeddings=False,
+        )
+    )

@@ -1,0 +1,155 @@
+"""What rewards share that compare an answer with references: texts, words, and how far one is from the other."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.parsing.answers import ParseError, extract
+
+MAX_LETTERS = 10_000  # of an answer or a reference: what comparing them may cost is bounded by its square / 64
+MAX_MARKS = 30  # accents in a row; Unicode's own bound for streams (UAX 15), beyond it composing is quadratic
+
+# Writing without spaces counts letter by letter; without capitals, other words are runs of letters and digits.
+_SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_SCRIPTS}]|[^\W_{_SCRIPTS}]+")
+
+Reference = TypeVar("Reference")
+
+
+def judge_answers(
+    batch: RewardBatch,
+    tag: str | None,
+    read: Callable[[Prompt], Reference],
+    judge: Callable[[str, Reference], float],
+) -> Tensor:
+    """[B] float32: what `judge` says of each answer and of what `read` makes of its prompt, once for each prompt.
+
+    0 for a text without an answer (`answer_text`); what `read` raises is raised.
+    """
+    texts = batch.outputs.texts
+    assert texts is not None, "scoring checks needs"
+    known: dict[int, Reference] = {}
+    scores = [0.0] * len(batch)
+    for row, (prompt, text) in enumerate(zip(batch.prompts, texts, strict=True)):
+        if id(prompt) not in known:
+            known[id(prompt)] = read(prompt)
+        try:
+            answer = answer_text(text, tag)
+        except ParseError:
+            continue
+        scores[row] = judge(answer, known[id(prompt)])
+    return torch.tensor(scores, dtype=torch.float32)
+
+
+def answer_text(text: str, tag: str | None) -> str:
+    """What stands in the one `tag` of a text (None: all of it), composed (NFC), without white space at its ends.
+
+    Raises:
+        ParseError: not one such tag, more than MAX_LETTERS letters, or more than MAX_MARKS accents in a row.
+    """
+    answer = extract(text, tag)
+    if len(answer) > MAX_LETTERS:
+        raise ParseError(f"an answer may have {MAX_LETTERS} letters, got {len(answer)}")
+    return composed(answer).strip()
+
+
+def composed(text: str) -> str:
+    """The text with each letter and its accents as one, where there is such a letter (NFC)."""
+    if text.isascii():
+        return text
+    in_a_row = 0
+    for letter in text:
+        in_a_row = in_a_row + 1 if unicodedata.combining(letter) else 0
+        if in_a_row > MAX_MARKS:
+            raise ParseError(f"a letter may have {MAX_MARKS} accents, got more")
+    return unicodedata.normalize("NFC", text)
+
+
+def reference_texts(prompt: Prompt) -> list[str]:
+    """`target.answer` of a prompt, one text or several, read as answers are.
+
+    Raises ValueError where it is none of these, or one is empty or too long: no answer can be judged by it.
+    """
+    given = prompt.target["answer"]
+    texts = [given] if isinstance(given, str) else given
+    is_texts = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+    if not is_texts or not texts or not all(map(str.strip, texts)):
+        raise ValueError(f"target.answer must be a text or a list of texts, got {given!r} for {prompt.text!r}")
+    try:
+        return [answer_text(text, None) for text in texts]
+    except ParseError as error:
+        raise ValueError(f"target.answer of {prompt.text!r} cannot be compared with: {error}") from None
+
+
+def reference_words(prompt: Prompt) -> list[list[str]]:
+    """The words of each reference (`reference_texts`); raises ValueError as well where one has none."""
+    found = [words(text) for text in reference_texts(prompt)]
+    if not all(found):
+        raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
+    return found
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, without capitals and punctuation.
+
+    Of ASCII text these are the tokens of rouge-score without its stemmer, [a-z0-9]+. It knows no other letters; here
+    those of all scripts count, and Chinese and Japanese ones are words of their own.
+    """
+    return _WORD.findall(text.casefold())
+
+
+def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    """How often each run of n tokens occurs."""
+    return Counter(zip(*(tokens[start:] for start in range(n)), strict=False))
+
+
+def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """The length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
+    places, every = _places(left), (1 << len(left)) - 1
+    row = every  # bit i is 0 where the length grows at left[i]
+    for symbol in right:
+        matches = row & places.get(symbol, 0)
+        row = ((row + matches) | (row - matches)) & every
+    return len(left) - row.bit_count()
+
+
+def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """The fewest insertions, deletions and substitutions from left to right (Levenshtein).
+
+    In len(left) * len(right) / 64 steps: a column of the table is kept as the bits of its differences (Myers 1999).
+    """
+    places, every, last = _places(left), (1 << len(left)) - 1, (1 << len(left)) >> 1
+    if not left:
+        return len(right)
+    rises, falls, distance = every, 0, len(left)
+    for symbol in right:
+        equal = places.get(symbol, 0)
+        across = (((equal & rises) + rises) ^ rises) | equal | falls
+        up = (falls | ~(across | rises)) & every
+        down = rises & across
+        distance += bool(up & last) - bool(down & last)
+        up, down = (up << 1 | 1) & every, (down << 1) & every
+        rises, falls = (down | ~(equal | falls | up)) & every, up & (equal | falls)
+    return distance
+
+
+def _places(symbols: Sequence[Hashable]) -> dict[Hashable, int]:
+    """The places of each symbol, as the bits of a number."""
+    found: dict[Hashable, list[int]] = {}
+    for place, symbol in enumerate(symbols):
+        found.setdefault(symbol, []).append(place)
+    return {symbol: _bits(places, len(symbols)) for symbol, places in found.items()}
+
+
+def _bits(places: list[int], size: int) -> int:
+    bits = bytearray(size // 8 + 1)
+    for place in places:
+        bits[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(bits, "little")

@@ -1,0 +1,1 @@
+"""Rewards of boxes and masks that an answer gives."""

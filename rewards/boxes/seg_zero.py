@@ -1,0 +1,134 @@
+"""A box and two points to segment an object by: Seg-Zero."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.parsing.answers import ParseError, extract, read_literal, tagged
+from mmrl.parsing.coordinates import Box, Canvas, Point
+
+from ..base.detections import box_overlaps, unfenced
+from ..base.places import canvas_of, is_number, target_box, true_point
+
+Prompting = tuple[Box, Point, Point]
+_STRICT = ("bbox", "points_1", "points_2")
+
+
+@dataclass(frozen=True)
+class SegZero:
+    """Mean of five terms, each 0 or 1, of a box and two points that segment `target.box`.
+
+    The answer is `{"bbox": [x1, y1, x2, y2], "points_1": [x, y], "points_2": [x, y]}` in its `answer` tag.
+    Liu et al. 2025 (Seg-Zero, arXiv 2503.06520), with their numbers; they add the terms, that is this with weight 5:
+      thinking  the text is `<think>...</think> <answer>...</answer>` and nothing else
+      format    the answer is one such dictionary of numbers. `strict`: with exactly these keys, others beside them do
+                not matter; else (soft) the first key with `bbox` and the first two with `point` in their names
+      iou       IoU of the box and `target.box` above `min_iou`
+      box       mean distance of its four sides from the true ones below `box_distance`
+      points    both points inside of the answered box, borders included, and their mean distance from the two of
+                `target.points`, in the better order, below `point_distance`
+    Distances are in pixels of the image as they train on it, which is stretched to `side` x `side`.
+
+    All boxes are continuous (theirs take one pixel more on each side, so that thin ones overlap more), no corner in the
+    wrong order overlaps anything, points are not cut to whole numbers, and what does not stand in the one pair of
+    answer tags is not read: theirs takes the first braces of the text, from the thoughts too. Terms are independent, as
+    theirs are: an answer without thoughts loses one of five.
+    """
+
+    source: ClassVar[str] = "Liu et al. 2025 (Seg-Zero), arXiv 2503.06520"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box", "target.points"})
+    batch_size: ClassVar[int | None] = None
+
+    strict: bool = False
+    min_iou: float = 0.5  # in [0, 1)
+    box_distance: float = 10.0  # above 0
+    point_distance: float = 100.0  # above 0
+    side: float = 840.0  # above 0; pixels
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_iou < 1:
+            raise ValueError(f"min_iou must be in [0, 1), got {self.min_iou}")
+        if not min(self.box_distance, self.point_distance, self.side) > 0:
+            raise ValueError(
+                f"box_distance, point_distance and side must be above 0, "
+                f"got {self.box_distance}, {self.point_distance} and {self.side}"
+            )
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is not a box and two points."""
+        _true(prompt)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target without a box and two points, or a prompt without an image."""
+        assert batch.outputs.texts is not None, "scoring checks needs"
+        scores = []
+        for row, text in enumerate(batch.outputs.texts):
+            canvas = canvas_of(batch, row)
+            true = _true(batch.prompts[row])
+            try:
+                terms = [True, *self._terms(_read(text, canvas, self.strict), true, canvas)]
+            except ParseError:
+                terms = []
+            scores.append((_is_thinking(text) + sum(terms)) / 5)
+        return torch.tensor(scores, dtype=torch.float32)
+
+    def _terms(self, answered: Prompting, true: Prompting, canvas: Canvas) -> list[bool]:
+        """The terms of IoU, box and points."""
+        box, *points = _stretched(answered, canvas, self.side)
+        true_box, *true_points = _stretched(true, canvas, self.side)
+        boxes = torch.tensor([box, true_box], dtype=torch.float64)
+        overlap = float(box_overlaps(boxes[:1], boxes[1:]))
+        aside = sum(abs(one - other) for one, other in zip(box, true_box, strict=True)) / 4
+        is_inside = all(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
+        first, second = points
+        orders = (first, second), (second, first)
+        apart = min(sum(map(math.dist, order, true_points)) for order in orders) / 2
+        return [overlap > self.min_iou, aside < self.box_distance, is_inside and apart < self.point_distance]
+
+
+def _is_thinking(text: str) -> bool:
+    try:
+        return not tagged(text, ("think", "answer")).outside.strip()
+    except ParseError:
+        return False
+
+
+def _read(text: str, canvas: Canvas, strict: bool) -> Prompting:
+    """The box and points of an answer, in pixels of the original image; raises ParseError where there are none."""
+    found = read_literal(unfenced(extract(text, "answer")).strip())
+    if not isinstance(found, dict):
+        raise ParseError("the answer is a dictionary of a box and two points")
+    boxes = [key for key in found if "bbox" in key.lower()]
+    points = [key for key in found if "point" in key.lower() and "bbox" not in key.lower()]
+    keys = _STRICT if strict else (*boxes[:1], *points[:2])
+    if len(keys) != 3 or not set(keys) <= set(found):
+        raise ParseError(f"the answer needs {', '.join(_STRICT)}")
+    for key, count in zip(keys, (4, 2, 2), strict=True):
+        if not isinstance(found[key], list) or len(found[key]) != count or not all(map(is_number, found[key])):
+            raise ParseError(f"{key} needs {count} numbers")
+    (x1, y1, x2, y2), (x, y), (other_x, other_y) = (found[key] for key in keys)
+    corners = canvas.box_to_original((x1, y1, x2, y2))
+    return corners, canvas.point_to_original((x, y)), canvas.point_to_original((other_x, other_y))
+
+
+def _stretched(places: Prompting, canvas: Canvas, side: float) -> Prompting:
+    """The places on the image stretched to side x side pixels."""
+    x, y = side / canvas.original[0], side / canvas.original[1]
+    (x1, y1, x2, y2), (px, py), (qx, qy) = places
+    return (x1 * x, y1 * y, x2 * x, y2 * y), (px * x, py * y), (qx * x, qy * y)
+
+
+def _true(prompt: Prompt) -> Prompting:
+    points = prompt.target["points"]
+    if not isinstance(points, list | tuple) or len(points) != 2:
+        raise ValueError(f"target.points must be two points, [[x, y], [x, y]], got {points!r} for {prompt.text!r}")
+    first, second = (true_point(point, "a point of target.points", prompt) for point in points)
+    return target_box(prompt), first, second

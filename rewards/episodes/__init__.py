@@ -1,0 +1,1 @@
+"""Rewards of an agent's turns and episodes."""

@@ -1,0 +1,1 @@
+"""Rewards of what an image shows, without a learned preference."""

@@ -1,0 +1,76 @@
+"""Can the text be read in the image that should stand there?"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.data import Prompt
+
+from ..base.ocr import Read, distance_score, load_reader, recall_score, wanted_texts
+
+Measure = Literal["distance", "recall"]
+
+
+@dataclass
+class OcrText:
+    """1 - min(d, n) / n, with d the edit distance between what is read in the image and the text of n letters.
+
+    The text rendering reward of Flow-GRPO (Liu et al. 2025, arXiv 2505.05470), as its code has it: white
+    space and capitals do not count, and a text that stands whole in what is read has d = 0, whatever is around it. The
+    text is `target.text`, or what the prompt has in double quotes, straight or curly. Where there are several, each is
+    compared with the lines that are nearest to it, and the score is the mean; what is read once serves one of them. An
+    image without text scores 0. `recall` is the share of the words that are read, each as often as it should be.
+
+    Read by RapidOCR, whose package holds its models (PP-OCRv6, small), on the CPU: nothing is downloaded. flow_grpo
+    reads with PaddleOCR, takes the first quoted text only, and fails in the middle of a run where there is none; here
+    such a prompt is refused when the data is loaded. Letters of double width, which OCR of Chinese gives, count as
+    plain ones. For videos: `frame_mean`.
+    """
+
+    source: ClassVar[str] = "Liu et al. 2025 (Flow-GRPO), arXiv 2505.05470"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
+    batch_size: ClassVar[int | None] = None
+
+    measure: Measure = "distance"  # Flow-GRPO's
+    min_confidence: float = 0.5  # lines that are read with less are none; PaddleOCR's, in [0, 1)
+    detector_side: int = 736  # images whose shorter side has fewer pixels are enlarged to it to look for text
+    _read: Read | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_confidence < 1:
+            raise ValueError(f"min_confidence must be in [0, 1), got {self.min_confidence}")
+        if self.detector_side < 32:
+            raise ValueError(f"detector_side must be at least 32 pixels, got {self.detector_side}")
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same models, which are small, on images that are not enlarged as much; nothing in it is random."""
+        return replace(self, detector_side=64)
+
+    def prepare(self, placement: Placement) -> None:
+        self._read = load_reader(self.min_confidence, self.detector_side)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where neither the target nor the prompt says what should be read."""
+        texts = wanted_texts(prompt)
+        if self.measure == "recall":
+            recall_score((), texts)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError as `check` does, and for an image that holds NaN or infinity."""
+        images = batch.outputs.images
+        assert self._read is not None, "prepare comes before score"
+        assert images is not None, "scoring checks needs"
+        if not images.isfinite().all():
+            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        judge = distance_score if self.measure == "distance" else recall_score
+        wanted = [wanted_texts(prompt) for prompt in batch.prompts]  # before the slow part
+        levels = (images.detach().float() * 255).round().clamp(0, 255).to("cpu", torch.uint8).permute(0, 2, 3, 1)
+        scores = [judge(self._read(image), texts) for image, texts in zip(levels, wanted, strict=True)]
+        return torch.tensor(scores, dtype=torch.float32)

@@ -1,0 +1,1 @@
+"""Rewards by models that compare outputs or answer questions about them."""

@@ -1,0 +1,1 @@
+"""Rewards by models of preference, aesthetics and fit to the prompt."""

@@ -1,0 +1,1 @@
+"""Rewards of what a text says."""

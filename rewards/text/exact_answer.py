@@ -1,0 +1,72 @@
+"""Is the answer the right one, letter by letter?"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.parsing.answers import ParseError, check_tag, extract, read_boxed
+
+from ..base.references import composed
+
+
+@dataclass(frozen=True)
+class ExactAnswer:
+    """1 where the text in the `tag` (None: the whole text) equals `target.answer`, or one of several right answers.
+
+    Both are compared without white space at their ends, with one space for each run of white space inside, and in
+    case-folded letters unless `ignore_case` is off, an accent as part of its letter (Unicode's NFC, which nobody sees);
+    nothing else is made equal ("3" is not "3.0"). 0 where the text does not hold exactly one such tag. The answer
+    rewards of R1-V and its kin.
+
+    With `boxed` the answer is what stands in the one `\\boxed{...}` of that text, thoughts before `</think>` apart.
+    """
+
+    source: ClassVar[str] = "R1-V 2025, github.com/Deep-Agent/R1-V"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer"})
+    batch_size: ClassVar[int | None] = None
+
+    tag: str | None = "answer"
+    ignore_case: bool = True
+    boxed: bool = False  # EasyR1's answers to geometry3k, with `tag` null
+
+    def __post_init__(self) -> None:
+        check_tag(self.tag)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the target is no text or list of texts, or empty."""
+        self._right_answers(prompt)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target that is no text or list of texts, or that is empty."""
+        assert batch.outputs.texts is not None, "scoring checks needs"
+        pairs = zip(batch.outputs.texts, map(self._right_answers, batch.prompts), strict=True)
+        return torch.tensor([float(self._is_right(text, right)) for text, right in pairs], dtype=torch.float32)
+
+    def _is_right(self, text: str, right: set[str]) -> bool:
+        try:
+            answer = extract(text, self.tag)
+            return self._normalised(read_boxed(answer) if self.boxed else answer) in right
+        except ParseError:
+            return False
+
+    def _right_answers(self, prompt: Prompt) -> set[str]:
+        given = prompt.target["answer"]
+        answers = [given] if isinstance(given, str) else given
+        is_texts = isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)
+        if not is_texts or not answers or not all(map(str.strip, answers)):
+            raise ValueError(f"target.answer must be a text or a list of texts, got {given!r} for {prompt.text!r}")
+        try:
+            return set(map(self._normalised, answers))
+        except ParseError as error:
+            raise ValueError(f"target.answer of {prompt.text!r} cannot be compared with: {error}") from None
+
+    def _normalised(self, text: str) -> str:
+        text = " ".join(composed(text).split())
+        return text.casefold() if self.ignore_case else text

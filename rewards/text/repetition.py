@@ -1,0 +1,84 @@
+"""A penalty for saying the same again."""
+
+import unicodedata
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, RewardBatch
+from mmrl.parsing.answers import MAX_CHARACTERS
+
+Unit = Literal["word", "letter"]
+
+# Letters and marks that nothing shows of: default ignorable code points beside the category Cf, and two blanks.
+_BLANK = frozenset(
+    map(
+        chr,
+        (
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0, 0xFFFC),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE10),
+            *range(0xFFF0, 0xFFF9),
+            *range(0xE0000, 0xE1000),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """-(1 - different n-grams / all n-grams) of the text: 0 where none comes twice, towards -1 where all are the same.
+
+    Yeo et al. 2025, "Demystifying Long Chain-of-Thought", arXiv 2502.03373, appendix C.2, as in open-r1: n-grams of
+    3 words, what stands between white space, in small letters. `letter` takes letters instead of words, white space
+    left out, for writing without spaces (open-r1 cuts Chinese into words). 0 for a text with no n-gram, an empty one
+    too.
+
+    Characters that cannot be seen (Unicode's default ignorable code points, such as a zero-width space or a variation
+    selector, other formats and controls, the blank letters U+2800 and U+FFFC) are left out, so that they make no word
+    different. Of a text over a million characters the beginning counts.
+    """
+
+    source: ClassVar[str] = "Yeo et al. 2025, arXiv 2502.03373, appendix C.2; github.com/huggingface/open-r1"
+    range: ClassVar[tuple[float, float]] = (-1.0, 0.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts"})
+    batch_size: ClassVar[int | None] = None
+
+    size: int = 3  # words or letters of an n-gram, 1 to 100
+    unit: Unit = "word"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 100:
+            raise ValueError(f"size must be from 1 to 100, got {self.size}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32."""
+        assert batch.outputs.texts is not None, "scoring checks needs"
+        return torch.tensor([0.0 - self._repeated(text) for text in batch.outputs.texts], dtype=torch.float32)
+
+    def _repeated(self, text: str) -> float:
+        """The share of n-grams that have been there before."""
+        words = _visible(text[:MAX_CHARACTERS]).lower().split()
+        tokens = words if self.unit == "word" else "".join(words)
+        total = len(tokens) - self.size + 1
+        if total < 1:
+            return 0.0
+        # Numbers instead of words: a hash of a tuple of long words would read them again for each n-gram.
+        numbers: dict[str, int] = {}
+        row = [numbers.setdefault(token, len(numbers)) for token in tokens]
+        return 1 - len(set(zip(*(row[start:] for start in range(self.size)), strict=False))) / total
+
+
+def _visible(text: str) -> str:
+    """The text without characters that nothing shows of; white space stays."""
+    return text.translate({ord(letter): None for letter in set(text) if _is_invisible(letter)})
+
+
+def _is_invisible(letter: str) -> bool:
+    return letter in _BLANK or (unicodedata.category(letter) in ("Cc", "Cf") and not letter.isspace())

@@ -1,0 +1,117 @@
+"""How near an answer is to a reference in meaning: the cosine of their embeddings."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.data import Prompt
+from mmrl.parsing.answers import ParseError, check_tag
+
+from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
+from ..base.references import answer_text, reference_texts
+
+Kind = Literal["sentence", "tokens"]
+
+
+@dataclass
+class SemanticSimilarity:
+    """Similarity of an answer to `target.answer`, cut off at 0: in [0, 1], 1 for the reference itself.
+
+      sentence  cos of the two texts' embeddings (Reimers and Gurevych 2019, arXiv 1908.10084)
+      tokens    (mean over i of max over j of cos_ij + mean over j of max over i of cos_ij) / 2 over the tokens i of the
+                answer and j of the reference, by the model's table of token embeddings, without context: BMAS of
+                Mixed-R1 (Xu et al. 2025, arXiv 2505.24164), whose table is the policy's own (`model` names it)
+    Of several references the best counts. BMAS knows no order: the reference's tokens in any order, or written twice,
+    score 1 as well; `sentence` does not let that through.
+
+    `model` is an encoder of the sentence-transformers layout, or one of transformers with `pooling` set to mean, cls
+    or last. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than
+    the model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: cut to what
+    the model reads, as others do, it could say anything behind that.
+    """
+
+    source: ClassVar[str] = "Reimers and Gurevych 2019, arXiv 1908.10084; Xu et al. 2025 (Mixed-R1), arXiv 2505.24164"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
+    batch_size: ClassVar[int | None] = None
+
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"  # hub name or folder; 256 tokens
+    kind: Kind = "sentence"
+    pooling: Pooling = "model"
+    prefix: str = ""
+    tag: str | None = "answer"
+    _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_tag(self.tag)
+        for name, value, allowed in (("kind", self.kind, Kind), ("pooling", self.pooling, Pooling)):
+            if value not in get_args(allowed):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """The same reward on a random BERT of small sizes, written to `folder`."""
+        write_tiny_embedder(folder, seed)
+        return replace(self, model=str(folder))
+
+    def prepare(self, placement: Placement) -> None:
+        # Tokens are not pooled: a plain language model, which says nothing of it, will do.
+        pooling = "mean" if self.kind == "tokens" and self.pooling == "model" else self.pooling
+        self._embedder = load_embedder(self.model, pooling, placement.device)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError for a target that is no text or texts, or (once prepared) longer than the model reads."""
+        self._references(prompt)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises ValueError for a target that `check` refuses."""
+        assert self._embedder is not None, "prepare comes before score"
+        assert batch.outputs.texts is not None, "scoring checks needs"
+        prompts = {id(prompt): prompt for prompt in batch.prompts}  # of each group one
+        references = {name: self._references(prompt) for name, prompt in prompts.items()}
+        answers = [self._answer(text) for text in batch.outputs.texts]
+        pairs = [(answer, references[id(prompt)]) for answer, prompt in zip(answers, batch.prompts, strict=True)]
+        everything = {text for answer, texts in pairs if answer is not None for text in (answer, *texts)}
+        known = self._embed(everything)
+        scores = [
+            0.0 if answer is None else max(similarity(known[answer], known[text]) for text in texts)
+            for answer, texts in pairs
+        ]
+        return torch.tensor(scores, dtype=torch.float32).clamp(0, 1)
+
+    def _embed(self, texts: set[str]) -> dict[str, Tensor]:
+        """[K, D] for each text; K is 1 for a sentence."""
+        assert self._embedder is not None, "score checks it"
+        if self.kind == "tokens":
+            return {text: self._embedder.tokens(text) for text in texts}
+        return {text: embedding[None] for text, embedding in self._embedder.sentences(list(texts)).items()}
+
+    def _answer(self, text: str) -> str | None:
+        """What is embedded of an answer; None where it is none."""
+        assert self._embedder is not None, "score checks it"
+        try:
+            answer = answer_text(text, self.tag)
+        except ParseError:
+            return None
+        return self.prefix + answer if answer and self._embedder.fits(self.prefix + answer) else None
+
+    def _references(self, prompt: Prompt) -> list[str]:
+        texts = [self.prefix + text for text in reference_texts(prompt)]
+        if self._embedder is not None and not all(map(self._embedder.fits, texts)):
+            most = self._embedder.context
+            raise ValueError(
+                f"target.answer of {prompt.text!r} has more than the {most} tokens that {self.model} reads"
+            )
+        return texts
+
+
+def similarity(answered: Tensor, reference: Tensor) -> float:
+    """The mean of both directions' mean of maxima of the cosines of [N, D] with [M, D], rows of length 1."""
+    with torch.autocast(answered.device.type, enabled=False):
+        cosines = answered @ reference.T
+    return float((cosines.amax(1).mean() + cosines.amax(0).mean()) / 2)

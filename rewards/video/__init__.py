@@ -1,0 +1,1 @@
+"""Rewards of videos, and of spans of time in them."""

@@ -1,0 +1,63 @@
+"""From one reward to another over the iterations of a run, or from one to nothing."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.schedules import Schedule, Shape
+
+from ..base.wrapper import RewardWrapper, score_inner
+
+
+@dataclass(frozen=True)
+class Annealed(RewardWrapper):
+    """(1 - a) r + a r2 with a from 0 at the iteration `first` to 1 at `last`; r2 is the reward `then`, or 0.
+
+    Such as from a soft reward, which early answers can earn, to the strict one that is meant (curricula of rewards,
+    e.g. Vision-R1's tightening thresholds, arXiv 2503.18013). A weight of the mix that changes does the same for
+    whole terms; this one can stand inside of other wrappers. Held-out scores are those of the end of the run. A reward
+    whose share is 0 is not asked.
+
+    Raises ValueError where the two judge different things (samples, groups), or for a `last` that is not after `first`.
+    """
+
+    reward: Reward
+    last: int
+    then: Reward | None = None
+    first: int = 0
+    shape: Shape = "linear"
+    _schedule: Schedule = field(init=False, repr=False, compare=False)
+
+    source: ClassVar[str] = "Zhan et al. 2025 (Vision-R1), arXiv 2503.18013 (progressive rules)"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the rewards held
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    batch_size: ClassVar[int | None] = None
+    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
+    follows_iteration: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        low, high = self.reward.range
+        other_low, other_high = (0.0, 0.0) if self.then is None else self.then.range
+        if self.then is not None and self.then.granularity != self.reward.granularity:
+            raise ValueError(f"both must judge the same, got {self.reward.granularity} and {self.then.granularity}")
+        schedule = Schedule(start=0.0, end=1.0, first=self.first, last=self.last, shape=self.shape)
+        self.override(_schedule=schedule)
+        self.inherit(
+            self.reward,
+            range=(min(low, other_low), max(high, other_high)),
+            differentiable=self.reward.differentiable and (self.then is None or self.then.differentiable),
+        )
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the rewards held raise."""
+        share = self._schedule(batch.iteration)
+        terms = [(self.reward, 1 - share)] + ([] if self.then is None else [(self.then, share)])
+        asked = [part * score_inner(reward, batch) for reward, part in terms if part > 0]
+        if not asked:
+            return torch.zeros(len(batch))
+        return torch.stack([one.to(asked[0].device) for one in asked]).sum(0)

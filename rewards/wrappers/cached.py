@@ -1,0 +1,104 @@
+"""Any reward, asked once about the same sample."""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.data import Outputs
+from mmrl.core.reward_batches import select
+
+from ..base.wrapper import RewardWrapper, check_judges_samples, is_changing
+
+
+@dataclass
+class Cached(RewardWrapper):
+    """What `reward` said of the same prompt and output before, else what it says now.
+
+    For slow judges of answers that come up again: greedy evaluation, groups that have converged, a resumed run within
+    one process. The last `size` different samples are remembered, in memory only: the scores do not depend on it, so
+    that there is no state to save. A sample is the same where its prompt (text, system, media, target) and all of its
+    outputs are. NaN is not remembered: it may have been the server's fault. The reward held must judge samples by
+    these alone: one that draws noise (`dithered`), follows the iteration (`annealed`) or has a state is to stand around
+    this one, not inside.
+
+    Raises ValueError for a reward that does not judge samples or has a state, or a size below 1.
+    """
+
+    reward: Reward
+    size: int = 65536
+    _known: "OrderedDict[Hashable, float]" = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    source: ClassVar[str] = "memoisation, Michie 1968, doi 10.1038/218019a0"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the reward held
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}")
+        check_judges_samples(self.reward)
+        if is_changing(self.reward):
+            raise ValueError("the reward held changes from call to call; put cached inside of it")
+        self.inherit(self.reward, differentiable=False)  # a number from the past has no gradient
+
+    @torch.no_grad()
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the reward held raises."""
+        names = [_name(batch, row) for row in range(len(batch))]
+        with self._lock:
+            found = {name: self._known[name] for name in names if name in self._known}
+        missing = {name: row for row, name in reversed(list(enumerate(names))) if name not in found}
+        if missing:
+            new = self.reward.score(select(batch, torch.tensor(list(missing.values())))).tolist()
+            found |= dict(zip(missing, new, strict=True))
+        with self._lock:
+            for name in (name for name in names if not math.isnan(found[name])):
+                self._known[name] = found[name]
+                self._known.move_to_end(name)
+            while len(self._known) > self.size:
+                self._known.popitem(last=False)
+        return torch.tensor([found[name] for name in names], dtype=torch.float32)
+
+
+def _name(batch: RewardBatch, row: int) -> Hashable:
+    """Equal for samples that are the same."""
+    prompt, outputs = batch.prompts[row], batch.outputs
+    values = ((item.name, getattr(outputs, item.name)) for item in fields(Outputs))
+    said = tuple((name, _frozen(value[row])) for name, value in values if value is not None)
+    return (prompt.text, prompt.system, prompt.media, prompt.clips, _written(prompt.target), said)
+
+
+def _written(value: Any) -> Hashable:
+    """A value of a target part by part: `repr` leaves out the middle of a large array."""
+    if isinstance(value, Mapping):
+        return tuple((repr(key), _written(value[key])) for key in sorted(value, key=repr))
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(map(_written, value))
+    if isinstance(value, np.ndarray):
+        plain = _written(value.tolist()) if value.dtype.hasobject else blake2b(value.tobytes()).hexdigest()
+        return value.dtype.str, value.shape, plain
+    return _frozen(value) if isinstance(value, Tensor) else repr(value)
+
+
+def _frozen(value: Any) -> Hashable:
+    """A tensor as its shape and the digest of its bytes; all else is hashable."""
+    if not isinstance(value, Tensor):
+        return value  # type: ignore[no-any-return]
+    plain = value.detach().cpu().contiguous()
+    return (
+        str(plain.dtype),
+        tuple(plain.shape),
+        blake2b(plain.flatten().view(torch.uint8).numpy().tobytes()).hexdigest(),
+    )

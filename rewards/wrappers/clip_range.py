@@ -1,0 +1,45 @@
+"""Any reward, cut off at both ends."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+
+from ..base.wrapper import RewardWrapper
+
+
+@dataclass(frozen=True)
+class ClipRange(RewardWrapper):
+    """min(max(r, low), high): an outlier of one reward then cannot decide a group or drown the others of a mix.
+
+    Scores beyond the ends have no gradient. Raises ValueError where low is not below high, or where the reward held
+    cannot reach between them.
+    """
+
+    reward: Reward
+    low: float = 0.0  # what lower scores become
+    high: float = 1.0  # what higher scores become
+
+    source: ClassVar[str] = "Mnih et al. 2015, doi 10.1038/nature14236 (clipped rewards)"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        low, high = self.reward.range
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"low must be below high, both finite, got {self.low} and {self.high}")
+        if not max(self.low, low) < min(self.high, high):
+            raise ValueError(
+                f"the reward held runs from {low:g} to {high:g}: cut to {self.low:g} to {self.high:g} it is constant"
+            )
+        self.inherit(self.reward, range=(max(self.low, low), min(self.high, high)))
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the reward held raises."""
+        return self.reward.score(batch).clamp(self.low, self.high)

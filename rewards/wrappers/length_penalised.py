@@ -1,0 +1,84 @@
+"""A reward made less by the length of the answer, compared with the others of its group."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.numerics import group_mean, group_std
+
+from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
+
+Kind = Literal["kimi", "efficient"]
+
+
+@dataclass(frozen=True)
+class LengthPenalised(RewardWrapper):
+    """r and what the length of the answer, n tokens, adds or takes, compared within the group.
+
+      kimi       r + penalty l for right answers, r + penalty min(0, l) for wrong ones, with
+                 l = 1/2 - (n - shortest) / (longest - shortest), 0 where all are of one length
+                 (Kimi Team 2025, "Kimi k1.5", arXiv 2501.12599, section 2.3.3)
+      efficient  r (1 - penalty sigmoid((n - mean) / std)) for right answers, r for wrong ones, mean and population std
+                 over the right ones; sigmoid(0) where all are of one length
+                 (Arora and Zanette 2025, arXiv 2502.04463, equation 2)
+
+    An answer is right where r is at least `threshold`. Samples drawn for comparison only set no length.
+
+    Raises ValueError for a penalty that is not above 0 (for `efficient` in (0, 1)), or a reward of groups or episodes.
+    """
+
+    reward: Reward
+    kind: Kind = "kimi"
+    penalty: float = 0.5  # how much the length counts
+    threshold: float = 0.5
+
+    source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"
+    range: ClassVar[tuple[float, float]] = (
+        float("-inf"),
+        float("inf"),
+    )  # that of the reward held, wider by the penalty
+    granularity: ClassVar[Granularity] = "group"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"num_tokens"})  # beside those of the reward held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if not self.penalty > 0 or (self.kind == "efficient" and self.penalty >= 1):
+            raise ValueError(f"penalty must be above 0, and below 1 for 'efficient', got {self.penalty}")
+        low, high = self.reward.range
+        check_judges_samples(self.reward)
+        if self.kind == "efficient" and low < 0:
+            raise ValueError(f"kind 'efficient' is for rewards of at least 0, got one that goes down to {low:g}")
+        lowest_right = max(low, self.threshold) * (1 - self.penalty)
+        is_kimi = self.kind == "kimi"
+        ends = (low - self.penalty / 2, high + self.penalty / 2) if is_kimi else (min(low, lowest_right), high)
+        self.override(range=ends, needs=self.needs | self.reward.needs)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the reward held raises."""
+        assert batch.outputs.num_tokens is not None, "scoring checks needs"
+        scores, lengths = score_inner(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
+        is_right = scores >= self.threshold
+        is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control.cpu()
+        if self.kind == "kimi":
+            bonus = _shorter(lengths, batch.group, is_learned)
+            return scores + self.penalty * torch.where(is_right, bonus, bonus.clamp(max=0)).float()
+        counted = is_right & is_learned
+        mean, spread = (stat(lengths, batch.group, counted) for stat in (group_mean, group_std))
+        place = torch.where(spread > 0, (lengths - mean) / torch.where(spread > 0, spread, 1.0), 0.0)
+        return scores * torch.where(is_right, 1 - self.penalty * place.sigmoid(), 1.0).float()
+
+
+def _shorter(lengths: Tensor, group: Tensor, counted: Tensor) -> Tensor:
+    """[B] float64 in [-1/2, 1/2]: 1/2 for the shortest of those `counted` in the group, -1/2 for the longest."""
+    place = group.unique(return_inverse=True)[1]
+    ends = torch.zeros(2, int(place.max()) + 1 if len(place) else 0, dtype=torch.float64)
+    shortest = (ends[0] + torch.inf).scatter_reduce(0, place[counted], lengths[counted], "amin")[place]
+    longest = (ends[1] - torch.inf).scatter_reduce(0, place[counted], lengths[counted], "amax")[place]
+    is_spread = longest > shortest
+    return torch.where(is_spread, (0.5 - (lengths - shortest) / (longest - shortest)).clamp(-0.5, 0.5), 0.0)

@@ -1,0 +1,76 @@
+"""A reward in standard deviations from the mean of all its scores of the run so far."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.data import Scores
+
+from ..base.wrapper import RewardWrapper
+
+
+@dataclass
+class RunningNormalised(RewardWrapper):
+    """(r - mean) / (std + epsilon), both over all scores of earlier iterations; r itself before there are two.
+
+    Statistics as in Engstrom et al. 2020, "Implementation Matters in Deep RL", arXiv 2005.12729, which divides by a
+    running std. They are the same for all samples of an iteration and on all processes, are learned after it, and are
+    in the checkpoint. Rewards of other scales then mix as their weights say; unbounded, since a std may be small.
+    Samples that could not be judged or are drawn for comparison only do not count. An evaluation has statistics of its
+    own, which stay empty: it says r.
+
+    It stands around other wrappers, not inside of them: only a reward of the run sees its scores. Raises ValueError for
+    an epsilon below 0.
+    """
+
+    reward: Reward
+    epsilon: float = 1e-4  # added to the std
+    _count: int = field(default=0, init=False, compare=False)
+    _mean: float = field(default=0.0, init=False, compare=False)
+    _squares: float = field(default=0.0, init=False, compare=False)  # sum of squared distances from the mean
+
+    source: ClassVar[str] = "Engstrom et al. 2020, arXiv 2005.12729"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    batch_size: ClassVar[int | None] = None
+    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+        self.inherit(self.reward, range=(float("-inf"), float("inf")))
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the reward held raises."""
+        shift, scale = self._now()
+        return (self.reward.score(batch) - shift) / scale
+
+    def _now(self) -> tuple[float, float]:
+        """What is taken off, and what is divided by."""
+        spread = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return (self._mean, spread + self.epsilon) if self._count > 1 and spread > 0 else (0.0, 1.0)
+
+    def update(self, scores: Scores) -> None:
+        """Learns from the scores [B, 1] of an iteration, which it made itself."""
+        shift, scale = self._now()
+        values = scores.values[:, 0].double()
+        own = values[values.isfinite() & ~scores.is_control] * scale + shift
+        if not len(own):
+            return
+        count, mean = len(own), float(own.mean())
+        total, apart = self._count + count, mean - self._mean
+        self._squares += float((own - mean).square().sum()) + apart**2 * self._count * count / total  # Chan et al. 1983
+        self._mean += apart * count / total
+        self._count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"count": self._count, "mean": self._mean, "squares": self._squares}
+        return own | super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+        super().load_state_dict(state)

@@ -1,0 +1,65 @@
+"""A judge of thoughts that is believed only as far as it prefers right answers (Trust-GRPO)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.numerics import group_mean, group_sum
+
+from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
+
+
+@dataclass(frozen=True)
+class Trusted(RewardWrapper):
+    """gamma e^(-iteration / decay) r, with gamma = min(1, exp(mean of r over right answers - that over wrong ones)).
+
+    Fan et al. 2025, "SophiaVL-R1", arXiv 2505.17018, equations 1 to 4: r judges the thoughts, `accuracy` the answers;
+    an answer is right where its accuracy is at least `threshold`. gamma is 1 where right answers have the better
+    thoughts, and where a group has none of one kind, so that there is nothing to compare: the code gives all thoughts 0
+    there, and always those of answers below 0.2 (`gated` with that threshold). Both means are those of the group. In
+    the mix its weight is the paper's alpha, 0.3, and the code's decay is 500. Samples drawn for comparison only are in
+    no mean; nor are those of which one of both is NaN, and they score NaN.
+
+    Raises ValueError where a reward held does not judge samples, or for a decay that is not above 0.
+    """
+
+    reward: Reward
+    accuracy: Reward
+    threshold: float = 0.5
+    decay: float | None = None  # iterations in which its weight falls to 1 / e; None: it stays
+
+    source: ClassVar[str] = "Fan et al. 2025 (SophiaVL-R1), arXiv 2505.17018"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # from the reward held to 0
+    granularity: ClassVar[Granularity] = "group"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        for reward in (self.reward, self.accuracy):
+            check_judges_samples(reward, "the rewards held")
+        if self.decay is not None and not self.decay > 0:
+            raise ValueError(f"decay must be above 0, or null for none, got {self.decay}")
+        low, high = self.reward.range
+        self.override(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_inner())
+
+    @property
+    def follows_iteration(self) -> bool:
+        """Whether the same group may score otherwise in another iteration."""
+        return self.decay is not None
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the rewards held raise."""
+        thoughts, accuracy = score_inner(self.reward, batch).cpu(), score_inner(self.accuracy, batch).cpu()
+        is_right, is_judged = accuracy >= self.threshold, ~(thoughts + accuracy).isnan()
+        is_counted = is_judged if batch.is_control is None else is_judged & ~batch.is_control
+        right, wrong = is_right & is_counted, ~is_right & is_counted
+        gap = group_mean(thoughts, batch.group, right) - group_mean(thoughts, batch.group, wrong)
+        is_compared = (group_sum(right.float(), batch.group) > 0) & (group_sum(wrong.float(), batch.group) > 0)
+        trust = torch.where(is_compared, gap.clamp(max=0).exp(), 1.0)
+        fading = 1.0 if self.decay is None else math.exp(-batch.iteration / self.decay)
+        return torch.where(is_judged, fading * trust * thoughts, torch.nan)

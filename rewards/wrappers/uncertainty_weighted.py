@@ -1,0 +1,92 @@
+"""Several judges of the same thing, believed as far as they agree."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import Granularity, Reward, RewardBatch
+
+from ..base.wrapper import RewardWrapper
+
+Kind = Literal["discount", "lower_bound", "variance"]
+
+
+@dataclass(frozen=True)
+class UncertaintyWeighted(RewardWrapper):
+    """The mean m of several rewards, made less by their disagreement u, the population std over them.
+
+      discount     m e^(-scale u), for rewards of at least 0: Zhang et al. 2025, "Ctrl-U", arXiv 2410.11236, equation 5,
+                   weights its loss by e^(-U); there U is the disagreement of one judge about two images
+      lower_bound  m - scale u: Kim et al. 2024, "Confidence-aware reward optimization" (TextNorm), arXiv 2404.01863,
+                   whose ensembles of text-normalised rewards (`text_norm`) are used in this way
+      variance     m - scale u^2, u^2 the variance (1 / n): the uncertainty-weighted optimization (UWO) of Coste et al.
+                   2023, "Reward Model Ensembles Help Mitigate Overoptimization", arXiv 2310.02743
+
+    Where all agree it is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around those
+    that are not.
+
+    Raises ValueError for fewer than two rewards, ones that judge different things, or a negative scale.
+    """
+
+    rewards: tuple[Reward, ...]
+    kind: Kind = "lower_bound"
+    scale: float = 1.0  # how much disagreement counts
+
+    source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO, arXiv 2310.02743"
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the rewards held
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    batch_size: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if len(self.rewards) < 2:
+            raise ValueError(f"rewards must be at least two, got {len(self.rewards)}")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if not self.scale >= 0:
+            raise ValueError(f"scale must be at least 0, got {self.scale}")
+        if len(found := {reward.granularity for reward in self.rewards}) > 1:
+            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
+        low = min(reward.range[0] for reward in self.rewards)
+        high = max(reward.range[1] for reward in self.rewards)
+        if self.kind == "discount" and low < 0:
+            raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
+        self.override(
+            range=(self._lowest(low, high), high),
+            granularity=self.rewards[0].granularity,
+            differentiable=all(reward.differentiable for reward in self.rewards),
+            needs=self.needs_of_inner(),
+            batch_size=min((r.batch_size for r in self.rewards if r.batch_size is not None), default=None),
+        )
+
+    def _lowest(self, low: float, high: float) -> float:
+        """The lower end for rewards from `low` to `high`: all forms are least where each reward is at an end."""
+        if self.scale == 0:
+            return low
+        if not math.isfinite(high - low):
+            return 0.0 if self.kind == "discount" else -math.inf
+        found = []
+        for number in range(len(self.rewards) + 1):
+            share = number / len(self.rewards)  # of the rewards that are at the high end
+            mean, spread = low + (high - low) * share, (high - low) * math.sqrt(share * (1 - share))
+            if self.kind == "discount":
+                found.append(mean * math.exp(-self.scale * spread))
+            else:
+                found.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
+        return min(found)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """[B] float32; raises what the rewards held raise."""
+        first, *others = (reward.score(batch) for reward in self.rewards)
+        values = torch.stack([first, *(other.to(first.device) for other in others)])  # [n, B]
+        mean = values.mean(0)
+        variance = (values - mean).square().mean(0)
+        if self.kind == "variance":
+            return mean - self.scale * variance
+        agrees = variance == 0  # where a square root has no gradient
+        spread = torch.where(agrees, 0.0, torch.where(agrees, 1.0, variance).sqrt())
+        return mean * (-self.scale * spread).exp() if self.kind == "discount" else mean - self.scale * spread

@@ -1,0 +1,77 @@
+"""What `mmrl list` shows is what the folders hold."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from mmrl import labs
+from mmrl.commands import listing
+from mmrl.prompts.datasets import layout_names
+from mmrl.system.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "modalities": "modalities",
+    "samplers": "samplers",
+    "rewards": "rewards",
+    "losses": "mmrl/losses",
+    "advantages": "mmrl/advantages",
+}
+
+
+@pytest.mark.parametrize(("kind", "folder"), FOLDERS.items())
+def test_every_file_of_a_folder_is_listed_with_its_first_line(kind: str, folder: str) -> None:
+    files = sorted(path for path in (ROOT / folder).glob("*.py") if not path.name.startswith("_"))
+    first_lines = [path.read_text(encoding="utf-8").splitlines()[0].strip('"') for path in files]
+    rows = listing.rows(kind)
+    assert [(row["name"], row["summary"]) for row in rows] == list(
+        zip([path.stem for path in files], first_lines, strict=True)
+    )
+
+
+def test_every_shipped_config_is_listed_with_the_first_sentence_of_its_comment() -> None:
+    rows = {row["name"]: row["summary"] for row in listing.rows("configs")}
+    files = [path.relative_to(ROOT / "configs").with_suffix("") for path in (ROOT / "configs").glob("**/*.yaml")]
+    assert sorted(rows) == sorted(file.as_posix() for file in files)
+    assert rows["flow_grpo_sd35"] == (
+        "Flow-GRPO on Stable Diffusion 3.5 Medium: CLIP reward, Flow-SDE sampling, LoRA."  # the dot of 3.5 ends nothing
+    )
+    assert rows["quickstart_policy_gradient"].endswith("averaged weights.")  # the end of the line ends it too
+    assert not any(summary.endswith(("et al.", "Dr.")) for summary in rows.values())
+
+
+def test_layouts_and_labs_with_their_splits_are_listed() -> None:
+    layouts = {row["name"]: row["summary"] for row in listing.rows("layouts")}
+    assert sorted(layouts) == layout_names()
+    assert layouts["ui_r1"].startswith("UI-R1's json: `img_filename`, `instruction`")
+    rows = {row["name"]: row for row in listing.rows("labs")}
+    assert sorted(rows) == labs.names()
+    for name, row in rows.items():
+        assert row["splits"] and all(split in row["summary"] for split in row["splits"])
+        prompts = importlib.import_module(f"mmrl.labs.{name}.world").prompts
+        assert all(prompts(split) for split in row["splits"][-1:])
+
+
+def test_a_reward_without_ends_has_none_in_its_range() -> None:
+    rows = {row["name"]: row for row in listing.rows("rewards")}
+    assert rows["aesthetic"]["range"] == [None, None]  # JSON has no infinity
+    assert rows["shapes"]["range"] == [0.0, 1.0]
+    assert rows["clip_score"]["differentiable"] and not rows["shapes"]["differentiable"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
+        ("x", "known are configs, modalities, samplers, rewards, mixes, losses, advantages"),
+    ],
+)
+def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        listing.rows(kind)
+
+
+def test_a_list_without_a_kind_says_which_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"list needs a kind: configs, modalities, samplers, .*, layouts, labs"):
+        listing.rows("")

@@ -1,0 +1,232 @@
+"""Frames of files: which are chosen, when they are shown, how large they are; files that cannot be read."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmrl.media import readers, video
+from mmrl.media.video import FrameSampling, FrameSize, StoredClip, usable
+from mmrl.system.errors import ConfigError
+from tests.clips import clip, encoded, in_file, numbers, sound
+
+
+def is_usable(reader: Any) -> bool:
+    try:
+        return bool(usable(reader))
+    except ConfigError:
+        return False
+
+
+READERS = [
+    pytest.param(name, marks=pytest.mark.skipif(not is_usable(name), reason="its libraries are not here"))
+    for name in ("pyav", "torchcodec", "decord")
+]
+every_reader = pytest.mark.parametrize("reader", READERS)
+
+
+@settings(max_examples=300)
+@given(
+    total=st.integers(1, 3000),
+    fps=st.one_of(st.sampled_from([10.0, 24.0, 25.0, 30000 / 1001, 30.0, 60.0]), st.floats(0.5, 120)),
+    rule=st.one_of(
+        st.fixed_dictionaries({"fps": st.one_of(st.sampled_from([0.5, 1, 2, 4]), st.floats(0.05, 60))}),
+        st.fixed_dictionaries({"num_frames": st.integers(2, 800)}),
+    ),
+    bounds=st.tuples(st.integers(1, 20), st.integers(20, 900)),
+)
+def test_as_many_frames_as_qwen_vl_utils_takes(
+    total: int, fps: float, rule: dict[str, Any], bounds: tuple[int, int]
+) -> None:
+    from qwen_vl_utils.vision_process import smart_nframes
+
+    sampling = FrameSampling(**rule, min_frames=bounds[0], max_frames=bounds[1])
+    asked = {"nframes": rule["num_frames"]} if "num_frames" in rule else {
+        "fps": rule["fps"], "min_frames": bounds[0], "max_frames": bounds[1]
+    }  # fmt: skip
+    try:
+        expected = smart_nframes(asked, total_frames=total, video_fps=fps)
+    except ValueError:
+        with pytest.raises(ValueError, match=f"has {total} frames where"):
+            sampling.count(total, fps)
+        return
+    assert sampling.count(total, fps) == expected
+    assert (
+        sampling.indices(0, total - 1, fps).tolist() == torch.linspace(0, total - 1, expected).round().long().tolist()
+    )
+
+
+@settings(max_examples=300)
+@given(
+    height=st.integers(1, 3000),
+    width=st.integers(1, 3000),
+    num_frames=st.integers(1, 384).map(lambda n: 2 * n),
+    factor=st.sampled_from([28, 32]),
+    least=st.one_of(st.none(), st.integers(784, 200_000)),
+    most=st.one_of(st.none(), st.integers(210_000, 2_000_000)),
+    total=st.one_of(st.none(), st.integers(100_000, 10**8)),
+)
+def test_frames_have_the_size_that_qwen_vl_utils_gives_them(
+    height: int, width: int, num_frames: int, factor: int, least: int | None, most: int | None, total: int | None
+) -> None:
+    from qwen_vl_utils.vision_process import MODEL_SEQ_LEN, smart_resize
+
+    size = FrameSize(factor, least, most, total)
+    low = 128 * factor**2 if least is None else least
+    budget = MODEL_SEQ_LEN * factor**2 * 0.9 if total is None else total
+    high = max(min(768 * factor**2, budget / num_frames * 2), int(low * 1.05))
+    high = high if most is None else min(most, high)
+    if max(height, width) / min(height, width) > 200:
+        with pytest.raises(ValueError, match="one side may be 200 times the other"):
+            size.of(num_frames, height, width)
+        return
+    expected = smart_resize(height, width, factor=factor, min_pixels=low, max_pixels=high)
+    found = size.of(num_frames, height, width)
+    assert found == tuple(max(factor, side) for side in expected)  # theirs may be 0
+
+
+@every_reader
+@pytest.mark.parametrize(
+    ("form", "codec"),
+    [("mp4", "libx264"), ("mp4", "mpeg4"), ("matroska", "libx264"), ("webm", "libvpx-vp9"), ("avi", "mpeg4")],
+)
+def test_frames_and_their_times_are_exact(reader: Any, form: str, codec: str, tmp_path: Path) -> None:
+    content = encoded(25, 10, form=form, codec=codec)
+    for made in (StoredClip("bytes", content=content), StoredClip("file", in_file(tmp_path, content))):
+        frames = made.load(FrameSampling(fps=4.0, reader=reader))
+        expected = [0, 3, 5, 8, 11, 13, 16, 19, 21, 24]
+        assert frames.indices.tolist() == numbers(frames.pixels) == frames.times == expected
+        torch.testing.assert_close(frames.seconds, torch.tensor(expected, dtype=torch.float64) / 10, rtol=0, atol=1e-6)
+        assert (frames.fps, frames.total, frames.sampled_fps) == (10.0, 25, 4.0)
+        assert frames.pixels.shape == (10, 3, 48, 64) and frames.pixels.dtype == torch.uint8
+
+
+@every_reader
+def test_every_frame_can_be_read(reader: Any) -> None:
+    frames = clip(32, 25).load(FrameSampling(num_frames=32, reader=reader))
+    assert numbers(frames.pixels) == list(range(32))
+
+
+@every_reader
+def test_a_rate_of_30000_in_1001_seconds(reader: Any) -> None:
+    made = StoredClip("ntsc", content=encoded(31, Fraction(30000, 1001)))
+    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    assert frames.indices.tolist() == numbers(frames.pixels) == frames.times == [0, 10, 20, 30]
+    expected = torch.tensor([0, 10, 20, 30], dtype=torch.float64) * 1001 / 30000
+    torch.testing.assert_close(frames.seconds, expected, rtol=0, atol=1e-4)
+
+
+VARIABLE = [0, 100, 200, 300, 400, 1400, 2400, 3400, 4400, 5400]  # thousandths of a second
+
+
+@every_reader
+def test_with_a_varying_rate_frames_are_chosen_by_number_and_say_when_they_are_shown(reader: Any) -> None:
+    made = StoredClip("varying", content=encoded(10, 10, form="matroska", at=VARIABLE))
+    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    assert frames.indices.tolist() == numbers(frames.pixels) == [0, 3, 6, 9]
+    torch.testing.assert_close(frames.seconds, torch.tensor([0, 0.3, 2.4, 5.4]).double(), rtol=0, atol=1e-3)
+    assert [time / frames.fps for time in frames.times] == pytest.approx([0, 0.3, 2.4, 5.4], abs=0.5 / frames.fps)
+    assert frames.times[2] / frames.fps == pytest.approx(2.4, abs=1e-3)
+
+
+@every_reader
+@pytest.mark.parametrize(
+    ("start", "end", "expected", "total"),
+    [(1.0, None, [10, 15, 19, 24], 15), (None, 1.0, [0, 3, 7, 10], 11), (0.55, 1.26, [6, 8, 10, 12], 7),
+     (0, 99, [0, 8, 16, 24], 25)],
+)  # fmt: skip
+def test_a_part_of_a_clip(reader: Any, start: float, end: float, expected: list[int], total: int) -> None:
+    made = StoredClip("part", content=encoded(25, 10), start=start, end=end)
+    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    assert frames.indices.tolist() == numbers(frames.pixels) == expected and frames.total == total
+    assert frames.seconds.tolist() == pytest.approx([number / 10 for number in expected])
+
+
+@every_reader
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "broken.mp4: it is empty"),
+        (b"no video at all", "broken.mp4: it is no video of the formats MP4"),
+        (b"#EXTM3U\n#EXTINF:1,\nhttp://localhost/a.ts", "broken.mp4: it is no video of the formats MP4"),
+        (encoded(1), "broken.mp4 has 1 frames where 2 are needed"),
+        (sound(), "broken.mp4"),
+        (encoded(25)[:900], "broken.mp4"),
+        (encoded(25)[:30] + bytes(3000), "broken.mp4"),
+        (encoded(60, options={"movflags": "faststart"})[:-2500], "broken.mp4"),
+    ],
+    ids=["empty", "text", "playlist", "one frame", "sound", "no index", "zeros", "cut off"],
+)
+def test_a_file_that_cannot_be_read_is_named(reader: Any, content: bytes, message: str, tmp_path: Path) -> None:
+    made = StoredClip("broken.mp4", in_file(tmp_path, content))
+    with pytest.raises(ConfigError, match=message):
+        made.load(FrameSampling(fps=2.0, reader=reader))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the video gone\.mp4: No such file"):
+        StoredClip("gone.mp4", tmp_path / "gone.mp4").load(FrameSampling(fps=2.0))
+
+
+@every_reader
+def test_hostile_sizes_are_refused_before_they_are_decoded(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, sampling = clip(25), FrameSampling(fps=2.0, reader=reader)
+    monkeypatch.setattr(readers, "MAX_FILE_PIXELS", 64 * 48 * 24)
+    with pytest.raises(ConfigError, match="has 25 frames of 64 x 48 pixels; at most 73,728 pixels"):
+        made.load(sampling)
+    monkeypatch.setattr(readers, "MAX_PIXELS", 3000)
+    with pytest.raises(ConfigError, match="has 64 x 48 pixels; at most 3,000 are allowed"):
+        made.load(sampling)
+    monkeypatch.undo()
+    monkeypatch.setattr(video, "MAX_CHOSEN_PIXELS", 10_000)
+    with pytest.raises(ConfigError, match="4 frames of 64 x 48 pixels of the video 25 frames are more than 10,000"):
+        made.load(sampling)
+
+
+def test_a_reader_that_fails_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: Path | bytes) -> Any:
+        raise RuntimeError("it does not feel like it")
+
+    monkeypatch.setitem(readers._OPEN, usable("auto"), fail)
+    with pytest.raises(ConfigError, match=rf"25 frames \({usable('auto')}\): it does not feel like it"):
+        clip(25).load(FrameSampling(fps=2.0))
+
+
+def test_auto_is_the_first_reader_that_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"torchcodec": "no FFmpeg", "pyav": None, "decord": None}
+    monkeypatch.setattr(readers, "_problem", missing.get)
+    assert usable("auto") == "pyav" and usable("decord") == "decord"
+    with pytest.raises(ConfigError, match=r"\(torchcodec: no FFmpeg\); install one with: pip install 'mmrl\[video\]'"):
+        usable("torchcodec")
+    monkeypatch.setattr(readers, "_problem", lambda reader: f"no {reader}")
+    with pytest.raises(ConfigError, match="torchcodec: no torchcodec; pyav: no pyav; decord: no decord"):
+        usable("auto")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({}, "by fps or by num_frames"), ({"fps": 1, "num_frames": 4}, "by fps or by num_frames"), ({"fps": 0}, "above 0"),
+     ({"num_frames": 1}, "at least 2"), ({"fps": 1, "min_frames": 9, "max_frames": 8}, "must be ordered")],
+)  # fmt: skip
+def test_rules_that_choose_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameSampling(**settings)
+
+
+def test_a_picture_that_was_turned_by_a_phone_is_upright() -> None:
+    """The rotation is written into the header by hand: a matrix of 90 degrees in the track's box."""
+    content = bytearray(encoded(4))
+    at = content.index(b"tkhd") + 4 + 4 + 20 + 16
+    identity = b"".join(value.to_bytes(4, "big", signed=True) for value in (65536, 0, 0, 0, 65536, 0, 0, 0, 1 << 30))
+    assert bytes(content[at : at + 36]) == identity
+    turned = (0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)  # a quarter to the right
+    content[at : at + 36] = b"".join(value.to_bytes(4, "big", signed=True) for value in turned)
+    frames = StoredClip("turned", content=bytes(content)).load(FrameSampling(num_frames=4, reader="pyav"))
+    assert frames.pixels.shape == (4, 3, 64, 48)
+    back = torch.rot90(frames.pixels, 1, (2, 3))  # a quarter to the left
+    assert numbers(back) == [0, 1, 2, 3]

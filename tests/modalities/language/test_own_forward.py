@@ -1,0 +1,312 @@
+"""A type of model that no test runs is used where it agrees with its own forward pass, and refused elsewhere."""
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import DecisionView
+from mmrl.modalities import vision_language
+from mmrl.modalities.encoding.families import FAMILIES, is_tested, types_with_tests
+from mmrl.modalities.encoding.inputs import messages_of
+from mmrl.modalities.encoding.prompt_encoder import PromptEncoder
+from mmrl.modalities.language import own_forward
+from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tiny.vision_language import BUILDERS
+from mmrl.modalities.tokens.backbone import Backbone
+from mmrl.modalities.tokens.vllm.engine import Vllm
+from mmrl.modalities.video import Video
+from mmrl.modalities.vision_language import VisionLanguage
+from mmrl.plans.flow import AnswerPlan
+from tests import vision_twins
+from tests.modalities import unlisted_twins
+from tests.modalities.unlisted_twins import unlisted
+from tests.vision_twins import picture
+
+# of the 19 twins
+EXACT = ("llava_next", "qwen3_5", "qwen3_5_moe", "lfm2_vl", "qwen3_vl_moe", "glm46v", "glm4v", "gemma4", "mistral3",
+         "kimi_k25", "janus")  # fmt: skip
+DIFFER = {
+    "paligemma": "words",
+    "gemma4_ahead": "words",
+    "molmo2": "words",
+    "aya_vision": "words",
+    "ovis2": "special tokens",
+}
+RAISE = {
+    "llama4": "AttributeError: .*has no attribute 'model'",
+    "minicpmv4_7": "TypeError: ",
+    "granite4_vision": "AttributeError: ",
+}
+PROMPTS = (
+    Prompt("click the <image> box", (picture(60, 40, 1),)),
+    Prompt("<image> what is on the left of the blue box, and what is it above?", (picture(40, 56, 2),)),
+)
+CPU = torch.device("cpu")
+# processors of PaliGemma and GLM hand tensors to numpy
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+def one_fast(families: Any) -> list[Any]:
+    """The first of them, and the others marked: a twin takes a quarter to a whole second."""
+    first, *others = families
+    return [first, *(pytest.param(family, marks=pytest.mark.slow) for family in others)]
+
+
+def prepared(
+    folder: Path, kind: type[VisionLanguage] = VisionLanguage, dtype: torch.dtype = torch.float32, **settings: Any
+) -> VisionLanguage:
+    policy = kind(**{"model": str(folder), "vision": "trained"} | settings)
+    policy.prepare(Placement(CPU, dtype))
+    return policy
+
+
+def untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken for tested, so that twins that are small and fast are compared too."""
+    monkeypatch.setattr(own_forward, "is_tested", lambda config: False)
+
+
+def plain_log_probs(
+    policy: VisionLanguage, rollout: Rollout, sample: int, prompts: Sequence[Prompt] = PROMPTS
+) -> Tensor:
+    """[T] by transformers alone: processor and forward pass of one row [prompt, answer]."""
+    model, processor = policy.encoder.model, policy.encoder.processor
+    messages = messages_of(prompts[int(rollout.prompt[sample])], "{prompt}", None)
+    given = processor.apply_chat_template(
+        messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
+    )
+    length, width = int(rollout.trace.completions.length[sample]), given["input_ids"].shape[1]
+    answer = rollout.trace.completions.tokens[sample, :length][None]
+    ends = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
+    ends |= {name: torch.zeros_like(answer) for name in given if name.endswith("token_type_ids")}
+    row = {name: torch.cat([value, ends[name]], 1) if name in ends else value for name, value in given.items()}
+    if hasattr(model.model, "rope_deltas"):
+        model.model.rope_deltas = None
+    with torch.no_grad():
+        logits = model(**row, use_cache=False).logits[0, width - 1 : width - 1 + length]
+    logits[:, list(policy.banned)] = -torch.inf
+    log_prob: Tensor = logits.log_softmax(1).gather(1, answer[0][:, None])[:, 0]
+    return log_prob
+
+
+@pytest.mark.parametrize("family", one_fast(EXACT))
+def test_an_unlisted_family_that_agrees_is_used_and_does(family: str) -> None:
+    policy = prepared(unlisted(family))
+    assert not is_tested(policy.encoder.model.config)
+    rollout = policy.rollout(PROMPTS, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
+    with torch.no_grad():
+        evaluated = policy.forward(rollout, DecisionView(torch.arange(4))).values
+    for sample in range(4):
+        expected = plain_log_probs(policy, rollout, sample)
+        for found in (rollout.trace.completions.log_prob, evaluated):
+            torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("sharing", ["packed", "cache"])
+def test_a_window_of_all_layers_is_kept_behind_longer_prompts(tmp_path: Path, sharing: str) -> None:
+    """Mistral's, whose layers have no names; longer than the prompts that are compared at load."""
+    shutil.copytree(unlisted("mistral3"), tmp_path / "twin")
+    config = json.loads((tmp_path / "twin" / "config.json").read_text("utf-8"))
+    config["text_config"]["sliding_window"] = 60
+    (tmp_path / "twin" / "config.json").write_text(json.dumps(config), "utf-8")
+    policy = prepared(tmp_path / "twin", sharing=sharing)
+    prompts = (PROMPTS[0], replace(PROMPTS[1], text=PROMPTS[1].text + " And what is it?" * 12))
+    shortest, longest = sorted(len(prompt.tokens) for prompt in policy.encode(prompts))
+    compared = max(len(prompt.tokens) for prompt in policy.encode(own_forward.IMAGES))
+    assert policy.way == sharing and shortest + 6 < 60 > compared + own_forward.MAX_TOKENS and longest > 60
+    rollout = policy.rollout(prompts, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
+    with torch.no_grad():
+        evaluated = policy.forward(rollout, DecisionView(torch.arange(4))).values
+    for sample in range(4):
+        expected = plain_log_probs(policy, rollout, sample, prompts)
+        for found in (rollout.trace.completions.log_prob, evaluated):
+            torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", one_fast(DIFFER))
+def test_an_unlisted_family_that_differs_is_refused_with_the_number_of_nats(family: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^modality\.model: .*, which no test of mmrl runs, and the log-probs of"
+    ) as told:
+        prepared(unlisted(family))
+    message = str(told.value)
+    found = re.search(
+        r"differ from its own forward pass by (\S+) nats a token, up to (\S+), in answers of ([a-z ]+) \(", message
+    )
+    assert found is not None and found[3] == DIFFER[family]
+    mean, most = float(found[1]), float(found[2])
+    assert 0.03 < mean < most < 5 and most > 0.3  # other answers gave 0.12 to 3.8
+    assert f"a model of type {family.removesuffix('_ahead')!r}" in message
+    assert "Types that tests run are qwen2_5_vl, qwen2_vl, qwen3_vl, internvl (with qwen2)" in message
+
+
+@pytest.mark.parametrize("family", one_fast(RAISE))
+def test_an_unlisted_family_that_raises_is_refused_with_what_it_raised(family: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"of type '{family}' .*, and does not work here: {RAISE[family]}.*Types that"
+    ):
+        prepared(unlisted(family))
+
+
+def test_every_twin_is_in_one_of_the_lists() -> None:
+    assert sorted(unlisted_twins.BUILDERS) == sorted([*EXACT, *DIFFER, *RAISE]) and len(EXACT) == 11
+
+
+def test_tested_are_the_types_of_the_twins_and_of_their_language_models() -> None:
+    configs = {family: AutoConfig.from_pretrained(vision_twins.twin(family)) for family in BUILDERS}
+    assert all(is_tested(config) for config in configs.values())
+    assert {family.name for family in FAMILIES if family.language is not None} == set(BUILDERS)
+    assert len(types_with_tests()) == len(BUILDERS) and {"gemma3", "idefics3 (with llama)"} < set(types_with_tests())
+    for kind, language in (("internvl", "qwen3"), ("smolvlm", "llama"), ("paligemma", "gemma")):
+        other = SimpleNamespace(model_type=kind, get_text_config=lambda name=language: SimpleNamespace(model_type=name))
+        assert not is_tested(other)
+
+
+def test_tested_types_are_not_compared_and_their_errors_are_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any) -> None:
+        raise AttributeError("of ours")
+
+    monkeypatch.setattr(own_forward, "_compare", broken)
+    prepared(vision_twins.twin("qwen2_5_vl"))
+    monkeypatch.setattr(VisionLanguage, "_set_up", broken)
+    with pytest.raises(AttributeError, match="of ours"):
+        prepared(vision_twins.twin("qwen2_5_vl"))
+
+
+def test_a_full_memory_is_not_told_as_a_type_that_does_not_work() -> None:
+    config = SimpleNamespace(model_type="new", get_text_config=lambda: SimpleNamespace(model_type="text"))
+    with pytest.raises(torch.OutOfMemoryError), own_forward.refusing_errors("me/new", config):
+        raise torch.OutOfMemoryError("tried to allocate")
+    told = r"'me/new' is a model of type 'new' .*: StopIteration: "
+    with pytest.raises(ConfigError, match=told), own_forward.refusing_errors("me/new", config):
+        next(iter(()))
+
+
+def test_a_comparison_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    untested(monkeypatch)
+    policy = VisionLanguage(model=str(vision_twins.twin("qwen2_vl")), max_prompt_tokens=5)
+    state = torch.get_rng_state()
+
+    def most(count: int) -> int:
+        raise AssertionError("processes are not asked for their counts")
+
+    policy.prepare(Placement(CPU, torch.float32, most))
+    assert torch.equal(torch.get_rng_state(), state)
+    model = policy.encoder.model
+    assert policy.num_calls == 0 and policy.encoder._kept == {} and policy.encoder.max_tokens == 5
+    assert not model.get_input_embeddings()._forward_hooks and not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert policy._placement is not None and policy._placement.maximum is most
+
+
+def test_a_path_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    untested(monkeypatch)
+    folder, go_on, hidden = vision_twins.twin("llava_onevision"), Backbone.go_on, Backbone.hidden
+    with monkeypatch.context() as patch:  # a cache that counts one position too many: with rows only rollouts have one
+        patch.setattr(Backbone, "go_on", lambda own, *given: go_on(own, given[0], given[1], given[2] + 1, given[3]))
+        with pytest.raises(ConfigError, match="log-probs of rollouts differ"):
+            prepared(folder, sharing="none")
+        prepared(folder, sharing="none", engine=Vllm(name="vllm", url="http://127.0.0.1:9"))  # which draws instead
+    with monkeypatch.context() as patch:
+        patch.setattr(Backbone, "hidden", lambda own, *given, **more: hidden(own, *given, **more) + 0.01)
+        prepared(folder)
+        for settings, way in (({"sharing": "none"}, "none"), ({"gradient_checkpointing": True}, "packed")):
+            with pytest.raises(ConfigError, match=rf"log-probs of updates \(sharing '{way}'\) differ"):
+                prepared(folder, **settings)
+
+
+def test_log_probs_that_are_no_numbers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    untested(monkeypatch)
+    paths = own_forward._paths
+    broken = {"rollouts": torch.tensor(float("nan"))}
+    monkeypatch.setattr(own_forward, "_paths", lambda *given: paths(*given) | broken)
+    with pytest.raises(ConfigError, match="differ from its own forward pass by nan nats"):
+        prepared(vision_twins.twin("llava_onevision"))
+
+
+def test_answers_hold_words_and_the_special_tokens_that_may_stand_there() -> None:
+    policy = vision_twins.policy("qwen3_vl")
+    tokenizer = policy.encoder.processor.tokenizer
+    found = own_forward._answers(policy, tokenizer, policy.encode(own_forward.IMAGES))
+    ends = ["<|im_end|>"]
+    texts = {what: [tokenizer.convert_ids_to_tokens(row.tolist()) for row in rows] for what, rows in found.items()}
+    assert texts["special tokens"] == [["<|im_start|>", "<think>", "</think>", *ends], ["<|im_start|>", *ends]]
+    assert [len(row) for row in texts["words"]] == [24, 12] and texts["words"][0][:3] == ["O", "n", "\u0120the"]
+
+
+def test_rounding_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    untested(monkeypatch)
+    prepared(vision_twins.twin("llava_onevision"), dtype=torch.bfloat16, lora=Lora(rank=2, alpha=4))
+
+
+@pytest.mark.slow  # 18 twins
+def test_in_low_precision_the_same_families_are_used_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype = torch.bfloat16
+    for family in EXACT:
+        prepared(unlisted(family), dtype=dtype, lora=Lora(rank=2, alpha=4))
+    for family in DIFFER:
+        with pytest.raises(ConfigError, match="differ from its own forward pass"):
+            prepared(unlisted(family), dtype=dtype)
+    untested(monkeypatch)
+    for family in BUILDERS:
+        prepared(vision_twins.twin(family), dtype=dtype, gradient_checkpointing=True)
+
+
+def test_the_type_of_an_answers_tokens_is_the_one_that_keeps_them_from_seeing_ahead() -> None:
+    """Gemma 3: 1 is an image, which sees itself as a whole. PaliGemma: 1 is an answer, 0 sees the whole prompt."""
+    answer = torch.tensor([50, 51, 52, 53, 54])
+
+    class Prefix(torch.nn.Module):
+        """Logits that tell of all tokens of type 0, and of those of type 1 that stand before."""
+
+        model = None
+
+        def forward(self, input_ids: Tensor, token_type_ids: Tensor, **given: Any) -> Any:
+            is_seen = torch.ones(input_ids.shape[1], input_ids.shape[1]).tril().bool() | (token_type_ids[0] == 0)
+            return SimpleNamespace(logits=(is_seen * input_ids).sum(1).float()[None, :, None].expand(-1, -1, 9))
+
+    given = {"input_ids": torch.tensor([[1, 2]]), "token_type_ids": torch.tensor([[0, 0]])}
+    policy = vision_twins.policy("gemma3")
+    assert own_forward._OwnForward(policy, Prefix(), [])._kind(given, answer) == 1
+    own = policy.encoder.processed(own_forward.IMAGES[0])
+    assert "token_type_ids" in own and "labels" not in own
+    assert own_forward._OwnForward(policy, policy.encoder.model, [])._kind(own, answer) == 0
+
+
+def test_a_policy_of_videos_is_compared_on_a_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    untested(monkeypatch)
+    seen: list[Prompt] = []
+    compare = own_forward.refuse_other_log_probs
+
+    def watched(policy: VisionLanguage, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
+        seen.extend(prompts)
+        compare(policy, model, encoder, prompts)
+
+    monkeypatch.setattr(vision_language, "refuse_other_log_probs", watched)
+    prepared(vision_twins.twin("qwen3_vl"), Video, frame_min_pixels=28 * 28, frame_max_pixels=56 * 56)
+    assert [(len(prompt.clips), len(prompt.media)) for prompt in seen] == [(1, 0), (0, 1)]
+
+
+def test_a_precision_that_hides_what_others_got_wrong_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    untested(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        prepared(vision_twins.twin("internvl"))
+        assert not caplog.records
+        monkeypatch.setattr(own_forward._OwnForward, "rounding", lambda *given: 0.1)
+        prepared(vision_twins.twin("internvl"))
+    assert "so far that 0.3 nats a token off its own forward pass would not be seen" in caplog.text

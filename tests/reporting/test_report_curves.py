@@ -1,0 +1,105 @@
+"""The curves of the report: held-out scores of further samplers, numbers that are not finite, long runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mmrl.reporting.report import write_report
+from tests.report_pages import HELD_OUT, SUMMARY, TRAINING, read_page, run_of
+
+
+def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path: Path) -> None:
+    losses = [1.0, float("nan"), None, float("inf"), 2.0]
+    lines = [{"iteration": index, "loss/total": loss, "loss/kl": float("nan")} for index, loss in enumerate(losses)]
+    page = read_page(run_of(tmp_path, lines))
+    assert "3 values were not finite" in page.text
+    assert "5 values were not finite" in page.text
+    (chart,) = [svg for svg in page.all("svg") if svg["class"] == "chart"]
+    assert json.loads(chart["data-lines"] or "") == [{"name": "loss", "x": [0, 4], "y": [1, 2]}]
+
+
+def _with_greedy(lines: list[dict[str, Any]], values: tuple[float, ...] = (0.5, 0.9, 0.875)) -> list[dict[str, Any]]:
+    return [{**line, "held_out_greedy/score": value} for line, value in zip(lines, values, strict=True)]
+
+
+def test_further_samplers_stand_beside_the_held_out_score(tmp_path: Path) -> None:
+    page = read_page(run_of(tmp_path, [*_with_greedy(HELD_OUT), *TRAINING]))
+    assert "rose from 0.250 to 0.750 (greedy: 0.500 to 0.875) in 30 s" in page.text
+    assert "best 0.875, greedy 0.500 \N{RIGHTWARDS ARROW} 0.875" in page.text
+    chart = next(svg for svg in page.all("svg") if (svg["aria-label"] or "").startswith("Held-out score"))
+    assert [(line["name"], line["y"]) for line in json.loads(chart["data-lines"] or "")] == [
+        ("held-out score", [0.25, 0.875, 0.75]),
+        ("greedy", [0.5, 0.9, 0.875]),
+    ]
+
+
+def test_the_summary_s_word_on_a_further_sampler_goes_before_the_metrics(tmp_path: Path) -> None:
+    summary = {**SUMMARY, "held_out_greedy": {"before": 0.111, "after": 0.222}}
+    assert "(greedy: 0.111 to 0.222)" in read_page(run_of(tmp_path / "1", _with_greedy(HELD_OUT), summary)).text
+    summary["held_out_greedy"] = {"before": 0.111, "after": None}
+    assert "(greedy: 0.500 to 0.875)" in read_page(run_of(tmp_path / "2", _with_greedy(HELD_OUT), summary)).text
+    assert "(greedy" not in read_page(run_of(tmp_path / "3", _with_greedy(HELD_OUT)[:1], summary)).text
+
+
+def test_a_reward_has_a_held_out_curve_for_each_sampler(tmp_path: Path) -> None:
+    held_out = [
+        {**line, "held_out/shape/mean": 0.1 * n, "held_out_greedy/shape/mean": 0.2 * n}
+        for n, line in enumerate(_with_greedy(HELD_OUT))
+    ]
+    page = read_page(run_of(tmp_path, [*held_out, *TRAINING]))
+    chart = next(svg for svg in page.all("svg") if (svg["aria-label"] or "").startswith("shape"))
+    names = [line["name"] for line in json.loads(chart["data-lines"] or "")]
+    assert names == ["training", "held-out", "held-out, greedy"]
+
+
+def test_curves_that_never_move_are_a_line_of_words(tmp_path: Path) -> None:
+    lines = [
+        {
+            "iteration": index,
+            "loss/ratio": 1.0 + 1e-9 * index,
+            "loss/kl": 0.0,
+            "loss/clip_fraction_low": 0.0,
+            "loss/clip_fraction_high": 0.25,
+            "optimizer/learning_rate": 1e-5,
+            "optimizer/grad_norm": 1.0 + index,
+            "reward/format/mean": 0.5,
+            "reward/format/std": 0.0,
+            "reward/shape/mean": 0.5,
+            "reward/shape/std": 0.1 * index,
+        }
+        for index in range(3)
+    ]
+    page = read_page(run_of(tmp_path, lines))
+    drawn = {(svg["aria-label"] or "").split(":")[0] for svg in page.all("svg") if svg["class"] == "chart"}
+    assert drawn == {"Gradient norm", "shape"}
+    assert "Constant: format 0.500." in page.text
+    assert (
+        "Constant: Probability ratio 1.000; KL to the reference 0; "
+        "Clipped share below the range 0, above the range 0.250; Learning rate 1.00e\N{MINUS SIGN}5." in page.text
+    )
+
+
+def test_a_long_run_stays_small_and_keeps_its_spike(tmp_path: Path) -> None:
+    lines = [{"iteration": index, "loss/total": float(index % 7), "optimizer/grad_norm": 1.0} for index in range(5_000)]
+    lines[3_456]["loss/total"] = 123.0
+    page = write_report(run_of(tmp_path, lines))
+    assert page.stat().st_size < 100_000
+    chart = next(svg for svg in read_page(page.parent).all("svg") if (svg["aria-label"] or "").startswith("Loss"))
+    (line,) = json.loads(chart["data-lines"] or "")
+    assert line["y"][line["x"].index(3_456)] == 123
+
+
+def test_the_band_of_a_reward_is_its_own_spread(tmp_path: Path) -> None:
+    (path,) = [
+        path["d"] or "" for path in read_page(run_of(tmp_path, TRAINING)).all("path") if path["class"] == "band fill-2"
+    ]
+    # ticks from -0.2 to 0.6 at y 212 to 28; the first point is 0.1 + 0.2 = 0.3, 5/8 up; the last corner 0.1 - 0.2, 1/8
+    assert path.startswith("M52 97L")
+    assert path.endswith("L52 189Z")
+
+
+def test_time_is_shared_out_and_what_is_left_is_named(tmp_path: Path) -> None:
+    page = read_page(run_of(tmp_path, [*HELD_OUT, *TRAINING]))
+    assert [rect["width"] for rect in page.all("rect")] == ["300", "600", "100"]
+    for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "1.00 s", "ForwardOutputs took 6.00 s more"):
+        assert cell in page.text

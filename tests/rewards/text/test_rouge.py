@@ -1,0 +1,107 @@
+"""ROUGE against rouge-score and numbers by hand."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+
+from mmrl.core.contracts import RewardBatch
+from mmrl.rewards.base.references import MAX_LETTERS
+from mmrl.rewards.text.rouge import Rouge
+from tests.rewards.example import Example, answers
+from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
+
+TRUTH = "the quick brown fox jumps over the lazy dog"
+TARGET = {"answer": TRUTH}
+SENTENCES = st.lists(st.sampled_from(["the", "The", "cat", "Dog", "3.5", "it's", "on", "!", "..."]), max_size=12)
+
+
+def draw(given: random.Random) -> RewardBatch:
+    """The truth with more and more words of it replaced by others."""
+    texts = []
+    for row in range(8):
+        words = [given.choice(["cat", "sun"]) if given.random() < row / 7 else word for word in TRUTH.split()]
+        texts.append(f"<answer>{' '.join(words)}</answer>")
+    return answers(texts, TARGET)
+
+
+EXAMPLE = Example(draw=draw, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET))
+
+
+def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
+    found: list[float] = Rouge(**({"tag": None} | settings)).score(answers(texts, {"answer": answer})).tolist()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
+@given(answered=SENTENCES.map(" ".join), reference=SENTENCES.map(lambda words: " ".join(["a", "b", *words])))
+def test_rouge_score_agrees(kind: str, answered: str, reference: str) -> None:
+    expected = RougeScorer([kind]).score(reference, answered)[kind].fmeasure
+    assert judge([answered], reference, kind=kind) == pytest.approx([expected], abs=1e-6)
+
+
+def test_numbers_by_hand() -> None:
+    truth, text = "the cat sat on the mat", "the cat the cat"
+    assert judge([text], truth, kind="rouge1") == pytest.approx([2 * 3 / 10])  # the, the, cat
+    assert judge([text], truth, kind="rouge2") == pytest.approx([2 * 1 / 8])  # the cat, once
+    assert judge([text], truth) == pytest.approx([2 * 3 / 10])  # the cat ... the
+    assert judge([text], truth, kind="mean") == pytest.approx([(0.6 + 0.25 + 0.6) / 3])
+    assert judge(["mat the on sat cat the"], truth) == pytest.approx([2 * 3 / 12])  # backwards: the, sat, the
+
+
+def test_of_several_references_the_best_counts() -> None:
+    assert judge(["a cat", "a dog", "a b"], ["a cat", "one dog"]) == pytest.approx([1, 0.5, 0.5])
+
+
+def test_repeating_and_adding_never_gain() -> None:
+    once, twice, more = judge(["a cat", "a cat a cat", "a cat or a dog"], "a cat")
+    assert once == 1 and twice == pytest.approx(2 * 2 / 6) and more == pytest.approx(2 * 2 / 7)
+
+
+def test_other_scripts_count() -> None:
+    assert judge(["猫が好き", "犬が好き", "кот"], "猫が好き", kind="rouge1") == pytest.approx([1, 0.75, 0])
+    assert RougeScorer(["rouge1"]).score("猫が好き", "猫が好き")["rouge1"].fmeasure == 0, "what theirs does"
+
+
+def test_a_reference_of_one_word_has_no_pairs() -> None:
+    with pytest.raises(ValueError, match="rouge2 needs references of two words, got 'cat'"):
+        judge(["cat"], "cat", kind="rouge2")
+    assert judge(["cat", "a cat"], "cat", kind="mean") == pytest.approx([1, 2 / 3])
+
+
+def test_the_answer_stands_in_its_one_tag() -> None:
+    texts = ["<answer>cat</answer>", "cat", "<answer>cat</answer><answer>cat</answer>", "<answer></answer>"]
+    assert judge(texts, "cat", tag="answer") == [1, 0, 0, 0]
+
+
+def test_a_target_without_words_is_an_error() -> None:
+    with pytest.raises(ValueError, match="must have words"):
+        judge(["a"], "!?")
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "rouge3"}, {"tag": "<answer>"}], ids=str)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"kind must be one of rouge1|tags must be"):
+        Rouge(**wrong)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+def test_any_text_has_a_score(texts: list[str]) -> None:
+    check_scores(Rouge(kind="mean"), answers(texts, TARGET))
+    check_scores(Rouge(kind="mean", tag=None), answers(texts, TARGET))
+
+
+def test_hostile_texts_have_scores() -> None:
+    check_scores(Rouge(), answers(HOSTILE, TARGET))
+    check_scores(Rouge(tag=None), answers(HOSTILE, TARGET))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", REPEATED, ids=shown)
+def test_a_megabyte_has_a_score(piece: str) -> None:
+    check_scores(Rouge(), answers(megabytes(piece), TARGET))
+    check_scores(Rouge(tag=None), answers([piece * (MAX_LETTERS // len(piece))], TARGET))

@@ -1,0 +1,162 @@
+"""A run that was stopped or killed goes on from its checkpoint as if there had been no stop."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.commands.summary import summary_of
+from mmrl.core.contracts import ConfigError, RewardBatch
+from mmrl.training import checkpoint
+from mmrl.training.trainer import Trainer
+from tests.toy_runs import CountZeros, toy, trained
+
+
+class StopAt:
+    """Asks a trainer for a stop while the rewards of an iteration are at work."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+        self.trainer: Trainer
+
+    def __call__(self, batch: RewardBatch) -> None:
+        if batch.iteration == self.iteration:
+            self.trainer.stop_requested = True
+
+
+def test_a_stop_finishes_the_iteration_and_saves_it_and_the_run_goes_on_as_if_there_had_been_none(
+    tmp_path: Path,
+) -> None:
+    whole = toy(tmp_path / "whole", iterations=6, optimizer={"learning_rate": 0.3})
+    assert whole.trainer.train()
+    stop = StopAt(2)
+    run = toy(tmp_path / "run", iterations=6, optimizer={"learning_rate": 0.3}, reward=CountZeros(stop))
+    stop.trainer = run.trainer
+    assert not run.trainer.train()
+    assert run.trainer.progress.iteration == 3
+    assert run.saved == [3]
+    assert run.evaluated == [0]  # a stop is no end
+    ended = summary_of(run.trainer, is_complete=False)["held_out"]
+    assert ended["before"] is not None and ended["after"] is None and ended["after_iteration"] is None
+    again = toy(tmp_path / "run", iterations=6, optimizer={"learning_rate": 0.3})
+    again.trainer.restore(checkpoint.load(tmp_path / "run" / "checkpoints" / "000003"))
+    assert again.trainer.train()
+    torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
+    assert again.evaluated == whole.evaluated == [0, 6]
+    ended = summary_of(again.trainer, is_complete=True)["held_out"]
+    assert ended["after"] == again.trainer.progress.latest and ended["after_iteration"] == 6
+
+
+def test_a_stop_before_the_first_iteration_saves_nothing(tmp_path: Path) -> None:
+    run = toy(tmp_path)
+    run.trainer.stop_requested = True
+    assert not run.trainer.train()
+    assert run.trainer.progress.iteration == 0 and run.saved == []
+
+
+def test_a_run_whose_time_is_up_ends_as_if_done(tmp_path: Path) -> None:
+    run = toy(tmp_path, iterations=1000, max_seconds=1e-6)
+    assert run.trainer.train()
+    assert run.trainer.progress.iteration == 1
+    assert run.saved == [1, 1]  # before the last evaluation and after it
+    assert run.evaluated == [0, 1]
+    again = toy(tmp_path, iterations=1000, max_seconds=1e-6)
+    again.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / "000001"))
+    assert again.trainer.train()
+    assert again.saved == [] and again.evaluated == [0, 1]
+
+
+def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
+    """A kill within the evaluation leaves the iteration, and a resume makes the evaluation, the same as ever."""
+    settings: dict[str, Any] = {
+        "iterations": 6,
+        "optimizer": {"learning_rate": 0.3},
+        "checkpoint": {"every": 1, "keep": 9},
+        "evaluation": {"sampler": {"name": "unused"}, "every": 2},
+    }
+    whole = toy(tmp_path / "whole", **settings)
+    assert whole.trainer.train()
+    run = toy(tmp_path / "run", **settings)
+    evaluator: Any = run.trainer.evaluator
+
+    def killed(is_stopping: Any, counting: Any) -> Any:
+        if run.trainer.progress.iteration == 4:
+            raise KeyboardInterrupt
+        return evaluator(is_stopping, counting=counting)
+
+    run.trainer.evaluator = killed  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.train()
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert saved is not None and saved.name == "000004"
+    again = toy(tmp_path / "run", **settings)
+    again.trainer.restore(checkpoint.load(saved))
+    assert again.trainer.train()
+    torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
+    assert again.evaluated == whole.evaluated == [0, 2, 4, 6]
+    assert replace(again.trainer.progress, train_seconds=0.0) == replace(whole.trainer.progress, train_seconds=0.0)
+
+
+@pytest.mark.parametrize(("stopped_at", "total"), [(2, 6), (6, 6)])
+def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
+    stopped_at: int, total: int, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "iterations": total,
+        "optimizer": {"learning_rate": 0.3},
+        "evaluation": {"sampler": {"name": "unused"}, "every": 2},
+    }
+    whole = toy(tmp_path / "whole", **settings)
+    assert whole.trainer.train()
+    run = toy(tmp_path / "run", **settings)
+    evaluator: Any = run.trainer.evaluator
+    chunks = 0
+
+    def stopping(is_stopping: Any, counting: Any) -> Any:
+        nonlocal chunks
+
+        def asked() -> bool:
+            nonlocal chunks
+            run.trainer.stop_requested = run.trainer.progress.iteration == stopped_at and chunks > 0
+            chunks += 1
+            return bool(is_stopping())
+
+        chunks = 0
+        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(asked, counting=counting)
+
+    run.trainer.evaluator = stopping  # type: ignore[assignment]
+    assert not run.trainer.train()
+    assert chunks == 2  # of three
+    assert stopped_at not in run.evaluated and run.saved[-1] == stopped_at
+    again = toy(tmp_path / "run", **settings)
+    again.trainer.restore(checkpoint.load(tmp_path / "run" / "checkpoints" / f"{stopped_at:06d}"))
+    assert again.trainer.train()
+    torch.testing.assert_close(trained(again), trained(whole), rtol=0, atol=0)
+    assert again.evaluated == whole.evaluated == [0, 2, 4, 6]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    run = toy(tmp_path, iterations=1)
+    run.trainer.train()
+    saved = checkpoint.load(tmp_path / "checkpoints" / "000001")
+    other = {name: tensor[:-1] for name, tensor in saved.tensors["trained"].items()}
+    wrong = checkpoint.Checkpoint(1, {**saved.tensors, "trained": other}, saved.state)
+    with pytest.raises(ConfigError, match="the checkpoint is of another model"):
+        run.trainer.restore(wrong)
+
+
+@pytest.mark.parametrize("warm_start", [None, "another run"])
+def test_the_reference_of_a_warm_start_is_in_the_checkpoint(tmp_path: Path, warm_start: str | None) -> None:
+    run = toy(tmp_path, iterations=1, optimizer={"learning_rate": 0.3}, warm_start=warm_start)
+    run.trainer.policy.weights.keep("reference")
+    run.trainer.train()
+    saved = checkpoint.load(tmp_path / "checkpoints" / "000001")
+    assert ("reference" in saved.tensors) == (warm_start is not None)
+    if warm_start is not None:
+        again = toy(tmp_path, warm_start=warm_start)
+        again.trainer.policy.weights.keep("reference")
+        again.trainer.policy.weights.tensors("reference")["network.bias"].fill_(7.0)  # the other run went on
+        again.trainer.restore(saved)
+        assert again.trainer.policy.weights.tensors("reference")["network.bias"].tolist() == [0.0] * 5
