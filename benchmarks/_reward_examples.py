@@ -1,6 +1,5 @@
 """What each cheap reward is asked about in a benchmark: many of the random answers that its own test file draws."""
 
-import importlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,17 +13,17 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs, Scores
 from mmrl.core.keys import generator
 from mmrl.core.plugins import build, names
-from tests.rewards.example import Example
+from tests.rewards.example import Example, example_of
 from tests.rewards.pictures import Shown
 
 OF_ONE_SIZE = {"shapes", "soft_shapes"}  # judge images of their lab and no others: 32 x 32
 LAB_MIXES: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
 
 
-def cheap_rewards(token_log_probs: list[str] | None) -> Iterator[tuple[str, Reward, Example]]:
+def cheap_rewards(selected: list[str] | None) -> Iterator[tuple[str, Reward, Example]]:
     """Every shipped reward that loads no weights and asks no server, as its test file sets it."""
-    for name in names("rewards") if token_log_probs is None else token_log_probs:
-        example = importlib.import_module(f"tests.rewards.test_{name}").EXAMPLE
+    for name in names("rewards") if selected is None else selected:
+        example = example_of(name)
         reward = build("rewards", {"name": name} | dict(example.settings))
         if not {"model", "service"} & reward.needs:
             yield name, reward, example

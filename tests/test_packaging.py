@@ -41,8 +41,9 @@ def tracked() -> list[Path]:
 
 def folder_of(package: str) -> Path:
     """Where setuptools takes a package from, relative to the root."""
-    mapping = PROJECT["tool"]["setuptools"]["package-dir"]
-    return Path(mapping.get(package) or package.replace(".", "/"))
+    mapping: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+    mapped = next(name for name in sorted(mapping, reverse=True) if f"{package}.".startswith(f"{name}."))
+    return Path(mapping[mapped], *package.removeprefix(mapped).split("."))
 
 
 def in_wheel(file: Path) -> str:

@@ -1,11 +1,13 @@
 """What a reward's own test file says about it, for the properties that `test_every_reward.py` asks of all rewards.
 
-`tests/rewards/test_<name>.py` holds `EXAMPLE = Example(draw=..., best=...)`.
+`tests/rewards/<folder>/test_<name>.py` holds `EXAMPLE = Example(draw=..., best=...)`.
 """
 
+import importlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,14 @@ class Example:
     # models of taste; say why in a comment.
     best: Callable[[], RewardBatch] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # beside the defaults: of a reward that has none for some
+
+
+def example_of(name: str) -> Example:
+    """Returns the example in the test file of a shipped reward."""
+    (file,) = Path(__file__).parent.glob(f"*/test_{name}.py")
+    found = importlib.import_module(f"tests.rewards.{file.parent.name}.{file.stem}").EXAMPLE
+    assert isinstance(found, Example)
+    return found
 
 
 def make_batch(

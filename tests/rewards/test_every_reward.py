@@ -1,6 +1,5 @@
 """Properties of every shipped reward, found by walking the folder; its own test file says how to ask it."""
 
-import importlib
 import inspect
 import json
 import math
@@ -22,16 +21,10 @@ from mmrl.core.keys import generator
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
 from mmrl.scoring.calls import ask
-from tests.rewards.example import Example
+from tests.rewards.example import Example, example_of
 
 SEEDS = range(12)
 PATHS = ("read", "written")
-
-
-def example_of(name: str) -> Example:
-    found = importlib.import_module(f"tests.rewards.test_{name}").EXAMPLE
-    assert isinstance(found, Example)
-    return found
 
 
 @pytest.fixture(scope="module", params=names("rewards"))
