@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest
 # Slow tests of one process each may share the cores: every shipped config runs small, rewards read hostile texts.
 ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/parsing/test_actions_hostile.py \
-	tests/parsing/test_answers_hostile.py tests/runs/test_damaged_runs.py
+	tests/parsing/test_answers_hostile.py tests/run_directory/test_damaged_runs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart lint test test-slow test-all mutants constraints clean

@@ -28,7 +28,7 @@ from torch import nn
 from mmrl.commands import train as run
 from mmrl.core.keys import GroupKey, normal
 from mmrl.labs.shapes.world import prompts, verify
-from mmrl.runs.directory import new_run
+from mmrl.run_directory.start import new_run
 
 GROUPS, MEMBERS, STEPS, LATENT = 8, 16, 8, (4, 4, 4)
 TARGET_ITERATION, EVERY = 20, 2
@@ -59,14 +59,14 @@ def plain_curve(seed: int, iterations: int) -> list[Point]:
     return curve
 
 
-def plain_iteration(plain: Plain, optimizer: torch.optim.Optimizer, token_log_probs: list[str]) -> None:
+def plain_iteration(plain: Plain, optimizer: torch.optim.Optimizer, prompts: list[str]) -> None:
     """Samples, scores, goes one step."""
-    states, pooled = (part.repeat_interleave(MEMBERS, 0) for part in plain.encode(token_log_probs))
+    states, pooled = (part.repeat_interleave(MEMBERS, 0) for part in plain.encode(prompts))
     shape = (GROUPS * MEMBERS, *LATENT)
     noise = Noise(torch.randn(shape), {number: torch.randn(shape) for number in range(STEPS - 1)})
     latents, decisions = plain.rollout((states, pooled), noise)
     images = plain.decode(latents)
-    rewards = verify(images, [prompt for prompt in token_log_probs for _ in range(MEMBERS)]).graded
+    rewards = verify(images, [prompt for prompt in prompts for _ in range(MEMBERS)]).graded
     plain.backward((states, pooled), decisions, group_advantages(rewards, MEMBERS))
     nn.utils.clip_grad_norm_(plain.parameters, 1.0)
     optimizer.step()

@@ -21,9 +21,9 @@ def train(
     Raises:
         mmrl.system.errors.ConfigError: the input is wrong. mmrl.system.errors.RunError: the run failed.
     """
-    from mmrl.runs import directory
+    from mmrl.run_directory import start
 
-    checked, folder = directory.new_run(config, overrides, out)
+    checked, folder = start.new_run(config, overrides, out)
     from mmrl.commands import train as run
 
     return run.train(checked, folder)

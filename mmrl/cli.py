@@ -78,8 +78,8 @@ def train(
     resume: Annotated[Path | None, typer.Option("--resume", help="A run directory to go on with.")] = None,
 ) -> None:
     """Train; stop it at any moment and go on with --resume RUN."""
-    from mmrl.runs import directory
-    from mmrl.runs.lock import RunLock
+    from mmrl.run_directory import start
+    from mmrl.run_directory.lock import RunLock
 
     changes = list(overrides or [])
     if resume is not None:
@@ -89,19 +89,19 @@ def train(
             if "=" not in config:
                 raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
             changes.insert(0, config)
-        checked, folder = directory.resumed_run(resume, changes, is_main=_is_main), resume
+        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
     elif config is None:
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
-        checked, folder = directory.new_run(config, changes, out, is_main=_is_main)
+        checked, folder = start.new_run(config, changes, out, is_main=_is_main)
     path = folder.absolute()  # a reward may change the working folder
 
     def leave() -> str:
         if _is_main:
             RunLock(path).give_back()
             if resume is None:
-                directory.forget(path)
-        return directory.left_behind(path, folder)
+                start.forget(path)
+        return start.left_behind(path, folder)
 
     with LastResort(leave, is_reporting=_is_first_here) as last_resort:
         try:

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("system", "parsing", "labs", "labs.shapes"),
     ("parsing.actions", "media", "labs.screens", "labs.pages"),
     ("core", "labs.clips", "labs.tasks"),
-    ("plans", "scoring", "reporting", "runs", "advantages.base", "losses.base", "mixes", "environments.base"),
+    ("plans", "scoring", "reporting", "run_directory", "advantages.base", "losses.base", "mixes", "environments.base"),
     ("advantages", "losses", "environments", "samplers.base", "rewards.base", "modalities.encoding", "modalities.tiny"),
     ("samplers", "rewards.base.networks", "modalities.loading", "modalities.tokens", "prompts"),
     (

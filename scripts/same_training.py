@@ -22,13 +22,13 @@ def record(config: str, folder: Path) -> dict[str, Any]:
     """Metrics and hashes of weights of a short run of the config."""
     from mmrl.commands import train as run
     from mmrl.core.config import load_config
-    from mmrl.runs import directory
+    from mmrl.run_directory import start
 
     changes = [f"iterations={ITERATIONS}", "threads=1", "checkpoint.every=1", "checkpoint.keep=2"]
     if (evaluation := load_config(config).evaluation) is not None:
         samples = min(2, evaluation.samples_per_prompt)
         changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={samples}"]
-    settings, folder = directory.new_run(config, changes, folder)
+    settings, folder = start.new_run(config, changes, folder)
     run.train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     metrics = [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]

@@ -11,7 +11,7 @@ from mmrl.assembly.build import build
 from mmrl.commands.train import train
 from mmrl.core.config import load_config
 from mmrl.core.plugins import KINDS
-from mmrl.runs.directory import new_run
+from mmrl.run_directory.start import new_run
 from mmrl.system.errors import ConfigError, RunError
 from mmrl.training import checkpoint
 
@@ -163,7 +163,7 @@ def test_a_plug_in_of_ones_own_trains_two_iterations(
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("sampler", "is no sampler: it has no draws, plan"),
+        ("sampler", "is no sampler: it has no sample_kind, plan"),
         ("advantage", "is no advantage: it has no __call__"),
         ("loss", "is no loss: it has no kind, scope, needs, old_decay, views, coefficients, measure, __call__"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from mmrl.commands.train import train
 from mmrl.core.config import load_config, shipped_names
-from mmrl.runs.directory import new_run, resumed_run
+from mmrl.run_directory.start import new_run, resumed_run
 from tests.tiny_runs import assert_same, numbers
 
 LAB = [name for name in shipped_names() if name.startswith("lab/")]

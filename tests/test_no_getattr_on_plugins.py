@@ -9,61 +9,89 @@ FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
 LOADER = "plugins"  # builds plug-ins of a user's own, of which nothing is known before
 ASKING = {"getattr", "hasattr", "attrgetter"}
 
-# Functions that ask something else than a plug-in, by what they ask: the name of the file and of the function.
+# Functions that ask something else than a plug-in, by what they ask: module, class if any, and function.
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
-        _held.Holder.held _held.Holder.tiny _trajectory.Trajectory.from_the_start _trajectory.Trajectory.join
-        _trajectory.Trajectory.join.widened _tree.Decided.join action.Action.parts asking._versions cached._name
-        finished._summary given.GivenPlan._of_drawn outputs.Outputs.join outputs.Outputs.select pairs.pairs
-        parts.build python.Python._wanted reward_batches.check_needs
+        assembly.build.build commands.finished._summary core.outputs.Outputs.join core.outputs.Outputs.select
+        core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.Decided.join
+        modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
+        modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
+        plans.offline.OfflinePlan._of_online rewards.base.wrapper.RewardWrapper.inner_rewards
+        rewards.base.wrapper.RewardWrapper.tiny rewards.wrappers.cached._name
+        rewards.wrappers.python.Python._wanted scoring.calls._versions
     """,
     "what weights say, by the name of the weights": """
-        _decisions.DecisionLoss.divergence _denoising.DenoisingLoss.penalties _log_ratios.AnchoredLoss.compare
-        dgpo.Dgpo.measure diffusion_dpo.DiffusionDpo.measure prdp.Prdp.compare update._add_entropy
+        losses.base.decisions.DecisionLoss.divergence losses.base.denoising.DenoisingLoss.penalties
+        losses.base.log_ratios.AnchoredLoss.compare losses.dgpo.Dgpo.measure
+        losses.diffusion_dpo.DiffusionDpo.measure losses.prdp.Prdp.compare training.update._add_entropy
     """,
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
-        _attention.use_flex _backbone.Backbone.goes_by_the_mask _backbone.Backbone.num_axes
-        _embeddings.load_embedder _encoder.PromptEncoder._chat_template _encoder.PromptEncoder._check_context
-        _encoder.PromptEncoder._encode _encoder.PromptEncoder._token_types _encoder.PromptEncoder.set_pixels
-        _families.unread _loading._check_processor _own_forward._OwnForward._logits _packed._masks
-        _pipeline.PipelinePolicy._load _pipeline.PipelinePolicy.cuts _pipeline.PipelinePolicy.encoders_on_device
-        _pipeline.PipelinePolicy.num_read _pipeline.PipelinePolicy.trained_network _pipeline._set_attention
-        _positions.rope_positions _refusals._tokens _tiny_grids._processor _tiny_text.randomise
-        _variance_preserving.last_level _vlm.load_vlm divergence.check_weights gui.Gui._screen sharding.shard
-        video.Video._frame_size video.Video._set_up video.Video.clips_usage
-        vision_language.VisionLanguage._sharing vision_language.VisionLanguage.head
-        vision_language.VisionLanguage.usage vision_language._language_name
+        modalities.encoding.families.unread modalities.encoding.positions.rope_positions
+        modalities.encoding.prompt_encoder.PromptEncoder._chat_template
+        modalities.encoding.prompt_encoder.PromptEncoder._check_context
+        modalities.encoding.prompt_encoder.PromptEncoder._encode
+        modalities.encoding.prompt_encoder.PromptEncoder._token_types
+        modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
+        modalities.flow.diffusers_policy.PipelinePolicy._load
+        modalities.flow.diffusers_policy.PipelinePolicy.cuts
+        modalities.flow.diffusers_policy.PipelinePolicy.encoders_on_device
+        modalities.flow.diffusers_policy.PipelinePolicy.num_read
+        modalities.flow.diffusers_policy.PipelinePolicy.trained_network
+        modalities.flow.diffusers_policy._set_attention modalities.flow.variance_preserving.last_level
+        modalities.gui.Gui._screen modalities.language.own_forward._OwnForward._logits
+        modalities.loading.vision_language._check_processor modalities.tiny.qwen._processor
+        modalities.tiny.text.randomise modalities.tokens.attention.use_flex
+        modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
+        modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
+        modalities.video.Video._set_up modalities.video.Video.clips_usage
+        modalities.vision_language.VisionLanguage._sharing modalities.vision_language.VisionLanguage.head
+        modalities.vision_language.VisionLanguage.usage modalities.vision_language._language_name
+        rewards.base.networks.embeddings.load_embedder rewards.base.networks.vlm.load_vlm
+        training.divergence.check_weights training.sharding.shard
     """,
     "modules of Python, and functions and classes of a user's own by their names": """
-        _gymnasium_actions.of_the_user catalogue._lab errors.place_in python._imported readers.failures
+        commands.listing._lab environments.base.gymnasium_actions.of_the_user media.readers.failures
+        rewards.wrappers.python._imported system.errors.place_in
     """,
     "what datasets, worlds, functions and losses of a user's own return": """
-        _as_gymnasium.WorldEnv.action_values _pictures.content_of _worlds.checked given._is gymnasium._feed
-        interop.pictures judging.without_arrays prompts.PromptStream._digest prompts._asked
-        python.Python._number python._length update._refuse_other_terms verl._Reading._media
+        environments.base.gymnasium_wrapper.WorldEnv.action_values environments.gymnasium._feed
+        interop.pictures interop.verl._PromptFields._media modalities.language.environment_workers.checked
+        plans.offline._is prompts.row_pictures.content_of prompts.stream.PromptStream._digest
+        prompts.stream._prompt_of rewards.wrappers.python.Python._number rewards.wrappers.python._length
+        scoring.standalone.without_arrays training.update._refuse_other_terms
     """,
     "stand-ins, which pass on whatever they are asked for": """
-        screen.Screen.__init__ spies.Spy.__getattr__ terminal.PlainStream.__getattr__ terminal.guard_streams
+        commands.instrumentation.Instrumented.__getattr__ system.progress_bars.Screen.__init__
+        system.terminal.PlainStream.__getattr__ system.terminal.guard_streams
     """,
 }
 # Functions that still ask a plug-in; each leaves this list with its `getattr`.
 TO_DO = """
-        _decisions.DecisionLoss.__post_init__ _denoising.DenoisingLoss.__post_init__
-        _flow.FlowPolicy.__post_init__ _held.Holder.adopt
-        _held.Holder.load_state_dict _held.Holder.prepare _held.Holder.says _held.Holder.state_dict
-        _held.Holder.tiny.twin _held.is_changing _lora.Lora.__post_init__ _steered.SteeredSampler.prepare
-        _steered.SteeredSampler.tiny _synthetic.write _token_drawing.TokenDrawer.__post_init__
-        _window.Window.__post_init__ agent.Agent.__post_init__ awm.Awm.__post_init__
-        branch_grpo.BranchGRPO.__post_init__ checks._findings checks._twins correction.is_drawn_elsewhere
-        costs.calls_per_pass dpo.Dpo.__post_init__ entropy_tree.EntropyTree.__post_init__
-        geneval.Geneval.__post_init__ given.check_behaviour given.check_levels gmpo.Gmpo.__post_init__
-        gradients.carries_back gradients.check_steps interop._check_reward kto.Kto.__post_init__
-        pairs._check_comparison pairs._check_facts pairs._check_group_size pairs._check_model_folder
-        pairs.example_plan parts.make_trainer prdp.Prdp.__post_init__ reg_grpo.RegGrpo.__post_init__
-        reward_checks._is_relative sapo.Sapo.__post_init__ score_files._warn_without_tags scorers.build_scorer
-        scoring.Scorer.prepare sharding.refuse_unshardable steering.prepare steering.reward_of steering.twin
-        told.refuse_single_draws told.refuse_untold verl._follows_iteration video.Video.__post_init__
-        vision_language.VisionLanguage.__post_init__
+        assembly.build.make_trainer assembly.compatibility._check_comparison
+        assembly.compatibility._check_facts assembly.compatibility._check_group_size
+        assembly.compatibility._check_model_folder assembly.compatibility.example_plan
+        assembly.compatibility.refuse_single_samples assembly.compatibility.refuse_unprovided
+        assembly.costs.calls_per_pass assembly.reward_checks._is_relative commands.check._findings
+        commands.check._twins commands.score._warn_without_tags interop._check_reward
+        interop.verl._follows_iteration losses.awm.Awm.__post_init__
+        losses.base.decisions.DecisionLoss.__post_init__ losses.base.denoising.DenoisingLoss.__post_init__
+        losses.dpo.Dpo.__post_init__ losses.gmpo.Gmpo.__post_init__ losses.kto.Kto.__post_init__
+        losses.prdp.Prdp.__post_init__ losses.reg_grpo.RegGrpo.__post_init__ losses.sapo.Sapo.__post_init__
+        modalities.agent.Agent.__post_init__ modalities.flow.policy.FlowPolicy.__post_init__
+        modalities.language.rollout.TokenGenerator.__post_init__ modalities.loading.lora.Lora.__post_init__
+        modalities.video.Video.__post_init__ modalities.vision_language.VisionLanguage.__post_init__
+        plans.offline.check_behaviour plans.offline.check_levels prompts.synthetic_rows.write
+        rewards.base.wrapper.RewardWrapper.inherit rewards.base.wrapper.RewardWrapper.load_state_dict
+        rewards.base.wrapper.RewardWrapper.override rewards.base.wrapper.RewardWrapper.prepare
+        rewards.base.wrapper.RewardWrapper.state_dict rewards.base.wrapper.RewardWrapper.tiny.twin
+        rewards.base.wrapper.is_changing rewards.images.geneval.Geneval.__post_init__
+        samplers.base.steering.SteeredSampler.prepare samplers.base.steering.SteeredSampler.tiny
+        samplers.base.window.Window.__post_init__ samplers.branch_grpo.BranchGRPO.__post_init__
+        samplers.entropy_tree.EntropyTree.__post_init__ scoring.during_sampling.prepare
+        scoring.during_sampling.reward_of scoring.during_sampling.twin scoring.scorer.Scorer.prepare
+        scoring.scorer.build_scorer training.off_policy_correction.is_sampled_elsewhere
+        training.reward_gradients.carries_back training.reward_gradients.check_steps
+        training.sharding.refuse_unshardable
 """
 
 
@@ -81,9 +109,10 @@ def asking(tree: ast.AST, within: str) -> Iterator[str]:
 
 
 def places() -> set[str]:
-    """Where any file but the loader asks for attributes by name; files are called by their names alone."""
-    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if file.stem != LOADER]
-    named = {file: file.parent.name if file.stem == "__init__" else file.stem for file in files}
+    """Where any file but the loader asks for attributes by name: module without `mmrl.`, class if any, and function."""
+    files = {file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if file.stem != LOADER}
+    named = {file: ".".join(file.relative_to(ROOT).with_suffix("").parts).removeprefix("mmrl.") for file in files}
+    named = {file: name.removesuffix(".__init__") for file, name in named.items()}
     return {place for file in files for place in asking(ast.parse(file.read_text("utf-8")), named[file])}
 
 

@@ -7,10 +7,10 @@ from mmrl.commands.summary import Outcome
 from mmrl.core.config import RunConfig, load_config
 from mmrl.reporting.report import write_report
 from mmrl.reporting.tracking import MetricsLog
-from mmrl.runs import checkpoint_files, directory
-from mmrl.runs.lock import RunLock
-from mmrl.runs.manifest import MANIFEST, check_files
-from mmrl.runs.saved_state import Progress, check_state
+from mmrl.run_directory import checkpoint_files, start
+from mmrl.run_directory.lock import RunLock
+from mmrl.run_directory.manifest import MANIFEST, check_files
+from mmrl.run_directory.saved_state import Progress, check_state
 from mmrl.system.errors import ConfigError
 from mmrl.system.files import read_json
 
@@ -27,7 +27,7 @@ def finish(config: RunConfig, folder: Path) -> Outcome | None:
         return None
     with RunLock(folder.absolute()).held():
         checkpoint_files.recover(folder / "checkpoints")
-        directory.update_config(folder, config)
+        start.update_config(folder, config)
         write_report(folder)
     return Outcome(folder, summary, is_complete=True)
 

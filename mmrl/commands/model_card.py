@@ -9,7 +9,7 @@ from mmrl.core.config import Plugin, dump_yaml, label_of
 from mmrl.core.contracts import Loadable, Usage
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.keys import GroupKey
-from mmrl.runs.directory import config_name
+from mmrl.run_directory.start import config_name
 from mmrl.system.versions import version_of
 from mmrl.training.trainer import Trainer
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmrl.runs import checkpoint_files
+from mmrl.run_directory import checkpoint_files
 from mmrl.system.versions import version_of
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from mmrl.prompts.stream import mixture
 from mmrl.reporting import trackers
 from mmrl.reporting.report import write_report
 from mmrl.reporting.tracking import MetricsLog, Tracking
-from mmrl.runs import checkpoint_files, directory
-from mmrl.runs.lock import RunLock
-from mmrl.runs.saved_state import check_state
+from mmrl.run_directory import checkpoint_files, start
+from mmrl.run_directory.lock import RunLock
+from mmrl.run_directory.saved_state import check_state
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.files import replace_file, whole_folder
 from mmrl.system.last_resort import LastResort
@@ -64,7 +64,7 @@ def train(
             return _train(config, folder, resume, lock.check if is_main else None, last_resort)
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
-                directory.forget(path)
+                start.forget(path)
             raise
 
 
@@ -76,7 +76,7 @@ def _train(
     last_resort: LastResort | None,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
-    settings_kept = directory.settings_of(path, config) if check_lock is not None else {}
+    settings_kept = start.settings_of(path, config) if check_lock is not None else {}
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     trainer.check_lock = check_lock or trainer.check_lock
@@ -103,7 +103,7 @@ def _train(
     with tracking, _stop_on_signal(trainer, last_resort) as received:
         if trainer.processes.is_main:
             if resume:  # only now: settings that fail must not stay in the run directory
-                directory.update_config(path, config)
+                start.update_config(path, config)
             trainer.settings = settings_kept
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
@@ -339,7 +339,7 @@ def _read_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
     while True:
         path = _checkpoint_of(folder, at)
         try:
-            directory.refuse_edits(folder, path, EVALUATED)
+            start.refuse_edits(folder, path, EVALUATED)
             return checkpoint.load(path)
         except ConfigError:
             if path.is_dir():

@@ -15,21 +15,21 @@ _LIKENESS_OF_SETTINGS = 0.9
 _STATE = frozenset({"update", "state_dict", "load_state_dict"})
 _LIFE = frozenset({"prepare", "tiny"})
 _OF_POLICIES = """
-    cuts differentiate draws evaluate evaluates export given given_tokens idle idle_rollout keeps_trajectories makes
-    modules networks num_calls prepare recompute recorded refusal replayed rollout sharing_used taken tiny tokens_of
-    unreadable usage weights with_tiny_engine
+    cuts differentiate dummy_forward dummy_rollout export forward forward_kinds makes modules networks num_calls offline
+    offline_tokens prepare recompute recorded records_trajectories refusal replayed rollout sample_kind sharing_used
+    taken tiny tokens_of unreadable usage weights with_tiny_engine
 """
-_OF_REWARDS = "batch_size check differentiable ends granularity held needs range score source"
+_OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source"
 # What plug-ins of a kind have, always or where they can do it: the members of the protocols in `mmrl.core.contracts`.
 MEMBERS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "advantages": _LIFE | _STATE | {"check", "check_best", "keeps"},
+        "advantages": _LIFE | _STATE | {"check", "check_best", "update_mask"},
         "environments": frozenset({"close", "reset", "restore", "snapshot", "state_key", "step"}),
         "losses": _LIFE | _STATE | {"coefficients", "kind", "measure", "needs", "old_decay", "scope", "views"},
         "mixes": frozenset({"check"}),
         "modalities": frozenset(_OF_POLICIES.split()),
         "rewards": _LIFE | _STATE | frozenset(_OF_REWARDS.split()),
-        "samplers": _LIFE | _STATE | {"draws", "plan", "reward"},
+        "samplers": _LIFE | _STATE | {"plan", "reward", "sample_kind"},
     }
 )
 

@@ -20,8 +20,17 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.weights import shard_of
-from mmrl.runs.checkpoint_files import FORMAT, REPLACED, TEMPORARY, discard, latest, read_state_file, recover, saved
-from mmrl.runs.manifest import MANIFEST, DamagedError, check_files, write_manifest
+from mmrl.run_directory.checkpoint_files import (
+    FORMAT,
+    REPLACED,
+    TEMPORARY,
+    discard,
+    latest,
+    read_state_file,
+    recover,
+    saved,
+)
+from mmrl.run_directory.manifest import MANIFEST, DamagedError, check_files, write_manifest
 from mmrl.system.errors import describe
 from mmrl.system.files import flush
 

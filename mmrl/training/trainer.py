@@ -15,7 +15,7 @@ from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, Los
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.reporting.tracking import Tracking
-from mmrl.runs.saved_state import Progress, check_state
+from mmrl.run_directory.saved_state import Progress, check_state
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.versions import version_of

@@ -10,7 +10,7 @@ import pytest
 
 import mmrl
 from mmrl.core.config import load_config, to_yaml
-from mmrl.runs.directory import new_run
+from mmrl.run_directory.start import new_run
 from mmrl.system.errors import ConfigError
 from mmrl.training import checkpoint
 from tests.tiny_cli import CommandLine, command_line

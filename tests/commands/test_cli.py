@@ -13,8 +13,8 @@ from PIL import Image
 import mmrl
 from mmrl.commands import listing
 from mmrl.core.config import load_config, to_yaml
-from mmrl.runs import directory
-from mmrl.runs.manifest import write_manifest
+from mmrl.run_directory import start
+from mmrl.run_directory.manifest import write_manifest
 from mmrl.training import checkpoint
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import KINDS, SMALL, tensors
@@ -50,7 +50,7 @@ def test_the_command_line_imports_nothing_heavy_before_a_command_needs_it() -> N
 
 def test_the_run_directory_is_written_before_heavy_imports(tmp_path: Path) -> None:
     code = (
-        "import sys; from mmrl.runs.directory import new_run; "
+        "import sys; from mmrl.run_directory.start import new_run; "
         f"new_run('quickstart', [], {str(tmp_path / 'run')!r}); "
         "print(*({'torch', 'numpy', 'diffusers', 'transformers', 'accelerate'} & set(sys.modules)))"
     )
@@ -245,7 +245,7 @@ def test_a_directory_without_a_number_is_forgotten_and_any_other_kept(tmp_path: 
         (folder / "config.yaml").write_text("seed: 0\n")
         if metrics is not None:
             (folder / "metrics.jsonl").write_text(metrics)
-        directory.forget(folder)
+        start.forget(folder)
         assert folder.exists() == is_kept
     assert (tmp_path / "begun" / "config.yaml").exists()
 

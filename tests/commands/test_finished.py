@@ -11,8 +11,8 @@ import yaml
 from mmrl.commands import finished
 from mmrl.commands import train as run
 from mmrl.core.config import RunConfig
-from mmrl.runs import directory
-from mmrl.runs.lock import LOCK
+from mmrl.run_directory import start
+from mmrl.run_directory.lock import LOCK
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import SDE, SMALL
 
@@ -22,7 +22,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one iteration."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     changes = [*SMALL, SDE, "loss={name: grpo}", "iterations=1", "evaluation=null"]
-    run.train(*directory.new_run("quickstart", changes, folder))
+    run.train(*start.new_run("quickstart", changes, folder))
     return folder
 
 
@@ -37,7 +37,7 @@ def mmrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def resumed(folder: Path, *overrides: str) -> RunConfig:
-    config = directory.resumed_run(folder, overrides)
+    config = start.resumed_run(folder, overrides)
     (folder / LOCK).unlink()
     return config
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.test_layers import loads, module_files
+from tests.test_layers import FILES, loads
 
 IMPORTED = """
 import contextlib, io, sys
@@ -34,7 +34,7 @@ def imported(*arguments: str) -> set[str]:
     [("start", OF_TENSORS), ("finished", OF_TENSORS), ("report", OF_TENSORS), ("checks", OF_WEIGHTS)],
 )
 def test_a_command_imports_no_more_than_it_needs(module: str, heavy: set[str]) -> None:
-    asked = loads(f"mmrl.{module}", module_files())
+    asked = loads(f"mmrl.{module}", FILES)
     found = [f"{by} imports {name}" for name, by in asked.items() if any(f"{name}.".startswith(f"{h}.") for h in heavy)]
     assert not found, "\n".join(found)
 

@@ -16,7 +16,7 @@ from mmrl.core.config import load_config
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
-from mmrl.runs.directory import config_name, update_config
+from mmrl.run_directory.start import config_name, update_config
 from mmrl.system.versions import version_of
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import KINDS, SMALL

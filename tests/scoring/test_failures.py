@@ -122,7 +122,7 @@ def test_whatever_else_a_reward_raises_is_a_failure_to_judge(error: type[BaseExc
 
     judgement = scorer(judge).judge(rollout(), 0)
     assert judgement.scores.valid.tolist() == [True, False, True, True]
-    assert str(judgement.first_failures[0]).startswith(f"r0: {error.__name__}: stop (at test_scoring_failures.py:")
+    assert str(judgement.first_failures[0]).startswith(f"r0: {error.__name__}: stop (at test_failures.py:")
 
 
 @pytest.mark.parametrize("raised", [ValueError("no words"), SystemExit(3)])
@@ -136,7 +136,7 @@ def test_an_exception_whose_words_cannot_be_had_is_a_failure_to_judge(raised: Ba
 
     judgement = scorer(judge, max_failed_share=1.0).judge(rollout(), 0)
     assert not judgement.scores.valid.any()
-    assert str(judgement.first_failures[0]).startswith("r0: Wordless (at test_scoring_failures.py:")
+    assert str(judgement.first_failures[0]).startswith("r0: Wordless (at test_failures.py:")
 
 
 def test_a_long_text_of_a_user_is_not_printed_whole() -> None:

@@ -56,7 +56,7 @@ def scorer(reward: Any, *others: Any) -> Scorer:
 
 SAID = (
     r"reward 'r0', asked about \d samples, has not answered within the 0.05 seconds of scoring.call_seconds "
-    r"\(at test_patience.py:\d+\)"
+    r"\(at test_time_limits.py:\d+\)"
 )
 
 

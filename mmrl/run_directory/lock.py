@@ -1,0 +1,255 @@
+"""The lock of a run directory: at most one process trains in it. Whoever only reads may read beside it."""
+
+import fcntl
+import json
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from mmrl.system.errors import ConfigError, RunError
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """One process among all that ever ran anywhere."""
+
+    host: str  # for people
+    machine: str  # differs between machines, their restarts, and containers with process numbers of their own
+    process: int  # its number there
+    start: str | None  # differs between processes that had the number one after the other; None: not known
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        return self.machine == _this_machine()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still runs; only of a process of this machine can this be known."""
+        assert self.is_of_this_machine, "nobody here knows"
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # another user's
+            pass
+        except OverflowError:  # no process has such a number
+            return False
+        return self.start is None or _start_of(self.process) == self.start
+
+
+def this_process() -> ProcessId:
+    """Returns the process that calls."""
+    return ProcessId(platform.node(), _this_machine(), os.getpid(), _start_of(os.getpid()))
+
+
+@cache
+def _this_machine() -> str:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat(_PROC / 'self/ns/pid').st_ino}"
+    except OSError:  # no Linux: hosts are told apart by their names
+        return platform.node()
+
+
+def _start_of(process: int) -> str | None:
+    """When a process started, in ticks of the kernel's clock; "ended" for one that waits for its parent alone.
+
+    None where the kernel does not say.
+    """
+    try:
+        text = (_PROC / str(process) / "stat").read_text()
+    except FileNotFoundError:
+        return None if not _PROC.is_dir() else "ended"
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # behind the name, which may hold anything: state is the 3rd of all
+    return "ended" if fields[0] in "ZX" else fields[19]
+
+
+LOCK = "lock.json"  # in the run directory; its time of change is the last renewal
+RENEWAL = 10.0  # seconds between two
+PATIENCE = 60.0  # seconds without a renewal, after which a lock of a machine that cannot be asked is free
+_NOBODY = ProcessId("", "", 0, None)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock, as its file says."""
+
+    who: ProcessId
+    since: str  # local time, for people
+    folder: str  # the run directory that it locked
+
+    def __str__(self) -> str:
+        if self.who == _NOBODY:
+            return f"{LOCK} is damaged, so who trains there cannot be known"
+        return f"process {self.who.process} on {self.who.host} has trained there since {self.since}"
+
+
+_HOLDER = TypeAdapter(Holder)
+
+
+@dataclass
+class RunLock:
+    """Holds the lock of a run directory, and renews it while the block runs.
+
+    The file names host, process and start time of the holder. The lock of a process that ended is free: at once where
+    that can be known, which is on the same machine; else `PATIENCE` seconds after its last renewal, by the clock of the
+    disk that it lies on. A process of this machine that still runs keeps its lock, however long it has been silent.
+    """
+
+    folder: Path  # absolute: a reward may change the working folder
+    me: ProcessId = field(default_factory=this_process)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / LOCK
+
+    def take(self) -> None:
+        """Writes this process into the lock; does nothing where it stands there already.
+
+        Raises ConfigError, with the holder's name, where another process holds the lock; OSError where the disk does.
+        """
+        with _opened(self.path) as handle:
+            holder = self._refuse_other(handle)
+            if holder is None or holder.who != self.me:
+                mine = Holder(self.me, f"{datetime.now():%Y-%m-%d %H:%M:%S}", str(self.folder))
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, json.dumps(asdict(mine)).encode(), 0)
+
+    def refuse_other(self) -> None:
+        """Raises ConfigError, with the holder's name, where another process holds the lock; changes nothing."""
+        if self.path.exists():
+            with _opened(self.path) as handle:
+                self._refuse_other(handle)
+
+    def _refuse_other(self, handle: int) -> Holder | None:
+        """Who stands in the lock: this process, or one whose lock is free. Raises ConfigError for any other."""
+        holder = _read(handle)
+        if holder is not None and holder.who != self.me and not self._is_free(holder, handle):
+            silent = f"its last sign of life was {_silence(self.path, handle):.0f} s ago"
+            raise ConfigError(
+                f"{self.folder} is in use: {holder}; {silent}. "
+                "Wait until it has ended, or stop it first; report, evaluate, sample and export may read beside it"
+            )
+        return holder
+
+    @contextmanager
+    def held(self) -> Iterator["RunLock"]:
+        """Takes the lock, renews it every `RENEWAL` seconds, and gives it back at the end. Raises as `take` does."""
+        self.take()
+        is_over = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(is_over,), name="run lock", daemon=True)
+        renewing.start()
+        try:
+            yield self
+        finally:
+            is_over.set()
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Removes the lock where it is this process's own."""
+        if self.holder == self.me:
+            with suppress(FileNotFoundError):
+                self.path.unlink()
+
+    def check(self) -> None:
+        """To be called before anything is written.
+
+        Raises RunError where another process took the lock, as after a night in which this one was suspended.
+        """
+        holder = self.holder
+        if holder != self.me:
+            by = f"{holder.host}, process {holder.process}, took it" if holder else "its lock was removed or replaced"
+            raise RunError(
+                f"{self.folder} is no longer this process's own: {by}. It ends here, so that nothing is mixed; "
+                f"what was saved before stays"
+            )
+
+    @property
+    def holder(self) -> ProcessId | None:
+        """Who stands in the lock; None where there is no lock."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            holder = _read(handle)
+        finally:
+            os.close(handle)
+        return None if holder is None else holder.who
+
+    def _renew(self, is_over: threading.Event) -> None:
+        while not is_over.wait(RENEWAL):
+            if self.holder == self.me:
+                with suppress(OSError):  # a disk that is away for a moment: `check` tells where it stays away
+                    os.utime(self.path)
+
+    def _is_free(self, holder: Holder, handle: int) -> bool:
+        if holder.who.is_of_this_machine:
+            return not holder.who.is_running or self._is_copy(holder)
+        return _silence(self.path, handle) > PATIENCE
+
+    def _is_copy(self, holder: Holder) -> bool:
+        """Whether the lock came here with a copy of the run directory, whose own lock still stands where it was."""
+        original = Path(holder.folder) / LOCK
+        return original.exists() and not original.samefile(self.path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Opens the lock's file, made where there is none, alone among all processes that take it at this moment.
+
+    Raises ConfigError where something else stands in its place.
+    """
+    while True:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no plain file, so nobody can be written into it; remove it")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            with suppress(
+                OSError
+            ):  # a file system without such locks: two that take a free lock at once may both get it
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _is_still(path, handle):  # the holder removed it between the two lines above
+                continue
+            yield handle
+            return
+        finally:
+            os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _read(handle: int) -> Holder | None:
+    """Who holds the lock; None for a new file. A damaged one is held by nobody who could be asked."""
+    content = os.pread(handle, 100_000, 0)
+    try:
+        return _HOLDER.validate_json(content) if content else None
+    except ValidationError:
+        return Holder(_NOBODY, "", "")
+
+
+def _silence(path: Path, handle: int) -> float:
+    """Seconds since the lock was last renewed, by the clock of its disk: that of another machine may be wrong."""
+    beside = path.with_name(".tmp-clock")
+    beside.touch()
+    try:
+        return max(0.0, beside.stat().st_mtime - os.fstat(handle).st_mtime)
+    finally:
+        beside.unlink(missing_ok=True)

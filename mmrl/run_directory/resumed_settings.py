@@ -1,0 +1,69 @@
+"""What a run may change when it is resumed, and what must be as it was: the settings that decide its numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# sections and settings; all else decides the numbers
+MAY_CHANGE = (
+    "iterations",
+    "max_seconds",
+    "checkpoint",
+    "trackers",
+    "sharding",
+    *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
+)
+NAMED = 20  # differences in one message at most
+_MISSING = object()
+
+
+def may_change(key: str) -> bool:
+    """Whether a setting, such as `checkpoint.keep`, may be another when a run is resumed."""
+    return any(key == one or key.startswith(f"{one}.") for one in MAY_CHANGE)
+
+
+def kept_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a config.yaml that may not change, by their full keys: `rewards.0.name` ...
+
+    `tree` is what the file says, without defaults: those of another version of mmrl may be others.
+    """
+    found: dict[str, Any] = {}
+    _flatten("", tree, found)
+    return {key: value for key, value in found.items() if not may_change(key)}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns a text for each kept setting that differs: `seed: 0 before, 1 now`; the keys in order."""
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key, _MISSING), now.get(key, _MISSING)
+        if type(old) is not type(new) or old != new:
+            found.append(f"{key}: {_said(old)} before, {_said(new)} now")
+    more = len(found) - NAMED
+    return [*found[:NAMED], f"and {more} more"] if more > 0 else found
+
+
+def value_at(tree: Any, key: str) -> Any:
+    """Returns the value of a full key, such as `checkpoint.keep`; None where there is none."""
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def put_at(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the value of a full key in place; the sections above it must be there."""
+    *above, last = key.split(".")
+    for part in above:
+        tree = tree[part]
+    tree[last] = value
+
+
+def _flatten(prefix: str, value: Any, found: dict[str, Any]) -> None:
+    inside = value if isinstance(value, Mapping) else dict(enumerate(value)) if isinstance(value, list) else {}
+    for key, one in inside.items():
+        _flatten(f"{prefix}.{key}" if prefix else str(key), one, found)
+    if not inside:
+        found[prefix] = value
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is _MISSING else f"{value!r:.80}"

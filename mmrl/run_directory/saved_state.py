@@ -1,0 +1,73 @@
+"""What the state of a run's checkpoint must hold: a damaged one is told in words before anything is restored."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mmrl.run_directory.manifest import DamagedError
+
+
+@dataclass
+class Progress:
+    """How far a run is; with the tensors, all that a checkpoint holds."""
+
+    iteration: int = 0  # done
+    train_seconds: float = 0.0  # of iterations with scoring and saving, without evaluation
+    network_calls: int = 0  # network evaluations for training, all processes, in batch elements
+    before: float | None = None  # held-out score before training
+    latest: float | None = None
+    best: float | None = None
+    best_iteration: int | None = None
+    idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
+    stuck: int = 0  # iterations in a row, to the last one, without one finite gradient
+    evaluated: int | None = None  # iteration of the last evaluation
+    logged: int = 0  # lines of metrics.jsonl so far
+    others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
+    others_latest: dict[str, float] = field(default_factory=dict)
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Prompts(BaseModel):
+    counts: list[Count]
+    num_unread: Count
+    num_again: Count
+    sizes: list[Count]
+    digest: str
+
+
+class _Optimizer(BaseModel):
+    class_name: Annotated[str, Field(alias="class")]
+    scalars: dict[str, dict[str, Any]]
+    groups: list[dict[str, Any]]
+
+
+class SavedState(BaseModel):
+    """The state of a run in a checkpoint; what plug-ins and the prompts' source add is checked by themselves."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    progress: Progress
+    prompts: _Prompts
+    plugins: dict[str, Any]
+    engine: dict[str, Any]
+    optimizer: _Optimizer
+    settings: dict[str, Any] | None = None  # those that may not change; None: written before they were kept
+    mmrl: str | None = None  # the version that wrote it
+
+
+def check_state(state: Mapping[str, Any], where: object) -> SavedState:
+    """Returns the state with every field of its type. Raises DamagedError, with the field's name, for any other.
+
+    `where`: the checkpoint, as messages call it.
+    """
+    try:
+        return SavedState.model_validate_json(json.dumps(state))  # in JSON, an object may be a dataclass
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise DamagedError(f"the state of the checkpoint {where} is damaged: {field}: {first['msg']}") from error
