@@ -69,7 +69,7 @@ class Tab:
         self.context.set_default_timeout(1000 * seconds)
         await self.context.route("**/*", self._answer)
         await self.context.route_web_socket("**/*", self._refuse_socket)
-        steady = files("mmrl.environments").joinpath("steady.js").read_text("utf-8")
+        steady = files("mmrl.environments.base").joinpath("steady.js").read_text("utf-8")
         await self.context.add_init_script(f"({steady.strip().rstrip(';')})({seed % 2**32})")
         await self.context.clock.install(time=START - 1)
         await self.context.clock.pause_at(START)
