@@ -66,7 +66,8 @@ def test_it_is_log_2_at_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"beta": 0.0}, "beta must be above 0"), ({"clip": 1.0}, r"clip must be in \(0, 1\)")]
+    ("settings", "message"),
+    [({"beta": 0.0}, "beta must be above 0"), ({"clip": 1.0}, "clip must be above 0 and below 1")],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

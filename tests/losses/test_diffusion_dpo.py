@@ -132,7 +132,7 @@ def test_spin_is_diffusion_dpo_of_given_images_against_those_of_the_opponent() -
     [
         (DiffusionDpo, {"beta": 0.0}, "beta must be above 0"),
         (DiffusionDpo, {"pairs": "best"}, "pairs must be one of all, extremes, adjacent"),
-        (FlowDpo, {"refresh_every": 0}, "refresh_every must be at least 1 iteration"),
+        (FlowDpo, {"refresh_every": 0}, "refresh_every must be at least 1, or null, got 0"),
         (Spin, {"refresh_every": None}, "without it this is 'diffusion_dpo'"),
     ],
 )

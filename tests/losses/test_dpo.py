@@ -137,7 +137,7 @@ def test_metrics_say_how_many_pairs_are_ranked_right() -> None:
     ("settings", "message"),
     [
         ({"beta": 0.0}, "beta must be above 0, got 0.0"),
-        ({"label_smoothing": 0.5}, r"label_smoothing must be in \[0, 0.5\), got 0.5"),
+        ({"label_smoothing": 0.5}, "label_smoothing must be at least 0 and below 0.5, got 0.5"),
         ({"sft_coef": -1.0}, "sft_coef must be at least 0"),
         ({"form": "hinge"}, "form must be one of sigmoid, robust, ipo, got 'hinge'"),
         ({"offset": "gap"}, "offset must be one of none, reward_gap, log_reward_gap"),

@@ -66,7 +66,7 @@ def _cases() -> list[Any]:
         pytest.param(loss, evaluation, id=f"{name}{evaluation.__name__}")
         for name, loss in losses
         for draws, evaluation in CASES.get(loss.kind, {}).items()
-        if loss.kind != "decisions" or getattr(loss, "requires", frozenset()) <= PROVIDED[draws]
+        if loss.kind != "decisions" or loss.declaration.requires <= PROVIDED[draws]
     ]
 
 

@@ -201,5 +201,5 @@ def test_the_same_for_all_or_one_alone_teaches_nothing(settings: dict[str, Any])
 
 def test_settings_and_what_it_reads() -> None:
     loss = NeighborLoss()
-    assert (loss.clip_low, loss.clip_high, loss.scope, loss.min_group_size) == (0.2, 0.2, "decision", 2)
-    assert loss.requires == {"choice"} and loss.needs == {"old"}
+    assert (loss.clip_low, loss.clip_high, loss.scope, loss.declaration.min_group_size) == (0.2, 0.2, "decision", 2)
+    assert loss.declaration.requires == {"choice"} and loss.needs == {"old"}

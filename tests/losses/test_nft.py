@@ -263,7 +263,7 @@ def test_a_config_gives_the_decay_as_a_mapping() -> None:
     assert loss == Nft(decay=OldDecay(start=0.5), sigma_range=(0.0, 0.9))
     with pytest.raises(ConfigError, match=r"nft\.decay"):
         build("losses", {"name": "nft", "decay": {"stat": 0.5}})
-    with pytest.raises(ConfigError, match=r"start 0\.9 and maximum 0\.5"):
+    with pytest.raises(ConfigError, match=r"start must be at most maximum = 0\.5, got 0\.9"):
         build("losses", {"name": "nft", "decay": {"start": 0.9}})
 
 

@@ -84,7 +84,7 @@ def test_totals_by_hand(name: str, settings: dict[str, Any], expected: list[floa
 def test_a_gate_of_weight_0_only_opens_and_shuts_and_its_failures_count() -> None:
     gate = mix_of("gate")
     assert_close(made(gate, (0.0, 1.0, 0.0)).total[VALID], torch.tensor([0.2, 0, 0.4, 0.5]))
-    assert gate.required_rewards == ("a",)
+    assert gate.declaration.requires_rewards == {"a"}
 
 
 def scorer_of(mix: Any, ranges: dict[str, tuple[float, float]], weights: tuple[float, ...] = (1.0, 1.0)) -> Scorer:

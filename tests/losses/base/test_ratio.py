@@ -56,7 +56,7 @@ def test_the_ratio_is_new_to_old_and_only_the_trained_weights_get_a_gradient(kin
     measures = loss.measure(OutputsByWeights(TokenDecisions(new), TokenDecisions(old.detach())))
     assert len(measures) == 1
     assert_close(measures[0].detach(), (new - old).detach())
-    assert loss.needs == {"old"} and loss.requires == frozenset()
+    assert loss.needs == {"old"} and loss.declaration.requires == frozenset()
 
 
 @pytest.mark.parametrize("kind", FAMILY)
