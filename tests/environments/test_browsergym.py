@@ -104,12 +104,12 @@ def test_calls_are_read_with_the_boxes_of_elements(text: str, actions: list[Acti
     [
         ("", "at least one call"),
         ("mouse_click(", "expected"),
-        ("mouse_click(1)", "y is a number"),
+        ("mouse_click(1)", "y must be a number"),
         ("mouse_click(1, 2, 'up')", "left, middle or right"),
         ("mouse_dblclick(1, 2, 'right')", "left button"),
         ("scroll(0, 0)", "no direction"),
         ("click('99')", "no element '99'"),
-        ("click('1')", "not to be seen"),  # the head of the document
+        ("click('1')", "is not visible"),  # the head of the document
         ("click('3', modifiers=['Shift'])", "no action is a click"),
         ("goto('http://example.com')", "no action of ours stands for 'goto'"),
         ("__import__('os')", "no action of ours"),

@@ -1,8 +1,8 @@
-"""BrowserGym's action strings and observation dicts, and ours.
+"""Translations between BrowserGym's action strings and observation dicts, and those of mmrl.
 
-Chezelles et al. 2024 (BrowserGym, arXiv 2412.05467; browsergym-core 0.14). An action is a text of Python calls, read
-here without running it; coordinates are pixels of the screenshot. An element is named by its `bid`, whose box stands in
-the observation's `extra_element_properties`.
+Chezelles et al. 2024 (BrowserGym, arXiv 2412.05467; browsergym-core 0.14). An action is a text of Python calls, which
+is parsed here and never run; coordinates are pixels of the screenshot. An element is named by its `bid`, whose box is
+in the observation's `extra_element_properties`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,24 +29,24 @@ _ALL, _DELETE = Action("hotkey", keys=("ctrl", "a")), Action("hotkey", keys=("de
 
 
 def read(text: str, observation: Mapping[str, Any] | None = None) -> tuple[Action, ...]:
-    """The actions of a text, in order: `fill` and `clear` are several of ours.
+    """Returns the actions of a text, in order; `fill` and `clear` become several actions.
 
     Args:
         observation: BrowserGym's, needed for calls that name an element.
 
     Raises:
-        ParseError: the text is no sequence of calls, or holds one that no action of ours stands for.
+        ParseError: if the text is no sequence of calls, or has a call without an action of mmrl.
     """
     boxes = (observation or {}).get("extra_element_properties") or {}
     try:
-        found = [action for call in read_calls(text) for action in _actions(call, boxes)]
+        actions = [action for call in read_calls(text) for action in _actions(call, boxes)]
     except ParseError:
         raise
     except ValueError as error:  # the rules of Action
         raise ParseError(str(error)) from error
-    if not found:
+    if not actions:
         raise ParseError("needs at least one call")
-    return tuple(found)
+    return tuple(actions)
 
 
 def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
@@ -57,7 +57,7 @@ def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
     if name == "mouse_dblclick":
         given = call.bind("x", "y", "button")
         if _button(given) != "click":
-            raise ParseError("a double click is one of the left button")
+            raise ParseError("a double click must be one of the left button")
         return [Action("double_click", point=_point(given))]
     if name == "mouse_move":
         return [Action("move", point=_point(call.bind("x", "y")))]
@@ -88,7 +88,7 @@ def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
 
 
 def _on_element(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
-    """The calls that name elements."""
+    """Returns the actions of a call that names elements."""
     name = call.name
     if name in ("click", "dblclick"):
         given = call.bind("bid", "button", "modifiers")
@@ -111,13 +111,13 @@ def _on_element(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
 
 
 def words(action: Action, *, scroll_step: float = 200.0) -> str:
-    """The action as BrowserGym's text, one call a line.
+    """Returns the action as BrowserGym's text, one call a line.
 
     Args:
         scroll_step: pixels of a scroll without an amount.
 
     Raises:
-        ValueError: BrowserGym has no call for it: `open`, a triple click, a drag without its start, an unknown key.
+        ValueError: for an action without a call: `open`, a triple click, a drag without its start, an unknown key.
     """
     kind = action.kind
     if kind == "type":
@@ -156,7 +156,7 @@ def _scrolling(action: Action, scroll_step: float) -> str:
     x, y = _TURNS[str(action.direction)]
     if action.point is None:
         return f"scroll({_pair((x * amount, y * amount))})"
-    # it takes whole numbers
+    # scroll_at takes whole numbers
     return f"scroll_at({', '.join(str(round(value)) for value in (*action.point, x * amount, y * amount))})"
 
 
@@ -169,7 +169,7 @@ def _pressing(keys: tuple[str, ...]) -> str:
 def observation_of(
     given: Mapping[str, Any], *, reward: float = 0.0, is_done: bool = False, is_first: bool = False
 ) -> Observation:
-    """BrowserGym's observation dict as ours: the screenshot, the error of the last action, and at first the goal."""
+    """Returns an observation of BrowserGym's dict: the screenshot, the last action's error, and at first the goal."""
     text = str(given.get("last_action_error") or "")
     goal = _goal(given) if is_first else None
     return Observation(as_picture(given["screenshot"], "BrowserGym's screenshot"), text, is_done, float(reward), goal)
@@ -183,8 +183,10 @@ def observation_dict(
     messages: Sequence[Mapping[str, Any]] = (),
     seconds: float = 0,
 ) -> dict[str, Any]:
-    """Our observation under BrowserGym's keys. What a world of pixels does not know is empty: the trees of the page,
-    its addresses and the focused element."""
+    """Returns an observation under BrowserGym's keys.
+
+    The trees of the page, its addresses and the focused element are empty, since an environment of pixels has none.
+    """
     return {
         "chat_messages": tuple(dict(message) for message in messages),
         "goal": goal,
@@ -205,7 +207,7 @@ def observation_dict(
 
 
 def _goal(given: Mapping[str, Any]) -> str:
-    """The texts of the goal; images of a goal are left out."""
+    """Returns the texts of the goal; images of a goal are left out."""
     parts = [part["text"] for part in given.get("goal_object", ()) if part.get("type") == "text"]
     return "\n".join(parts) or str(given.get("goal", ""))
 
@@ -225,21 +227,21 @@ def _pair(point: Point) -> str:
 def _button(given: Mapping[str, Value]) -> Kind:
     button = given.get("button", "left")
     if not isinstance(button, str) or button not in _BUTTONS:
-        raise ParseError(f"a button is left, middle or right, got {shown(str(button))}")
+        raise ParseError(f"a button must be left, middle or right, got {shown(str(button))}")
     return _BUTTONS[button]
 
 
 def _scrolls(given: Mapping[str, Value], x_name: str, y_name: str, point: Point | None) -> list[Action]:
-    """One scroll for each axis that moves."""
+    """Returns one scroll for each axis that moves."""
     x, y = _number(given, x_name), _number(given, y_name)
-    found = []
+    scrolls = []
     if x:
-        found.append(Action("scroll", point=point, direction="right" if x > 0 else "left", amount=abs(x)))
+        scrolls.append(Action("scroll", point=point, direction="right" if x > 0 else "left", amount=abs(x)))
     if y:
-        found.append(Action("scroll", point=point, direction="down" if y > 0 else "up", amount=abs(y)))
-    if not found:
+        scrolls.append(Action("scroll", point=point, direction="down" if y > 0 else "up", amount=abs(y)))
+    if not scrolls:
         raise ParseError("a scroll by 0 has no direction")
-    return found
+    return scrolls
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -252,14 +254,14 @@ def _keys(text: str) -> tuple[str, ...]:
 def _text(given: Mapping[str, Value], name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str):
-        raise ParseError(f"{name} is a text, got {shown(str(value))}")
+        raise ParseError(f"{name} must be a text, got {shown(str(value))}")
     return value
 
 
 def _number(given: Mapping[str, Value], name: str) -> float:
     value = given.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ParseError(f"{name} is a number, got {shown(str(value))}")
+        raise ParseError(f"{name} must be a number, got {shown(str(value))}")
     return value
 
 
@@ -273,7 +275,7 @@ def _box(given: Mapping[str, Value], name: str, boxes: Mapping[str, Any]) -> Box
         raise ParseError(f"there is no element {shown(bid)} in the observation")
     place = boxes[bid].get("bbox")
     if place is None or place[2] <= 0 or place[3] <= 0:
-        raise ParseError(f"the element {shown(bid)} is not to be seen")
+        raise ParseError(f"the element {shown(bid)} is not visible")
     x, y, width, height = map(float, place)
     return x, y, x + width, y + height
 

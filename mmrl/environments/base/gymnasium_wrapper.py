@@ -1,4 +1,4 @@
-"""Our worlds as environments of gymnasium."""
+"""Environments of mmrl as environments of gymnasium."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from .pixels import as_pixels
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-MOST = 10_000.0  # pixels or seconds of an amount
+MOST = 10_000.0  # the largest amount, in pixels or seconds
 # The parts of the action space that a kind takes.
 TAKES: Mapping[Kind, tuple[str, ...]] = {
     **{kind: ("point",) for kind in CLICKS},
@@ -27,7 +27,7 @@ TAKES: Mapping[Kind, tuple[str, ...]] = {
 
 
 class AnyText(spaces.Space[str]):
-    """Every text; samples are short ones of small letters."""
+    """The space of all texts; its samples are short texts of small letters."""
 
     def __init__(self) -> None:
         super().__init__(dtype=str)
@@ -54,9 +54,9 @@ class AnyText(spaces.Space[str]):
 
 
 class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
-    """See `mmrl.environments.gymnasium.as_gymnasium`."""
+    """An environment of mmrl as one of gymnasium, see `mmrl.environments.gymnasium.as_gymnasium`."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # gymnasium's own way
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # as gymnasium declares it
 
     def __init__(self, world: Environment, prompts: Sequence[Prompt], size: tuple[int, int]) -> None:
         if not prompts:
@@ -111,7 +111,7 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self.world.close()
 
     def read(self, values: Mapping[str, Any]) -> Action:
-        """The action that a member of the action space stands for; raises ValueError where it is none."""
+        """Returns the action of a member of the action space; raises ValueError where it is no action."""
         kind = KINDS[int(values["kind"])]
         read: dict[str, Any] = {
             "point": tuple(map(float, values["point"])),
@@ -125,10 +125,10 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         return Action(kind, **parts)
 
     def action_values(self, action: Action) -> dict[str, Any]:
-        """The member of the action space that stands for an action; a box becomes its centre.
+        """Returns the member of the action space for an action; a box becomes its centre.
 
         Raises:
-            ValueError: the action lacks a part that this space must have (the start of a drag, an amount, a place).
+            ValueError: if the action lacks a part that this space must have (the start of a drag, an amount, a place).
         """
         values: dict[str, Any] = {
             "kind": numpy.int64(KINDS.index(action.kind)),
@@ -156,5 +156,7 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         pixels = as_pixels(seen.screenshot)
         width, height = self.size
         if pixels.shape != (height, width, 3):
-            raise ConfigError(f"the world shows {seen.screenshot.size} pixels, {self.size} were said")
+            raise ConfigError(
+                f"the environment shows {seen.screenshot.size} pixels, and as_gymnasium was called with {self.size}"
+            )
         return {"screenshot": pixels, "text": seen.text, "goal": self._goal}
