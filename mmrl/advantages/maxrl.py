@@ -36,8 +36,8 @@ class Maxrl(Checked):
         for name, (low, _) in ranges.items():
             if low < 0 or weights[name] < 0:
                 raise ValueError(
-                    f"rewards are divided by their mean and must not be below 0, but {name!r} goes down to {low:g} with "
-                    f"a weight of {weights[name]:g}; wrap it in clip_range, or use 'grpo'"
+                    f"rewards are divided by their mean and must not be below 0, but {name!r} goes down to {low:g} "
+                    f"with a weight of {weights[name]:g}; wrap it in clip_range, or use 'grpo'"
                 )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:

@@ -175,9 +175,9 @@ class Browser(Checked):
         reward = _reward(await tab.ask("validate", action.text if action.kind == "answer" else None), self._task[0])
         is_done = is_last or reward >= 1
         text = " ".join(part for part in (words, tab.read_notices()) if part)
-        seen = Observation(await self._picture(tab), text, is_done, reward if is_done else 0.0)
-        self._last = seen if is_done else None
-        return seen
+        observation = Observation(await self._picture(tab), text, is_done, reward if is_done else 0.0)
+        self._last = observation if is_done else None
+        return observation
 
     async def _picture(self, tab: Tab) -> StoredPicture:
         return StoredPicture(f"the page {self._task[0]}", content=await tab.look())

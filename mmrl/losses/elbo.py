@@ -73,6 +73,6 @@ class Elbo(OldDenoisingLoss):
         if self.form == "par":
             terms = 0.5 * ratio * (batch.advantages - (bound - old_bound)).square()
         else:
-            worth = batch.advantages - (log_ratio if self.form == "pepg" else 0.0)
-            terms = -ratio * worth * bound
+            advantages = batch.advantages - (log_ratio if self.form == "pepg" else 0.0)
+            terms = -ratio * advantages * bound
         return self.penalised(terms, penalties, {"bound": bound, "ratio": ratio})

@@ -28,6 +28,6 @@ class Gpg(Reinforce):
     normalise: Normalisation = "decision"
 
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
-        seen = torch.where(batch.weight > 0, batch.advantages.abs(), torch.zeros_like(batch.advantages))
-        teaches = group_sum(seen.sum(1), batch.group) > 0  # [B]
+        size = torch.where(batch.weight > 0, batch.advantages.abs(), torch.zeros_like(batch.advantages))
+        teaches = group_sum(size.sum(1), batch.group) > 0  # [B]
         return super().coefficients(replace(batch, weight=batch.weight * teaches[:, None]))

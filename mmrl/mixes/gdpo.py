@@ -20,7 +20,7 @@ class Gdpo(Plain, Checked):
 
     Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242, equations 4-6,
     epsilon of NVlabs/GDPO: two samples with different rewards but equal sums get different numbers where the spreads
-    of these rewards differ, and a reward of small spread counts as much as its weight says. The std divides by n - 1,
+    of these rewards differ, and a reward of small spread counts by its weight alone. The std divides by n - 1,
     as in the paper's figure 2 and its code, or by n with `is_unbiased: false`. The paper then normalises over the
     batch: `advantage: {name: grpo, std: batch}`; the advantage `gdpo` combines both steps. A reward that is constant in
     a group adds 0 there.

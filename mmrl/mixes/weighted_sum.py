@@ -10,7 +10,7 @@ from mmrl.core.mixes import Plain
 
 @dataclass(frozen=True)
 class WeightedSum(Plain):
-    """R = sum over k of w_k r_k. A reward with a larger spread within its groups counts more than its weight says."""
+    """R = sum over k of w_k r_k. A reward with a large spread within its groups counts for more than its weight."""
 
     def __call__(self, scores: Scores) -> Tensor:
         """Returns the mixed rewards [B], float32."""

@@ -52,30 +52,30 @@ def read(text: str, observation: Mapping[str, Any] | None = None) -> tuple[Actio
 def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
     name = call.name
     if name == "mouse_click":
-        given = call.bind("x", "y", "button")
-        return [Action(_button(given), point=_point(given))]
+        arguments = call.bind("x", "y", "button")
+        return [Action(_button(arguments), point=_point(arguments))]
     if name == "mouse_dblclick":
-        given = call.bind("x", "y", "button")
-        if _button(given) != "click":
+        arguments = call.bind("x", "y", "button")
+        if _button(arguments) != "click":
             raise ParseError("a double click must be one of the left button")
-        return [Action("double_click", point=_point(given))]
+        return [Action("double_click", point=_point(arguments))]
     if name == "mouse_move":
         return [Action("move", point=_point(call.bind("x", "y")))]
     if name == "mouse_drag_and_drop":
-        given = call.bind("from_x", "from_y", "to_x", "to_y")
-        return [Action("drag", point=_point(given, "from_x", "from_y"), end=_point(given, "to_x", "to_y"))]
+        arguments = call.bind("from_x", "from_y", "to_x", "to_y")
+        return [Action("drag", point=_point(arguments, "from_x", "from_y"), end=_point(arguments, "to_x", "to_y"))]
     if name == "scroll":
         return _scrolls(call.bind("delta_x", "delta_y"), "delta_x", "delta_y", None)
     if name == "scroll_at":
-        given = call.bind("x", "y", "dx", "dy")
-        return _scrolls(given, "dx", "dy", _point(given))
+        arguments = call.bind("x", "y", "dx", "dy")
+        return _scrolls(arguments, "dx", "dy", _point(arguments))
     if name in ("keyboard_type", "keyboard_insert_text"):
         return [Action("type", text=_text(call.bind("text"), "text"))]
     if name == "keyboard_press":
         return [Action("hotkey", keys=_keys(_text(call.bind("key"), "key")))]
     if name == "noop":
-        given = call.bind("wait_ms")
-        return [Action("wait", amount=_number(given, "wait_ms") / 1000 if given else DEFAULT_WAIT)]
+        arguments = call.bind("wait_ms")
+        return [Action("wait", amount=_number(arguments, "wait_ms") / 1000 if arguments else DEFAULT_WAIT)]
     if name == "send_msg_to_user":
         return [Action("answer", text=_text(call.bind("text"), "text"))]
     if name == "report_infeasible":
@@ -91,22 +91,22 @@ def _on_element(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
     """Returns the actions of a call that names elements."""
     name = call.name
     if name in ("click", "dblclick"):
-        given = call.bind("bid", "button", "modifiers")
-        kind = _button(given)
-        if given.get("modifiers") or (name == "dblclick" and kind != "click"):
-            raise ParseError(f"no action is a {name} with these buttons: {shown(str(given))}")
-        return [Action("double_click" if name == "dblclick" else kind, box=_box(given, "bid", boxes))]
+        arguments = call.bind("bid", "button", "modifiers")
+        kind = _button(arguments)
+        if arguments.get("modifiers") or (name == "dblclick" and kind != "click"):
+            raise ParseError(f"no action is a {name} with these buttons: {shown(str(arguments))}")
+        return [Action("double_click" if name == "dblclick" else kind, box=_box(arguments, "bid", boxes))]
     if name == "hover":
         return [Action("move", point=_middle(_box(call.bind("bid"), "bid", boxes)))]
     if name == "drag_and_drop":
-        given = call.bind("from_bid", "to_bid")
-        start, end = (_middle(_box(given, side, boxes)) for side in ("from_bid", "to_bid"))
+        arguments = call.bind("from_bid", "to_bid")
+        start, end = (_middle(_box(arguments, side, boxes)) for side in ("from_bid", "to_bid"))
         return [Action("drag", point=start, end=end)]
     if name in ("fill", "clear"):
-        given = call.bind("bid", "value", "enable_autocomplete_menu") if name == "fill" else call.bind("bid")
-        text = _text(given, "value") if name == "fill" else ""
+        arguments = call.bind("bid", "value", "enable_autocomplete_menu") if name == "fill" else call.bind("bid")
+        text = _text(arguments, "value") if name == "fill" else ""
         last = Action("type", text=text) if text else _DELETE
-        return [Action("click", box=_box(given, "bid", boxes)), _ALL, last]
+        return [Action("click", box=_box(arguments, "bid", boxes)), _ALL, last]
     raise ParseError(f"no action of ours stands for {shown(name)}")
 
 
@@ -167,16 +167,16 @@ def _pressing(keys: tuple[str, ...]) -> str:
 
 
 def observation_of(
-    given: Mapping[str, Any], *, reward: float = 0.0, is_done: bool = False, is_first: bool = False
+    raw: Mapping[str, Any], *, reward: float = 0.0, is_done: bool = False, is_first: bool = False
 ) -> Observation:
     """Returns an observation of BrowserGym's dict: the screenshot, the last action's error, and at first the goal."""
-    text = str(given.get("last_action_error") or "")
-    goal = _goal(given) if is_first else None
-    return Observation(as_picture(given["screenshot"], "BrowserGym's screenshot"), text, is_done, float(reward), goal)
+    text = str(raw.get("last_action_error") or "")
+    goal = _goal(raw) if is_first else None
+    return Observation(as_picture(raw["screenshot"], "BrowserGym's screenshot"), text, is_done, float(reward), goal)
 
 
 def observation_dict(
-    seen: Observation,
+    observation: Observation,
     *,
     goal: str,
     last_action: str = "",
@@ -195,21 +195,21 @@ def observation_dict(
         "open_pages_titles": ("",),
         "active_page_index": numpy.array([0]),
         "url": "",
-        "screenshot": as_pixels(seen.screenshot),
+        "screenshot": as_pixels(observation.screenshot),
         "dom_object": {},
         "axtree_object": {},
         "extra_element_properties": {},
         "focused_element_bid": "",
         "last_action": last_action,
-        "last_action_error": seen.text,
+        "last_action_error": observation.text,
         "elapsed_time": numpy.array([seconds], dtype=numpy.float64),
     }
 
 
-def _goal(given: Mapping[str, Any]) -> str:
+def _goal(raw: Mapping[str, Any]) -> str:
     """Returns the texts of the goal; images of a goal are left out."""
-    parts = [part["text"] for part in given.get("goal_object", ()) if part.get("type") == "text"]
-    return "\n".join(parts) or str(given.get("goal", ""))
+    parts = [part["text"] for part in raw.get("goal_object", ()) if part.get("type") == "text"]
+    return "\n".join(parts) or str(raw.get("goal", ""))
 
 
 def _noop(action: Action) -> str:
@@ -224,16 +224,16 @@ def _pair(point: Point) -> str:
     return f"{plain_number(point[0])}, {plain_number(point[1])}"
 
 
-def _button(given: Mapping[str, Value]) -> Kind:
-    button = given.get("button", "left")
+def _button(arguments: Mapping[str, Value]) -> Kind:
+    button = arguments.get("button", "left")
     if not isinstance(button, str) or button not in _BUTTONS:
         raise ParseError(f"a button must be left, middle or right, got {shown(str(button))}")
     return _BUTTONS[button]
 
 
-def _scrolls(given: Mapping[str, Value], x_name: str, y_name: str, point: Point | None) -> list[Action]:
+def _scrolls(arguments: Mapping[str, Value], x_name: str, y_name: str, point: Point | None) -> list[Action]:
     """Returns one scroll for each axis that moves."""
-    x, y = _number(given, x_name), _number(given, y_name)
+    x, y = _number(arguments, x_name), _number(arguments, y_name)
     scrolls = []
     if x:
         scrolls.append(Action("scroll", point=point, direction="right" if x > 0 else "left", amount=abs(x)))
@@ -251,26 +251,26 @@ def _keys(text: str) -> tuple[str, ...]:
     return tuple(names.get(key, key if len(key) == 1 else key.lower()) for key in keys)
 
 
-def _text(given: Mapping[str, Value], name: str) -> str:
-    value = given.get(name)
+def _text(arguments: Mapping[str, Value], name: str) -> str:
+    value = arguments.get(name)
     if not isinstance(value, str):
         raise ParseError(f"{name} must be a text, got {shown(str(value))}")
     return value
 
 
-def _number(given: Mapping[str, Value], name: str) -> float:
-    value = given.get(name)
+def _number(arguments: Mapping[str, Value], name: str) -> float:
+    value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ParseError(f"{name} must be a number, got {shown(str(value))}")
     return value
 
 
-def _point(given: Mapping[str, Value], x: str = "x", y: str = "y") -> Point:
-    return _number(given, x), _number(given, y)
+def _point(arguments: Mapping[str, Value], x: str = "x", y: str = "y") -> Point:
+    return _number(arguments, x), _number(arguments, y)
 
 
-def _box(given: Mapping[str, Value], name: str, boxes: Mapping[str, Any]) -> Box:
-    bid = _text(given, name)
+def _box(arguments: Mapping[str, Value], name: str, boxes: Mapping[str, Any]) -> Box:
+    bid = _text(arguments, name)
     if bid not in boxes:
         raise ParseError(f"there is no element {shown(bid)} in the observation")
     place = boxes[bid].get("bbox")

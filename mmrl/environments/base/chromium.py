@@ -164,7 +164,7 @@ class Chromium:
             return
         try:
             group = os.getpgid(process)
-            if group == os.getpgrp():  # it was not given a group of its own
+            if group == os.getpgrp():  # Chromium has no process group of its own
                 os.kill(process, signal.SIGKILL)
             else:
                 os.killpg(group, signal.SIGKILL)

@@ -85,29 +85,33 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begins an episode of the prompt `options["prompt"]`, or of one that the seed chooses."""
         super().reset(seed=seed)
         number = (options or {}).get("prompt")
         if number is None:
             number = int(self.np_random.integers(len(self.prompts)))
         prompt = self.prompts[number]
-        seen = self.world.reset(prompt, int(self.np_random.integers(2**31)))
-        self._goal = seen.goal or prompt.text
-        return self._observation(seen), {"prompt": number}
+        observation = self.world.reset(prompt, int(self.np_random.integers(2**31)))
+        self._goal = observation.goal or prompt.text
+        return self._observation(observation), {"prompt": number}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Does the action; the text of the observation refuses a member of the action space that is no action."""
         assert self._last is not None, "gymnasium resets before it steps"
         try:
             meant = self.read(action)
         except ValueError as error:
-            given = {**self._observation(self._last), "text": f"This is no action: {error}."}
-            return given, 0.0, self._last.is_done, False, {"action": None}
-        seen = self.world.step(meant)
-        return self._observation(seen), float(seen.reward), seen.is_done, False, {"action": meant}
+            refused = {**self._observation(self._last), "text": f"This is no action: {error}."}
+            return refused, 0.0, self._last.is_done, False, {"action": None}
+        observation = self.world.step(meant)
+        return self._observation(observation), float(observation.reward), observation.is_done, False, {"action": meant}
 
     def render(self) -> Any:
+        """Returns the last screenshot [H, W, 3], uint8, RGB; None before the first `reset`."""
         return None if self._last is None else as_pixels(self._last.screenshot)
 
     def close(self) -> None:
+        """Closes the environment of mmrl."""
         self.world.close()
 
     def read(self, values: Mapping[str, Any]) -> Action:
@@ -151,12 +155,12 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
                 values[name] = numpy.atleast_1d(numpy.asarray(part, numpy.float32))
         return values
 
-    def _observation(self, seen: Observation) -> dict[str, Any]:
-        self._last = seen
-        pixels = as_pixels(seen.screenshot)
+    def _observation(self, observation: Observation) -> dict[str, Any]:
+        self._last = observation
+        pixels = as_pixels(observation.screenshot)
         width, height = self.size
         if pixels.shape != (height, width, 3):
             raise ConfigError(
-                f"the environment shows {seen.screenshot.size} pixels, and as_gymnasium was called with {self.size}"
+                f"the environment shows {observation.screenshot.size} pixels, and as_gymnasium got {self.size}"
             )
-        return {"screenshot": pixels, "text": seen.text, "goal": self._goal}
+        return {"screenshot": pixels, "text": observation.text, "goal": self._goal}

@@ -140,7 +140,7 @@ class DenoisingLoss(Checked):
         low, high = self.sigma_range
         levels = torch.tensor([sigma for sigma in grid if low <= sigma <= high])
         if not len(levels):
-            no_grid = "none: outputs that were given have no sampler, and a flow has no timesteps of its own"
+            no_grid = "none: outputs that the data brings have no sampler, and a flow has no timesteps of its own"
             known = ", ".join(f"{sigma:.3f}" for sigma in grid) or no_grid
             raise ConfigError(
                 f"loss.sigmas is 'grid', but the sampler has no noise level in loss.sigma_range, {low} to {high}; its "

@@ -97,7 +97,9 @@ def test_every_level_of_the_grid_is_as_likely() -> None:
     assert_close(counts / 6000, torch.full((6,), 1 / 6), atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize(("grid", "found"), [(GRID, r"1.000, 0.900"), ((), "outputs that were given have no sampler")])
+@pytest.mark.parametrize(
+    ("grid", "found"), [(GRID, r"1.000, 0.900"), ((), "outputs that the data brings have no sampler")]
+)
 def test_a_grid_without_a_level_in_the_range_is_refused(grid: tuple[float, ...], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
         levels_of(Sft(sigmas="grid", sigma_range=(0.0, 0.1)), [2], grid)
