@@ -194,4 +194,5 @@ def _reward(value: object, name: str) -> float:
 
 def _action(parts: dict[str, Any]) -> Action:
     """Returns the action of an oracle's object: JSON has lists where Action has tuples."""
-    return Action(**{key: tuple(value) if isinstance(value, list) else value for key, value in parts.items()})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in parts.items()}
+    return Action(**values)

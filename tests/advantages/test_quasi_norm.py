@@ -1,4 +1,4 @@
-"""Quasi-norms by hand, and what they make of flat groups."""
+"""Quasi-norms by hand, and the advantages of flat groups."""
 
 import math
 from typing import Any, cast

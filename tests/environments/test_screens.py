@@ -1,4 +1,4 @@
-"""The in-process screens: the oracle solves, chance does not; what is done again comes out again."""
+"""The in-process screens: the oracle solves the tasks, chance does not; the same actions give the same episode."""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ def shown(seen: Observation) -> tuple[bytes, str, bool, float, str | None]:
 
 
 def wandering(screens: Screens, rng: random.Random) -> Action:
-    """The oracle's click, a random one, or something that cannot be done."""
+    """Returns the oracle's click, a random click, or an impossible action."""
     kinds = (screens.oracle, lambda: click(rng.randrange(screens.size), rng.randrange(screens.size)))
     return rng.choice((*kinds, *kinds, lambda: Action("type", text="hello")))()
 

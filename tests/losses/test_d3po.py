@@ -13,7 +13,7 @@ from tests.losses.path_batches import batch_of, column, normal, step_gradient, s
 
 
 def slow(loss: D3po, better: list[float], worse: list[float]) -> float:
-    """The code of D3PO, step by step: -log sigmoid(beta log clip(ratio) h + ...), h = +1 and -1."""
+    """Returns the loss by the code of D3PO, step by step: -log sigmoid(beta log clip(ratio) h + ...), h = +1 and -1."""
     total = 0.0
     for first, second in zip(better, worse, strict=True):
         ratios = [min(max(math.exp(value), 1 - loss.clip), 1 + loss.clip) for value in (first, second)]

@@ -1,4 +1,4 @@
-"""DRaFT and AlignProp: which steps carry the gradient, and that the update is that of the mean reward."""
+"""DRaFT and AlignProp: the steps with a gradient, and the update of the mean reward."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def rollout_of(policy: LinearFlow) -> Rollout:
 def gradient(
     policy: LinearFlow, rollout: Rollout, loss: Any, micro_batch: int, rows: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of one optimizer step, as the trainer makes it."""
+    """Returns the gradient of one optimizer step, as the trainer computes it."""
     rows = torch.arange(rollout.num_samples) if rows is None else rows
     weight = torch.zeros(rollout.num_samples, 1)
     weight[rows] = 1.0

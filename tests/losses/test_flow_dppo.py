@@ -1,4 +1,4 @@
-"""Flow-DPPO: the truth table of its mask, and what is left without it."""
+"""Flow-DPPO: the truth table of its mask, and the loss without a mask."""
 
 import math
 

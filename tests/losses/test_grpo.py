@@ -30,7 +30,7 @@ from tests.losses.shared_states import (
 
 
 def member_call(weight: Tensor, member: int) -> GaussianDecisions:
-    """The same network called for one member alone."""
+    """Returns the outputs of the same network called for one member alone."""
     one, std = torch.zeros(1, dtype=torch.int64), torch.tensor([STD], dtype=torch.float64)
     return GaussianDecisions((STATE @ weight)[None], std, SAMPLE[member : member + 1], one, one[:, None], "mean")
 

@@ -1,4 +1,4 @@
-"""What holds for every mix in the folder, and each formula by hand."""
+"""Properties of every mix in the folder, and each formula by hand."""
 
 import math
 from dataclasses import replace
@@ -155,7 +155,7 @@ def test_the_lower_edge_of_a_bin_is_in_it_whatever_float32_makes_of_it() -> None
 
 
 def compared(values: Any, **settings: Any) -> list[float]:
-    """The shares of one group, to three digits, of the rewards a and b."""
+    """Returns the shares of one group, to three digits, of the rewards a and b."""
     rows = torch.tensor(values, dtype=torch.float32)
     number, mix = torch.arange(len(rows)), mix_of("lexicographic", order=["a", "b"], **settings)
     scores = Scores(rows, ("a", "b"), (1.0, 1.0), number >= 0, number * 0, number, number * 0, mix=mix)

@@ -1,4 +1,4 @@
-"""What losses on the forward process share: noise levels, who shares them, errors and penalties."""
+"""The base of losses on the forward process: noise levels and their sharing, errors and penalties."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ RIGHT = torch.zeros(4)
 
 
 def levels_of(loss: Sft, sizes: list[int], grid: tuple[float, ...] = ()) -> Any:
-    """[B, K] noise levels and seeds of the samples of draws 11, 12 ..., group by group."""
+    """Returns the noise levels and seeds [B, K] of the samples of prompt indices 11, 12 ..., group by group."""
     drawn = rollout(list(range(11, 11 + len(sizes))), sizes, grid)
     order = drawn.prompt.argsort(stable=True)
     (view,) = loss.views(drawn, torch.arange(sum(sizes)), STEP)

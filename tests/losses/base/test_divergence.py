@@ -1,4 +1,4 @@
-"""How far from other weights: each kind against a formula of its own, and as the penalty of a loss."""
+"""Divergences from other weights: each kind against a formula of its own, and as the penalty of a loss."""
 
 import math
 
@@ -23,7 +23,7 @@ ENTRY = torch.tensor([[0, 1], [1, -1]])
 
 
 def _decisions(velocity: Tensor, latents: Tensor, reduction: Reduction = "mean") -> GaussianDecisions:
-    """Two calls, one step of each family."""
+    """Returns decisions of two calls, one step of each family."""
     mean = torch.stack([step.mean(x, v) for step, x, v in zip(STEPS, latents, velocity, strict=True)])
     std = torch.tensor([step.std for step in STEPS], dtype=torch.float64)
     slope = torch.tensor([step.velocity for step in STEPS], dtype=torch.float64)
