@@ -51,9 +51,8 @@ class Browser(Checked):
     dialogs: Dialogs = "accept"  # the reply to `confirm` and `prompt` of a page; an `alert` is always accepted
     scroll_step: Annotated[float, Field(gt=0)] = 200.0  # pixels of a scroll without an amount
     step_seconds: Seconds = 20.0  # seconds of an action after which a page counts as hung
-    load_seconds: Seconds = (
-        60.0  # seconds to start a browser, and to load a page; `step_seconds` of the modality counts too
-    )
+    # Seconds to start a browser, and to load a page; the `step_seconds` of the modality bounds them too.
+    load_seconds: Seconds = 60.0
     _chromium: Chromium | None = field(init=False, default=None, repr=False, compare=False)
     _browser: Any = field(init=False, default=None, repr=False, compare=False)
     _tab: Tab | None = field(init=False, default=None, repr=False, compare=False)

@@ -15,7 +15,9 @@ from mmrl.core.declarations import LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import OutputsView
 
-from .base.outputs import OutputsLoss, Range, ends, sampled_rows
+from .base.outputs import OutputsLoss, ends, sampled_rows
+
+NumSteps = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,13 @@ class Draft(OutputsLoss, Checked):
     """
 
     # The last steps that carry a gradient; a range such as [1, 50] samples their number for each prompt (AlignProp).
-    num_steps: Range = 1
+    num_steps: NumSteps | tuple[NumSteps, NumSteps] = 1
     # With one step: so many further noisings of each sample, denoised with a gradient (DRaFT-LV; the paper takes 2).
     renoised: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ends("num_steps", self.num_steps, 1)
+        ends("num_steps", self.num_steps)
         if self.renoised and self.num_steps != 1:
             raise ValueError(
                 f"renoised must be 0 unless num_steps is 1 (DRaFT-LV), got {self.renoised} with num_steps "
@@ -52,12 +54,12 @@ class Draft(OutputsLoss, Checked):
 
     @property
     def declaration(self) -> LossDeclaration:
-        low, high = ends("num_steps", self.num_steps, 1)
+        low, high = ends("num_steps", self.num_steps)
         return LossDeclaration(calls_per_sample=(low + high) / 2 + self.renoised, num_gradient_steps=high)
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[OutputsView]:
         """Returns a view for each number of steps, with the samples that have it; then the view of the renoised."""
-        span, num_noise_samples = ends("num_steps", self.num_steps, 1), 1 + self.renoised
+        span, num_noise_samples = ends("num_steps", self.num_steps), 1 + self.renoised
         views = [
             OutputsView(chosen, number, num_noise_samples=num_noise_samples)
             for number, chosen in sampled_rows(rollout, rows, span, key)

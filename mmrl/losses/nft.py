@@ -36,9 +36,7 @@ class Nft(OldDenoisingLoss):
     reference_weight: Annotated[float, Field(ge=0)] = 1e-4
     # Length of the contrast between the policy and its old weights: 1 on GenEval and PickScore, 0.1 on OCR.
     beta: Annotated[float, Field(gt=0)] = 1.0
-    advantage_max: Annotated[float, Field(gt=0)] = (
-        5.0  # the size of an advantage at which a sample is wholly good or bad
-    )
+    advantage_max: Annotated[float, Field(gt=0)] = 5.0  # the size of an advantage of a wholly good or bad sample
     is_adaptive: bool = True  # divide each squared error by its own mean absolute error
     decay: OldDecay = field(default_factory=OldDecay)  # how slowly the old weights follow
 

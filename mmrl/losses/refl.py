@@ -14,7 +14,9 @@ from mmrl.core.declarations import LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import OutputsView
 
-from .base.outputs import OutputsLoss, Range, ends, sampled_rows
+from .base.outputs import OutputsLoss, ends, sampled_rows
+
+NumSteps = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -30,24 +32,22 @@ class Refl(OutputsLoss, Checked):
     The rewards that count must be differentiable. Raises ValueError for settings out of range.
     """
 
-    left_out: Range = (
-        0,
-        9,
-    )  # the number of steps behind the step with the gradient: a number, or a range to sample from
+    # How many steps lie behind the step with the gradient: a number, or a range to sample from, both ends included.
+    left_out: NumSteps | tuple[NumSteps, NumSteps] = (0, 9)
     margin: float | None = 2.0  # rewards beyond the margin teach nothing, in units of the reward; `null`: no margin
     scale: Annotated[float, Field(gt=0)] = 1e-3  # times the distance of the reward from the margin
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ends("left_out", self.left_out, 0)
+        ends("left_out", self.left_out)
 
     @property
     def declaration(self) -> LossDeclaration:
-        return LossDeclaration(num_gradient_steps=ends("left_out", self.left_out, 0)[1] + 1)
+        return LossDeclaration(num_gradient_steps=ends("left_out", self.left_out)[1] + 1)
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[OutputsView]:
         """Returns a view for each step that was sampled, with the samples that have it."""
-        span = ends("left_out", self.left_out, 0)
+        span = ends("left_out", self.left_out)
         return [OutputsView(chosen, 1, left_out=number) for number, chosen in sampled_rows(rollout, rows, span, key)]
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:

@@ -37,9 +37,8 @@ class RegGrpo(PathLoss):
     # with several optimizer steps and clipped gradients: at the first step its gradient is 1 / epsilon times as large.
     scale: Scale = "beta"
     beta: Annotated[float, Field(gt=0)] = 1.0  # for `scale: beta`
-    epsilon: Annotated[float, Field(gt=0)] = (
-        1e-4  # for `scale: group`, in nats: bounds the std of log-ratios from below
-    )
+    # For `scale: group`, in nats: bounds the std of the log-ratios from below.
+    epsilon: Annotated[float, Field(gt=0)] = 1e-4
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         predicted = self.predicted(self.of_samples(compared[0], batch), batch)

@@ -132,8 +132,9 @@ def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1 or two ascending ones, got 0"),
-        ({"num_steps": [3, 2]}, "num_steps must be a whole number of at least 1"),
+        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        ({"num_steps": [3, 2]}, "num_steps must be one whole number or two ascending ones, got .3, 2."),
+        ({"num_steps": [0, 2]}, "num_steps.0 must be at least 1, got 0"),
         ({"num_steps": 2, "renoised": 1}, "0 unless num_steps is 1"),
         ({"renoised": -1}, "renoised must be at least 0"),
     ],

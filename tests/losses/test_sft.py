@@ -1,4 +1,4 @@
-"""Supervised fine-tuning, RAFT and RWR: the weight of each sample, and the cases in which the latter two are the first."""
+"""Supervised fine-tuning, RAFT and RWR: the weight of each sample, and the cases in which the latter are the first."""
 
 import math
 from typing import Any

@@ -15,8 +15,6 @@ from mmrl.core.forward_outputs import RenderedOutputs
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import normalised_weights
 
-Range = int | tuple[int, int]
-
 
 class OutputsLoss:
     """The base of losses on outputs; a loss adds its views and its formula of the rewards."""
@@ -43,14 +41,14 @@ class OutputsLoss:
         return (rendered.spread(forward_outputs.score(rendered.outputs, rendered.sample)),)
 
 
-def ends(name: str, value: Range, least: int) -> tuple[int, int]:
+def ends(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
     """Returns the smallest and the largest number of a setting that is a number or a range with both ends included.
 
-    Raises ValueError unless least <= smallest <= largest.
+    Raises ValueError where the ends of a range do not ascend.
     """
     low, high = (value, value) if isinstance(value, int) else value
-    if not least <= low <= high:
-        raise ValueError(f"{name} must be a whole number of at least {least} or two ascending ones, got {value}")
+    if low > high:
+        raise ValueError(f"{name} must be one whole number or two ascending ones, got {value}")
     return low, high
 
 
