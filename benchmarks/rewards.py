@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.reward_batches import select, units_of
 from mmrl.parsing.answers import ParseError, extract, read_span
 from mmrl.rewards.base.places import answered_boxes, answered_clicks
@@ -102,8 +103,9 @@ def measure_mixes(samples: int, pairs: int) -> None:
     """One JSON line for each mix: all samples against the loop over them, or over groups where it compares those."""
     for name, mix in all_mixes():
         scores = scores_for(samples, mix)
-        units = scores.group.unique() if mix.is_relative else torch.arange(samples)
-        alone = [scores.select(scores.group == unit if mix.is_relative else unit[None]) for unit in units]
+        is_relative = MixDeclaration.of(mix).is_relative
+        units = scores.group.unique() if is_relative else torch.arange(samples)
+        alone = [scores.select(scores.group == unit if is_relative else unit[None]) for unit in units]
         measured = in_turns(partial(timed, partial(_totals, alone)), partial(timed, partial(_totals, [scores])), pairs)
         emit(
             "mixes",

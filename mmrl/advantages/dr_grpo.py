@@ -19,5 +19,5 @@ class DrGrpo:
     """
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] float32."""
+        """Returns the advantages [B], float32."""
         return Grpo(std="none", clip=None)(scores, paths)

@@ -1,4 +1,4 @@
-"""Advantages with a bonus for tokens drawn from an uncertain distribution."""
+"""Advantages with a bonus for tokens that were sampled from an uncertain distribution."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -17,18 +17,18 @@ from .grpo import Grpo
 
 @dataclass(frozen=True)
 class EntropyAdvantage(Wrapper):
-    """A_t = A + min(alpha H_t, |A| / kappa), A the inner advantage, H_t the entropy (nats) of token t when drawn.
+    """A_t = A + min(alpha H_t, |A| / kappa), A the inner advantage, H_t the entropy (nats) behind token t at sampling.
 
     Cheng et al. 2025, "Reasoning with Exploration: An Entropy Perspective", arXiv 2506.14758, equations 5-6, alpha and
     kappa of its runs with GRPO. The bonus has no gradient; it is never below 0, and with a `kappa` above 1 it never
-    turns the sign of an advantage. Where the inner advantage is 0, it stays 0; with `alpha: 0` all is the inner one.
+    turns the sign of an advantage. Where the inner advantage is 0, the result is 0; `alpha: 0` changes nothing.
 
-    Raises ValueError for an `alpha` below 0 and a `kappa` of 1 and less.
+    Raises ValueError for settings out of range.
     """
 
-    inner: Advantage = field(default_factory=Grpo)
-    alpha: Annotated[float, Field(ge=0)] = 0.4
-    kappa: Annotated[float, Field(gt=1)] = 2.0
+    inner: Advantage = field(default_factory=Grpo)  # the section of the advantage that gets the bonus
+    alpha: Annotated[float, Field(ge=0)] = 0.4  # times the entropy, in nats; 0: the inner advantage
+    kappa: Annotated[float, Field(gt=1)] = 2.0  # the bonus is at most the advantage's size divided by kappa
 
     @property
     def declaration(self) -> AdvantageDeclaration:
@@ -36,7 +36,7 @@ class EntropyAdvantage(Wrapper):
         return replace(inner, requires=inner.requires | {"entropy"}, is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B, K] float32, 0 where there is no decision; without `paths` the inner advantages."""
+        """Returns the advantages [B, K], float32, 0 without a decision; without `paths` the inner advantages."""
         inner = self.inner(scores, paths)
         if paths is None:
             return inner

@@ -1,4 +1,4 @@
-"""Advantages of decisions that several comparison groups judge."""
+"""Advantages of decisions that are part of several comparisons."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -17,30 +17,30 @@ from .grpo import Grpo
 
 
 def _grpo() -> Grpo:
-    """As in bcmi/Granular-GRPO; what is clipped is the sum."""
+    """Returns the inner advantage of bcmi/Granular-GRPO, without a clip, since the sum is clipped."""
     return Grpo(is_unbiased=True, epsilon=1e-8, clip=None)
 
 
 @dataclass(frozen=True)
 class Granular(Wrapper):
-    """A = sum over granularities j of A_j, clipped to +-clip: what all groups say of a decision that they share.
+    """A = sum over granularities j of A_j, clipped to +-clip: the sum over the groups that share a decision.
 
-    Zhou et al. 2025, "G2RPO", arXiv 2510.01982, multi-granularity advantage integration. A sample's own advantage is
-    that of `inner` within its own group; a decision gets the sum over the groups of the mean over its samples there,
-    and every sample that takes it the same. Where no two samples share a decision, this is the inner one.
+    Zhou et al. 2025, "G2RPO", arXiv 2510.01982, multi-granularity advantage integration. The advantage of a sample is
+    that of `inner` within its own group. The advantage of a decision is the sum, over the groups that share it, of the
+    mean over its samples in the group. Where no two samples share a decision, this is the inner advantage.
 
     Raises ValueError for a clip that is not above 0.
     """
 
-    inner: Advantage = field(default_factory=_grpo)
-    clip: Annotated[float, Field(gt=0)] | None = 5.0
+    inner: Advantage = field(default_factory=_grpo)  # the section of the advantage in each comparison
+    clip: Annotated[float, Field(gt=0)] | None = 5.0  # largest size of the sum; `null`: any
 
     @property
     def declaration(self) -> AdvantageDeclaration:
         return replace(super().declaration, is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B, K] float32, 0 for invalid samples; without `paths` [B, 1], as if samples were decisions."""
+        """Returns the advantages [B, K], float32, 0 for invalid samples; without `paths` [B, 1]."""
         inner = self.inner(scores, paths)
         inner = inner if inner.dim() == 2 else inner[:, None]
         if paths is not None:
@@ -48,7 +48,7 @@ class Granular(Wrapper):
         return inner if self.clip is None else inner.clamp(-self.clip, self.clip)
 
     def _integrated(self, inner: Tensor, scores: Scores, edges: Tensor) -> Tensor:
-        """[B, K] float32."""
+        """Returns the sums over the groups [B, K], float32."""
         summed = torch.zeros_like(inner)
         for k in range(edges.shape[1]):
             there = ((edges[:, k] >= 0) & scores.valid).nonzero().squeeze(1)
@@ -60,6 +60,6 @@ class Granular(Wrapper):
 
 
 def _pairs(first: Tensor, second: Tensor) -> Tensor:
-    """[n] numbers that are equal where both are."""
+    """Returns numbers [n] that are equal where `first` and `second` are both equal."""
     numbers: Tensor = torch.stack([first, second], 1).unique(dim=0, return_inverse=True)[1]
     return numbers

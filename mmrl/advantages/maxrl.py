@@ -23,25 +23,25 @@ class Maxrl(Checked):
     Tajwar et al. 2026, "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710; epsilon of the authors' code. For
     rewards of 0 and 1 its expected gradient is that of the log of the chance of a success, up to the order that the
     group size allows: all of pass@1, pass@2, ... at once, hard prompts counting more. A group without a success gets 0,
-    as does one with equal rewards. The size of rewards does not matter, their zero does: they must not be below 0.
-    Invalid samples enter no mean and get 0.
+    as does a group with equal rewards. The scale of rewards does not matter, but their zero does: they must not be
+    below 0. Invalid samples enter no mean and get 0.
 
     Raises ValueError for an epsilon below 0, and RunError for rewards below 0.
     """
 
-    epsilon: Annotated[float, Field(ge=0)] = 1e-6
+    epsilon: Annotated[float, Field(ge=0)] = 1e-6  # added to the mean
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
         """Raises ValueError where a reward that counts may be below 0."""
         for name, (low, _) in ranges.items():
             if low < 0 or weights[name] < 0:
                 raise ValueError(
-                    f"it divides by the mean reward, which must not be below 0, but {name!r} goes down to {low:g} with "
-                    f"a weight of {weights[name]:g}; wrap it in clip_range, or use 'grpo'"
+                    f"rewards are divided by their mean and must not be below 0, but {name!r} goes down to {low:g} "
+                    f"with a weight of {weights[name]:g}; wrap it in clip_range, or use 'grpo'"
                 )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] float32."""
+        """Returns the advantages [B], float32."""
         total = scores.total.double()
         if (lowest := total[scores.valid].min().item() if scores.valid.any() else 0.0) < 0:
             raise RunError(

@@ -1,4 +1,4 @@
-"""ReMax: how much better than the greedy answer to its prompt a sample is."""
+"""ReMax: the difference of a reward from that of the greedy answer to the same prompt."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,22 +13,23 @@ from mmrl.core.numerics import group_mean, group_sum
 
 @dataclass(frozen=True)
 class Remax:
-    """A_i = R_i - R of the greedy answer to the same prompt, the mean where there are several.
+    """A_i = R_i - R of the greedy answer to the same prompt, or the mean of several greedy answers.
 
     Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language
-    Models", arXiv 2310.10505, equation 3. The paper has one sample per prompt; several share their greedy answer. It is
-    a control of the group, judged and never learned from: `greedy: true` of the sampler. A group with equal
-    rewards learns, unless its greedy answer has the same; a group whose greedy answer could not be judged gets 0, and
-    so do invalid samples. With a mix that compares within groups the greedy answer is one of those compared.
+    Models", arXiv 2310.10505, equation 3. The paper has one sample per prompt; here several share the greedy answer.
+    The greedy answer is a control of the group, judged and never learned from: `greedy: true` of the sampler. A group
+    with equal rewards learns, unless its greedy answer has the same reward; a group whose greedy answer could not be
+    judged gets 0, and so do invalid samples. With a mix that compares within groups, the greedy answer is part of the
+    comparison.
     """
 
     declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
         min_group_size=1,
-        compares_with="greedy",  # controls that the sampler must draw
+        compares_with="greedy",  # a control that the sampler must generate
     )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] float32."""
+        """Returns the advantages [B], float32."""
         counts = torch.tensor([weight != 0 for weight in scores.weights])
         is_judged = scores.is_control & scores.values[:, counts].isfinite().all(1)
         total = replace(scores, valid=scores.valid | is_judged).total.double()

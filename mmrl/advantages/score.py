@@ -1,4 +1,4 @@
-"""The score itself: nothing is compared."""
+"""The score itself as the advantage, without a comparison."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,11 +14,11 @@ from mmrl.core.declarations import AdvantageDeclaration
 class Score:
     """A = r, also in groups of one: REINFORCE without a baseline (Williams 1992), and labels that the data brings.
 
-    Of a reward that is never negative it makes everything drawn likelier, what scores high more so.
+    A reward that is never negative makes all samples likelier, and samples with high scores the most.
     """
 
     declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(min_group_size=1, compares_with="nothing")
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] float32; 0 for invalid samples."""
+        """Returns the advantages [B], float32; 0 for invalid samples."""
         return torch.where(scores.valid, scores.total, torch.zeros_like(scores.total))

@@ -1,4 +1,4 @@
-"""Advantages made smaller where the answers of a group mean different things."""
+"""Advantages that are smaller where the answers of a group have different meanings."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -21,18 +21,17 @@ class SeedGrpo(Wrapper):
     """The inner advantage times 1 - alpha * SE / log n, SE the semantic entropy of the group's n answers.
 
     Chen et al. 2025, "SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization", arXiv
-    2505.12346: SE = -(mean over clusters of log p(cluster)), with its linear factor and, for the inner advantage, the
-    reward less the mean of the group. Answers that mean the same are a cluster, of which p is the share of the answers
-    (the paper adds up their likelihoods). The reward `votes` says it, of each sample that of its own cluster:
-    `majority_vote` with `soft: true` and weight 0. Samples without an answer (share 0) are not counted. The alpha is
-    ours; 0 leaves the inner advantage.
+    2505.12346: SE = -(mean over clusters of log p(cluster)), with the paper's linear factor and inner advantage, the
+    reward minus the mean of the group. Answers with the same meaning are a cluster, and p is its share of the answers
+    (the paper adds up their likelihoods). The reward `votes` gives each sample the share of its own cluster:
+    `majority_vote` with `soft: true` and weight 0. Samples without an answer (share 0) do not count. The alpha is ours.
 
     Raises ValueError for an alpha outside of [0, 1], RunError where there is no such reward.
     """
 
-    votes: str = "majority_vote"  # label of the reward that says each answer's share of the votes
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    inner: Advantage = field(default_factory=DrGrpo)
+    votes: str = "majority_vote"  # label of the reward that gives each answer its share of the votes
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5  # weight of the semantic entropy; 0: the inner advantage
+    inner: Advantage = field(default_factory=DrGrpo)  # the section of the advantage that is made smaller
 
     @property
     def declaration(self) -> AdvantageDeclaration:
@@ -40,13 +39,13 @@ class SeedGrpo(Wrapper):
         return replace(inner, requires_rewards=inner.requires_rewards | {self.votes})
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B], or [B, K] where the inner one tells decisions apart."""
+        """Returns the advantages [B], or [B, K] where the inner advantage is one of decisions."""
         advantages = self.inner(scores, paths)
         factor = (1 - self.alpha * self.uncertainty(scores)).to(advantages.dtype)
         return advantages * (factor if advantages.dim() == 1 else factor[:, None])
 
     def uncertainty(self, scores: Scores) -> Tensor:
-        """[B] float64 in [0, 1]: SE / log n of each sample's group; 0 where fewer than two answers were given."""
+        """Returns SE / log n [B] of each sample's group, float64 in [0, 1]; 0 with fewer than two answers."""
         share = reward_column(scores, self.votes).double()
         is_vote = scores.valid & (share > 0)
         share = torch.where(is_vote, share, torch.ones_like(share))

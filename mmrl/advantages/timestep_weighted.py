@@ -28,21 +28,30 @@ _REQUIRED_FACTS = {
 class TimestepWeighted(Wrapper):
     """A_k = scale * w_k * A, with A the inner advantage and w_k the weight of the k-th decision.
 
-    `by` says which weight. `std`: of the step's noise, so that steps count as much as they explore; with scale 2.25 (He
-    et al. 2025, "TempFlow-GRPO", arXiv 2508.04324, and its code for SD3.5, on whose grid of 10 steps the mean is then
-    about 1; it has 1.73 for FLUX and 1.53 for Qwen-Image). `step_size`: sigma - sigma_next. `jacobian`: |d mean / d
-    velocity|, how far the step follows the network; a policy gradient weighs a step by jacobian / std by itself.
-    `listed`: `weights` of step 0, 1 and so on of the grid. `discount`: discount^n with n decisions of the sample behind
-    it. `scale: null` makes the mean weight of all decisions of valid samples 1. With equal weights and that scale, this
-    is the inner advantage.
+    The weight is one of
+      std: the std of the step's noise, so that steps count as much as they explore, with scale 2.25 (He et al. 2025,
+          "TempFlow-GRPO", arXiv 2508.04324, and its code for SD3.5, on whose grid of 10 steps the mean is then about 1;
+          1.73 for FLUX and 1.53 for Qwen-Image);
+      step_size: sigma - sigma_next;
+      jacobian: |d mean / d velocity|, the effect of the network on the step; a policy gradient by itself weighs a step
+          by jacobian / std;
+      listed: `weights` of step 0, 1 and so on of the grid;
+      discount: discount^n with n decisions of the sample behind the decision.
+    `scale: null` makes the mean weight of all decisions of valid samples 1. With equal weights and that scale, this is
+    the inner advantage.
 
     Raises ValueError for settings out of range, and ConfigError where `weights` is shorter than the grid.
     """
 
-    inner: Advantage = field(default_factory=Grpo)
+    inner: Advantage = field(default_factory=Grpo)  # the section of the advantage that is weighted
+    # The weight of a step: the `std` of its noise, its `step_size` (sigma - sigma_next), the `jacobian` (the effect of
+    # the network on it), a `listed` weight, or a `discount`.
     by: Literal["std", "step_size", "jacobian", "listed", "discount"] = "std"
+    # Times every weight; `null`: so that their mean is 1. The authors take 2.25 for SD3.5 (mean 0.999 on its
+    # scheduler's grid), 1.73 for FLUX and 1.53 for Qwen-Image.
     scale: Annotated[float, Field(gt=0)] | None = 2.25
-    weights: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    weights: tuple[Annotated[float, Field(ge=0)], ...] = ()  # for `by: listed`: of step 0, 1 and so on of the grid
+    # For `by: discount`: to the power of the number of the sample's decisions behind the decision.
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
@@ -58,7 +67,7 @@ class TimestepWeighted(Wrapper):
         return replace(inner, requires=inner.requires | set(_REQUIRED_FACTS[self.by]), is_per_decision=True)
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B, K] float32, 0 where there is no decision; without `paths` the inner advantages."""
+        """Returns the advantages [B, K], float32, 0 without a decision; without `paths` the inner advantages."""
         inner = self.inner(scores, paths)
         if paths is None:
             return inner
@@ -70,7 +79,7 @@ class TimestepWeighted(Wrapper):
         return torch.where(is_there, scale * weight * plain, 0.0)
 
     def _weight(self, paths: Paths, is_there: Tensor) -> Tensor:
-        """[B, K] float32."""
+        """Returns the weights [B, K], float32."""
         if self.by == "step_size":
             return paths.facts["sigma"] - paths.facts["sigma_next"]
         if self.by == "discount":

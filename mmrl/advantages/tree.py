@@ -1,4 +1,4 @@
-"""Advantages of the decisions of a tree: what follows a branch against what follows the others of its depth.
+"""Advantages of the decisions of a tree: the reward behind a branch compared with the other branches of its depth.
 
 Maths: docs/maths/trees-and-paths.md#credit-in-trees-of-denoising-paths
 """
@@ -19,33 +19,36 @@ from mmrl.core.numerics import group_index, group_max, group_mean, group_sum
 
 @dataclass(frozen=True)
 class Tree(Checked):
-    """A = (R - mean) / (std + epsilon) of a node, over the group's nodes of its depth; a decision gets its child's.
+    """A = (R - mean) / (std + epsilon) of a node, over the group's nodes of its depth; a decision has its child's A.
 
     Li et al. 2025, "BranchGRPO", arXiv 2509.06040; the numbers are those of Fredreic1849/BranchGRPO. The reward R of a
-    node is the mean of its leaves' (`fusion: mean`), or of its children's, weighted by the softmax of the log-probs of
-    the decisions that lead to them (`log_prob`; of a latent in the modality's unit, see `reduction`). The std is
-    unbiased; a depth of one node, or with a std below `min_std`, gets 0. The tree is read from the decisions that
-    samples share, and the depth of a node is the number of decisions that lead to it; without shared decisions each
-    depth is a comparison of all samples, which is GRPO.
+    node is the mean reward of its leaves (`fusion: mean`), or the mean R of its children, weighted by the softmax of
+    the log-probs of the decisions that lead to them (`log_prob`; of a latent in the modality's unit, see `reduction`).
+    The std is unbiased; a depth of one node, or with a std below `min_std`, gets 0. Shared decisions define the tree,
+    and the depth of a node is the number of decisions that lead to it. Without shared decisions each depth is a
+    comparison of all samples, which is GRPO.
 
-    `width` leaves decisions behind the last split out of the update, never out of these statistics: `siblings` keeps
-    those of the best of the leaves that parted last, a share `keep` of them (one at least; half of two: the paper's
-    Parent-Top1); `extremes` keeps those of the best and the worst leaves of the group, a share `keep` of all and two at
-    least. (The code's first mode keeps the first half of each leaf's last decisions instead.)
+    `width` leaves decisions behind the last split out of the update, never out of these statistics. `siblings` keeps
+    those of the best of the leaves that parted last, a share `keep` of them (at least one; half of two: the paper's
+    Parent-Top1). `extremes` keeps those of the best and the worst leaves of the group, a share `keep` of all and at
+    least two. (The code's first mode keeps the first half of each leaf's last decisions instead.)
 
     Invalid samples enter no statistic and get 0. Raises ValueError for settings out of range.
     """
 
+    # The reward of a node: the `mean` of its leaves' rewards, or that of its children by their likelihood (`log_prob`).
     fusion: Literal["mean", "log_prob"] = "mean"
+    # Decisions behind the last split that are learned from: `all`, or those of the best of the leaves that parted last
+    # (`siblings`), or of the best and the worst leaves of the group (`extremes`).
     width: Literal["all", "siblings", "extremes"] = "all"
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
-    min_std: Annotated[float, Field(ge=0)] = 1e-6
-    epsilon: Annotated[float, Field(ge=0)] = 1e-8
-    clip: Annotated[float, Field(gt=0)] | None = 5.0
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5  # share of the leaves that `siblings` and `extremes` keep
+    min_std: Annotated[float, Field(ge=0)] = 1e-6  # a depth with a smaller spread gets 0
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8  # added to the standard deviation
+    clip: Annotated[float, Field(gt=0)] | None = 5.0  # largest size of an advantage; `null`: any
 
     @property
     def declaration(self) -> AdvantageDeclaration:
-        """The fusion `log_prob` reads the log-probs of decisions."""
+        """The declaration: the fusion `log_prob` requires the log-probs of decisions."""
         return AdvantageDeclaration(
             requires=frozenset({"log_prob"} if self.fusion == "log_prob" else ()),
             compares_branches=True,
@@ -54,7 +57,7 @@ class Tree(Checked):
         )
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B, K] float32; without `paths` [B, 1], as if samples were decisions."""
+        """Returns the advantages [B, K], float32; without `paths` [B, 1], as if samples were decisions."""
         edges = torch.arange(len(scores.group))[:, None] if paths is None else paths.edge
         is_there = (edges >= 0) & scores.valid[:, None]
         node = _nodes(edges, scores.group)
@@ -68,21 +71,21 @@ class Tree(Checked):
         ).float()
 
     def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B, K] bool: all decisions but those behind the last split of leaves that are not kept; or all, [B]."""
+        """Returns the decisions [B, K] (bool) that are learned from; all samples [B] where all decisions are."""
         if self.width == "all" or paths is None or not paths.edge.shape[1]:
             return torch.ones(len(scores.group), dtype=torch.bool)
         node, group = _nodes(paths.edge, scores.group), group_index(scores.group)[0]
         shares = _by_column(lambda k: _share(node[:, k], paths.edge[:, k] >= 0), node)
         is_shared = (shares > 0) & (shares < 1)  # [B, K]
         split = group_max(torch.where(is_shared, torch.arange(1, node.shape[1] + 1), 0).amax(1), group)  # [B]
-        if self.width == "siblings":  # what the leaves that parted last have in common
+        if self.width == "siblings":  # the node where the leaves parted last
             parted = node.gather(1, (split - 1).clamp(min=0)[:, None]).squeeze(1)
             group = torch.where(split > 0, parted, -1 - group)
         is_behind = torch.arange(node.shape[1]) > split[:, None]
         return ~is_behind | self._is_kept(scores, group, paths.edge.amax(1))[:, None]
 
     def _is_kept(self, scores: Scores, family: Tensor, last: Tensor) -> Tensor:
-        """[B] bool: the best of each family, with `extremes` the best and the worst; `last` settles equal rewards."""
+        """Returns the best of each family [B] (bool), with `extremes` also the worst; `last` decides between equals."""
         kept, total = torch.zeros(len(family), dtype=torch.bool), scores.total.tolist()
         for one in family.unique().tolist():
             rows = ((family == one) & scores.valid).nonzero().squeeze(1).tolist()
@@ -94,7 +97,7 @@ class Tree(Checked):
         return kept
 
     def _normalised(self, rewards: Tensor, node: Tensor, group: Tensor, is_there: Tensor) -> Tensor:
-        """[B] float64: each node of a depth counts once; 0 where there is none."""
+        """Returns the advantages of one depth [B], float64, where each node counts once; 0 without a node."""
         share = _share(node, is_there)
         count = group_sum(share, group).round()
         mean = group_sum(share * rewards, group) / count.clamp(min=1)
@@ -108,23 +111,23 @@ class Tree(Checked):
 
 
 def _nodes(edges: Tensor, group: Tensor) -> Tensor:
-    """[B, K] numbers of the nodes that decisions lead to, each within its group; one more where there is none."""
+    """Returns the number [B, K] of the node behind each decision, within its group; one more without a decision."""
     return group_index(group)[0][:, None] * (edges.max() + 2 if edges.numel() else 1) + edges + 1
 
 
 def _share(node: Tensor, is_there: Tensor) -> Tensor:
-    """[B] float64: one over the samples of the same node, 0 where there is none."""
+    """Returns 1 / the number of samples of the same node: [B] float64, 0 without a node."""
     leaves = group_sum(is_there.double(), node)
     return torch.where(is_there, 1 / leaves.clamp(min=1), 0.0)
 
 
 def _fused_by_log_prob(reward: Tensor, node: Tensor, is_there: Tensor, log_prob: Tensor) -> Tensor:
-    """[B, K] float64: the reward of the node that each decision leads to: that of its children by their log-probs."""
+    """Returns the reward of the node behind each decision, by its children's log-probs: [B, K] float64."""
     below, likely, share = reward, torch.zeros_like(reward), is_there.any(1).double()  # of the child on each path
     fused = torch.zeros(node.shape, dtype=torch.float64)
     for k in reversed(range(node.shape[1])):
         here = is_there[:, k]
-        # a child counts as its log-prob says, however many leaves it has
+        # a child counts by its log-prob, however many leaves it has
         weight = torch.where(here, share * (likely - group_max(likely, node[:, k])).exp(), 0.0)
         total = group_sum(weight, node[:, k])
         fused[:, k] = group_sum(weight * below, node[:, k]) / torch.where(total > 0, total, 1.0)
@@ -134,6 +137,6 @@ def _fused_by_log_prob(reward: Tensor, node: Tensor, is_there: Tensor, log_prob:
 
 
 def _by_column(column: Callable[[int], Tensor], like: Tensor) -> Tensor:
-    """[B, K] of K columns [B]."""
+    """Returns the K columns [B] side by side: [B, K]."""
     columns = [column(k) for k in range(like.shape[1])]
     return torch.stack(columns, 1) if columns else torch.zeros(like.shape, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Group-relative advantages whose mean and std leave the worst samples of a group out."""
+"""Group-relative advantages whose mean and std leave out the worst samples of a group."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -19,30 +19,31 @@ from .grpo import Grpo
 class Trimmed(Grpo):
     """A = (R - mean) / (std + epsilon), both of the group without its lowest floor(n ratio) rewards; clipped.
 
-    Li et al. 2025, "MixGRPO", arXiv 2507.21802, as `trimmed_ratio` of Tencent-Hunyuan/MixGRPO has it: a failed sample
-    with a reward far below all others no longer sets the scale. It still gets its own advantage, down to the clip.
-    `is_unbiased` and `epsilon` are those of that code; 0.1 is ours, there it is 0 unless set. Where those that are left
-    are all equal the group gets 0 (in that code the others the clip). The other settings are those of `grpo`; with a
-    ratio of 0 it is `grpo`.
+    Li et al. 2025, "MixGRPO", arXiv 2507.21802, the `trimmed_ratio` of Tencent-Hunyuan/MixGRPO: a failed sample with a
+    reward far below all others no longer sets the scale. Trimmed samples still get their own advantages, down to the
+    clip. `is_unbiased` and `epsilon` are those of that code; the ratio 0.1 is ours, and 0 in the code unless set. Where
+    the remaining rewards are all equal the group gets 0 (in that code the trimmed samples get the clip). The other
+    settings are those of `grpo`; with a ratio of 0 this is `grpo`.
 
     Raises ValueError for settings out of range.
     """
 
-    is_unbiased: bool = True
-    epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    is_unbiased: bool = True  # for `std: group` only: divide by n - 1
+    epsilon: Annotated[float, Field(ge=0)] = 1e-8  # added to the standard deviation
+    # Share of a group, rounded down, that is left out of mean and standard deviation; 0: `grpo`.
     ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
     @property
     def declaration(self) -> AdvantageDeclaration:
-        """Its smallest group is the smallest of which two samples are left to compare."""
+        """The declaration: in the smallest group two samples remain to be compared."""
         sizes = (size for size in count(2) if size - self._num_trimmed(torch.tensor(size)) >= 2)
         return AdvantageDeclaration(min_group_size=next(sizes))
 
     def _num_trimmed(self, size: Tensor) -> Tensor:
-        """How many of so many samples are left out."""
+        """Returns the number of samples that are left out of groups of these sizes."""
         return (size * self.ratio + 1e-9).floor()  # 0.29 * 100 is 28.999...
 
     def counted(self, total: Tensor, scores: Scores) -> Tensor:
-        """[B] bool: the valid samples but for the lowest of their group; at least one of each."""
+        """Returns the valid samples [B] (bool) without the lowest of their group; at least one of each group."""
         size = group_sum(scores.valid.long(), scores.group)
         return scores.valid & (group_rank(total, scores.group, scores.valid) >= self._num_trimmed(size))

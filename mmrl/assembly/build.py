@@ -13,6 +13,7 @@ from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import ConfigError, Differentiable, Loss, Sampler
 from mmrl.core.data import WeightsName
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
@@ -217,7 +218,9 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
 def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
     """The mix of held-out scores: the run's, if it is about the run's rewards and says something of a sample alone."""
     is_own = settings.rewards is None and config.mix is not None
-    return config.mix if is_own and not plugins.build("mixes", config.mix or {}).is_relative else None
+    return (
+        config.mix if is_own and not MixDeclaration.of(plugins.build("mixes", config.mix or {})).is_relative else None
+    )
 
 
 def _readable_parts(config: RunConfig, parts: Parts) -> Parts:

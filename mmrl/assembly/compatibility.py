@@ -9,7 +9,7 @@ from mmrl.assembly.reward_checks import check_best, check_controls, check_dense,
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
 from mmrl.core.data import Prompt, WeightsName
-from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
@@ -39,16 +39,16 @@ def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_nam
     """Raises ConfigError for a loss that requires of decisions what the policy's do not provide."""
     if loss.kind != "decisions":
         return
-    for what in sorted(getattr(loss, "requires", frozenset()) - PROVIDED[policy.sample_kind]):
+    for what in sorted(LossDeclaration.of(loss).requires - PROVIDED[policy.sample_kind]):
         raise ConfigError(
             f"loss {loss_name!r} reads {what!r} of each decision, which modality {modality_name!r} does not tell: "
-            + _WHY_NOT.get(what, "no modality does")
+            + _WHY_NOT[what]
         )
 
 
 def refuse_single_samples(loss: Loss, plan: GroupPlan, loss_name: str, sampler_name: str) -> None:
     """Raises ConfigError for a loss that compares the draws from one state, where no state has two."""
-    if "choice" in getattr(loss, "requires", frozenset()) and isinstance(plan, Plan) and plan.max_next_states < 2:
+    if "choice" in LossDeclaration.of(loss).requires and isinstance(plan, Plan) and plan.max_next_states < 2:
         raise ConfigError(
             f"loss {loss_name!r} compares what was drawn from one state, and sampler {sampler_name!r} draws one from "
             "each; take sampler 'neighbor', or one whose steps branch"
@@ -194,7 +194,7 @@ def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     compared = plan.num_compared if isinstance(plan, Plan) else config.group_size
     asked = {
         f"advantage {config.advantage['name']!r}": AdvantageDeclaration.of(parts.advantage).min_group_size,
-        f"loss {config.loss['name']!r}": getattr(parts.loss, "min_group_size", 1),
+        f"loss {config.loss['name']!r}": LossDeclaration.of(parts.loss).min_group_size,
     }
     for what, smallest in asked.items():
         if compared < smallest:
@@ -300,13 +300,14 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     if missing := sorted(declared.requires_rewards - labels):
         hint = near(missing[0], labels)
         raise ConfigError(f"advantage {name!r} reads the rewards {', '.join(missing)}: add them, with weight 0{hint}")
-    if declared.requires_rewards and getattr(parts.scorer.mix, "is_of_advantages", False):
+    mix = MixDeclaration.of(parts.scorer.mix)
+    if declared.requires_rewards and mix.is_of_advantages:
         raise ConfigError(f"advantage {name!r} reads one reward beside another; leave out a mix of advantages")
     if isinstance(advantage, RangeChecking):
         terms = {term.name: term for term in parts.scorer.terms if term.counts}
         ranges = {label: term.reward.range for label, term in terms.items()}
         weights = {label: term.smallest_weight for label, term in terms.items()}
-        if config.mix is not None and getattr(parts.scorer.mix, "is_relative", False):
+        if config.mix is not None and mix.is_relative:
             ranges, weights = {config.mix["name"]: (-math.inf, math.inf)}, {config.mix["name"]: 1.0}
         try:
             advantage.check(ranges, weights)

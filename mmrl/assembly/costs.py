@@ -2,20 +2,20 @@
 
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality
+from mmrl.core.declarations import LossDeclaration
 from mmrl.plans.flow import GroupPlan, Plan
 from mmrl.training.off_policy_correction import is_sampled_elsewhere
 from mmrl.training.reward_gradients import carries_back
 
 
 def calls_per_pass(loss: Loss, plan: GroupPlan, group_size: int) -> float:
-    """Network evaluations of one pass of a loss over a group, under one set of weights; the mean where it draws them.
+    """Returns the network calls of one pass of a loss over a group, under one set of weights.
 
-    A loss that does not learn from decisions says what a sample costs: `calls_per_sample`, or `draws`.
+    A loss that does not learn from decisions declares the calls of a sample: their mean where their number is random.
     """
     if loss.kind == "decisions":
         return plan.num_update_calls * plan.forwards_per_call
-    per_sample: float = getattr(loss, "calls_per_sample", getattr(loss, "draws", 1))
-    return per_sample * group_size * calls_behind(loss, plan)
+    return LossDeclaration.of(loss).calls_per_sample * group_size * calls_behind(loss, plan)
 
 
 def calls_behind(loss: Loss, plan: GroupPlan) -> int:

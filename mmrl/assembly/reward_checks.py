@@ -7,6 +7,7 @@ import torch
 
 from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Reward, SampleKind
 from mmrl.core.data import Prompt, Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
 from mmrl.plans.flow import GroupPlan
@@ -53,10 +54,10 @@ def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
 
     Infinite where a reward has no upper end, and where a mix only compares the samples of a group.
     """
-    terms, mix = [term for term in scorer.terms if term.counts], scorer.mix
-    if mix is not None and mix.is_relative:
+    terms, mix = [term for term in scorer.terms if term.counts], MixDeclaration.of(scorer.mix)
+    if mix.is_relative:
         return {"mix": (math.inf, math.inf)}
-    if mix is not None and mix.is_of_advantages:
+    if mix.is_of_advantages:
         return {f"reward {term.name!r}": (_most(term, 1.0),) * 2 for term in terms}
     ends = [tuple(term.ends[place] for term in scorer.terms) for place in (0, 1)]
     return {"total": (_total(scorer, ends[0]), _total(scorer, ends[1]))}

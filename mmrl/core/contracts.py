@@ -335,11 +335,7 @@ class Loss(Protocol):
     micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each
     micro-batch with that gradient.
 
-    One that reads more of decisions than their log-probs names it in `requires: frozenset[str]` (see
-    `evaluations.PROVIDED`). One that compares the samples of a group names the smallest it can learn from in
-    `min_group_size`, as advantages do. `requires_behaviour`: whether its old log-probs must be those of whoever made
-    the samples, since it corrects by the ratio to them; False where old are only what the policy is held near. Without
-    it, all that need old do.
+    What a loss requires beside this protocol, it declares in a `LossDeclaration`.
     """
 
     @property

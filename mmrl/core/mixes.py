@@ -1,7 +1,6 @@
-"""What mixes share: the rewards that count, and what most of them say of themselves."""
+"""The base of mixes, the rewards that count, and the refusal of negative rewards."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,21 +9,14 @@ from mmrl.core.data import Scores
 
 
 class Plain:
-    """A mix that looks at every reward that counts, whatever its range, and at no other sample."""
-
-    is_relative: ClassVar[bool] = False
-    is_of_advantages: ClassVar[bool] = False
-
-    @property
-    def required_rewards(self) -> tuple[str, ...]:
-        return ()
+    """The base of mixes that accept rewards of any range and weight."""
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
-        """Any rewards will do."""
+        """Accepts all rewards."""
 
 
 def counted(scores: Scores) -> tuple[Tensor, Tensor]:
-    """The rewards that count [B, n] in float64, and their weights [n]; entries of invalid samples are 0."""
+    """Returns the rewards that count [B, n] and their weights [n], in float64; 0 for invalid samples."""
     chosen = [column for column, weight in enumerate(scores.weights) if weight != 0]
     values = torch.where(scores.valid[:, None], scores.values[:, chosen].double(), 0.0)
     return values, torch.tensor([scores.weights[column] for column in chosen], dtype=torch.float64)

@@ -98,16 +98,11 @@ class Holding(Protocol):
 class Mix(Protocol):
     """Makes one number of the rewards of each sample."""
 
-    is_relative: ClassVar[bool]  # compares a sample with its group: the number says nothing outside of it
-    is_of_advantages: ClassVar[bool]  # each reward has its own advantages, which are summed with the weights
-
-    @property
-    def required_rewards(self) -> tuple[str, ...]:
-        """Rewards that it looks at by name, whatever their weight."""
-        ...
-
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
-        """Raises ValueError where it cannot mix the rewards that count or are read, of these ranges and weights."""
+        """Raises ValueError where rewards of these ranges and weights cannot be mixed.
+
+        They are the rewards that count, and those that the mix declares in `MixDeclaration.requires_rewards`.
+        """
         ...
 
     def __call__(self, scores: Scores) -> Tensor:

@@ -1,1 +1,1 @@
-"""Plug-ins: worlds that agents act in."""
+"""Plug-ins: environments that agents act in."""

@@ -1,10 +1,13 @@
-"""Tasks of BrowserGym (MiniWoB, WebArena, WorkArena ...) as a world of agents on screenshots."""
+"""Tasks of BrowserGym (MiniWoB, WebArena, WorkArena ...) as an environment of agents on screenshots."""
 
 import hashlib
 import importlib
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import Observation, Prompt
 from mmrl.parsing.actions.action import Action
@@ -13,32 +16,34 @@ from .base.browsergym_protocol import observation_dict, observation_of, read, wo
 
 __all__ = ["BrowserGym", "observation_dict", "observation_of", "read", "words"]
 
-SUBSETS = ("coord", "bid", "chat", "infeas", "nav")  # of BrowserGym's calls: those that actions are written in
+SUBSETS = ("coord", "bid", "chat", "infeas", "nav")  # the sets of BrowserGym's calls that actions are written in
 
 
 @dataclass
-class BrowserGym:
-    """An environment of BrowserGym: its screenshot and errors, our actions written as its calls.
+class BrowserGym(Checked):
+    """An environment of BrowserGym, with its screenshots and error texts; actions are written as BrowserGym's calls.
 
-    A prompt's target may have `task` (a registered name, else `env` counts) and `seed`. An answer is a message to the
-    user, and ends the episode only where the task says so; a finish always does. A page that cannot be reached or an
-    action that fails is said in the observation, as BrowserGym says it.
+    A prompt's target may have `task` (a registered name, which replaces `env`) and `seed`. An answer is a message to
+    the user, and ends the episode only where the task ends it; a finish always does. The text of an observation is
+    BrowserGym's own, for a page that cannot be reached or an action that fails.
 
-    BrowserGym keeps one Playwright for a whole process, so that all of its worlds must be used from one thread.
+    BrowserGym keeps one Playwright for a whole process, so all of its environments must be used from one thread.
     """
 
-    env: str | None = None  # such as browsergym/miniwob.click-test; None: every prompt names its own
-    package: str = "browsergym.core"  # imported first: it registers the tasks
-    executable: str | None = None  # a Chromium; None: Playwright's own
-    scroll_step: float = 200.0  # pixels of a scroll without an amount
-    settings: dict[str, Any] = field(default_factory=dict)  # more for gymnasium.make, such as task_kwargs
+    # A registered name such as browsergym/miniwob.click-test; a `task` in a prompt's target comes first. `null`: every
+    # prompt names its own.
+    env: str | None = None
+    package: str = "browsergym.core"  # a package that is imported first, since it registers the tasks
+    executable: str | None = None  # a Chromium; `null`: Playwright's own
+    scroll_step: Annotated[float, Field(gt=0)] = 200.0  # pixels of a scroll without an amount
+    settings: dict[str, Any] = field(default_factory=dict)  # more for `gymnasium.make`, such as `task_kwargs`
     _env: Any = field(init=False, default=None, repr=False, compare=False)
     _name: str = field(init=False, default="", repr=False, compare=False)
     _last: Observation | None = field(init=False, default=None, repr=False, compare=False)
     _observation: Any = field(init=False, default=None, repr=False, compare=False)
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """A new episode; raises ConfigError where BrowserGym or the task is not there."""
+        """Begins an episode; raises ConfigError where BrowserGym is not installed or the task is unknown."""
         name = task.target.get("task", self.env)
         if not isinstance(name, str):
             raise ConfigError("environments.browsergym: give `env`, or prompts whose target has a `task`")
@@ -50,7 +55,7 @@ class BrowserGym:
         return self._last
 
     def step(self, action: Action) -> Observation:
-        """Does the action; one that BrowserGym has no call for is said and is no step."""
+        """Does the action; an action without a call of BrowserGym is refused in the observation's text."""
         last = self._last
         if last is None:
             raise RunError("environments.browsergym: no episode has begun")
@@ -66,15 +71,16 @@ class BrowserGym:
         return self._last
 
     def state_key(self) -> str:
-        """A hash of the task, the address, the focus and the screenshot."""
+        """Returns a hash of the task, the address, the focus and the screenshot."""
         if self._last is None:
             raise RunError("environments.browsergym: no episode has begun")
         place = repr((self._name, self._observation.get("url"), self._observation.get("focused_element_bid")))
-        said = hashlib.blake2b(place.encode(), digest_size=16)
-        said.update(self._last.screenshot.load().tobytes())
-        return said.hexdigest()
+        digest = hashlib.blake2b(place.encode(), digest_size=16)
+        digest.update(self._last.screenshot.load().tobytes())
+        return digest.hexdigest()
 
     def close(self) -> None:
+        """Closes BrowserGym's environment."""
         env, self._env, self._last = self._env, None, None
         if env is not None:
             env.close()

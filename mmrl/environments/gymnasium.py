@@ -1,11 +1,14 @@
-"""Any environment of gymnasium as a world of agents on screenshots, and any of our worlds for gymnasium."""
+"""Environments of gymnasium for agents on screenshots, and environments of mmrl for gymnasium."""
 
 import hashlib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Environment, RunError
 from mmrl.core.data import Observation, Prompt
 from mmrl.parsing.actions.action import Action
@@ -17,46 +20,51 @@ if TYPE_CHECKING:
     from .base.gymnasium_wrapper import WorldEnv
 
 RENDER, OBSERVATION = "render", "observation"
+Cells = Annotated[int, Field(ge=1)]
 
 
 @dataclass
-class Gymnasium:
-    """`gymnasium.make(env)`, with its rendered image, or an image that it observes, as the screenshot.
+class Gymnasium(Checked):
+    """The environment `gymnasium.make(env)`, with its rendered or its observed image as the screenshot.
 
-    The target of a prompt may have `seed` (else that of `reset` counts) and `options`, both handed to the
-    environment's reset. `answer` and `finish` end the episode without a step. `state_key` hashes what is observed and
-    shown, which names the state only where no more decides of the future. The environment runs in this process: one
-    that hangs cannot be killed, and another thread's `close` has to wait for it.
+    The target of a prompt may have `seed` (which replaces that of `reset`) and `options`, both passed to the
+    environment's reset. `answer` and `finish` end the episode without a step. `state_key` is a hash of the observation
+    and the screenshot, which is the state only where nothing else decides the future. The environment runs in this
+    process: an environment that hangs cannot be killed, and another thread's `close` has to wait for it.
     """
 
     env: str  # a registered name; `module:Name-v0` imports the module first
-    actions: str  # keys, clicks, or `module:function` of your own: (action, (width, height), space) -> its action
-    keys: dict[str, int] = field(default_factory=dict)  # of `keys`: a hotkey, a typed text or a kind -> the number
-    grid: tuple[int, int] | None = None  # of `clicks` in a discrete space: columns, rows
-    image: str = RENDER  # or `observation`: that is an image; or the key of an image in a dict of observations
-    goal: str | None = None  # the key of a text in a dict of observations
-    settings: dict[str, Any] = field(default_factory=dict)  # more for gymnasium.make
+    # `keys`, `clicks`, or `module:function` of your own: (action, (width, height), space) -> the environment's action.
+    actions: str
+    # For `actions: keys`: the number of the environment's action, by a hotkey (`ctrl+c`), a typed text or a kind.
+    keys: dict[str, int] = field(default_factory=dict)
+    grid: tuple[Cells, Cells] | None = None  # for `actions: clicks` in a Discrete space: columns, rows
+    # What is shown: `render`, `observation` (which is then an image), or the key of an image in a dict of observations.
+    image: str = RENDER
+    goal: str | None = None  # the key of a text in a dict of observations; `null`: the prompt is the goal
+    settings: dict[str, Any] = field(default_factory=dict)  # more for `gymnasium.make`
     _env: Any = field(init=False, default=None, repr=False, compare=False)
     _to_environment: ToEnvironment | None = field(init=False, default=None, repr=False, compare=False)
     _last: Observation | None = field(init=False, default=None, repr=False, compare=False)
     _observed: Any = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.actions == "keys" and not self.keys:
             raise ConfigError("environments.gymnasium: `actions: keys` needs `keys`, such as {left: 0, right: 1}")
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """A new episode; raises ConfigError for an unknown environment, or one whose actions or images do not fit."""
+        """Begins an episode; raises ConfigError for an environment that is unknown, or has other actions or images."""
         if self._env is None:
             self._open()
         observed, _ = self._env.reset(seed=task.target.get("seed", seed), options=task.target.get("options"))
         self._observed = observed
-        said = None if self.goal is None else str(observed[self.goal])
-        self._last = replace(self._seen(), goal=said)
+        goal = None if self.goal is None else str(observed[self.goal])
+        self._last = replace(self._seen(), goal=goal)
         return self._last
 
     def step(self, action: Action) -> Observation:
-        """Does what the action means here; one without a meaning is said and is no step of the environment."""
+        """Does the environment's action; an action without one is refused in the observation's text, and is no step."""
         last = self._last
         if last is None or self._to_environment is None:
             raise RunError("environments.gymnasium: no episode has begun")
@@ -75,14 +83,15 @@ class Gymnasium:
         return self._last
 
     def state_key(self) -> str:
-        """A hash of what is observed, and of the screenshot."""
+        """Returns a hash of the observation and the screenshot."""
         if self._last is None:
             raise RunError("environments.gymnasium: no episode has begun")
-        said = hashlib.blake2b(self._last.screenshot.load().tobytes(), digest_size=16)
-        _feed(said, self._observed)
-        return said.hexdigest()
+        digest = hashlib.blake2b(self._last.screenshot.load().tobytes(), digest_size=16)
+        _feed(digest, self._observed)
+        return digest.hexdigest()
 
     def close(self) -> None:
+        """Closes the environment of gymnasium."""
         env, self._env, self._last, self._to_environment = self._env, None, None, None
         if env is not None:
             env.close()
@@ -114,18 +123,18 @@ class Gymnasium:
 
 
 def as_gymnasium(world: Environment, prompts: Sequence[Prompt], size: tuple[int, int]) -> "WorldEnv":
-    """One of our worlds as a `gymnasium.Env`; closing it closes the world.
+    """Returns an environment of mmrl as a `gymnasium.Env`, which closes the environment when it is closed.
 
-    An observation is a dict of `screenshot` [H, W, 3] uint8, `text` and `goal`; an action is a dict whose parts are
-    those of `Action`, of which each kind takes its own (`WorldEnv.action_values` makes one). What is no action, or
-    cannot be done, is said in `text`.
+    An observation is a dict of `screenshot` [H, W, 3] uint8, `text` and `goal`. An action is a dict with the parts of
+    `Action`, of which each kind reads its own (`WorldEnv.action_values` makes such a dict). `text` says why something
+    was no action, or could not be done.
 
     Args:
-        prompts: the tasks; `reset(options={"prompt": number})` takes one, else it is drawn from the seed.
+        prompts: the tasks; `reset(options={"prompt": number})` chooses one, else the seed does.
         size: width and height of the screenshots in pixels.
 
     Raises:
-        ConfigError: gymnasium is not installed, or there is no prompt.
+        ConfigError: if gymnasium is not installed, or there is no prompt.
     """
     _gymnasium()
     from .base.gymnasium_wrapper import WorldEnv
@@ -134,23 +143,23 @@ def as_gymnasium(world: Environment, prompts: Sequence[Prompt], size: tuple[int,
 
 
 def _gymnasium() -> Any:
-    """The module."""
+    """Imports gymnasium; raises ConfigError, with the extra to install, where it is missing."""
     try:
         return importlib.import_module("gymnasium")
     except ModuleNotFoundError as error:
         raise ConfigError("environments of gymnasium need it: pip install 'mmrl[gymnasium]'") from error
 
 
-def _feed(said: Any, observed: Any) -> None:
-    """Adds arrays, numbers, texts, and dicts and tuples of them to a hash."""
+def _feed(digest: Any, observed: Any) -> None:
+    """Adds arrays, numbers, texts, and dicts and tuples of these to a hash."""
     if isinstance(observed, dict):
         for key in sorted(observed):
-            said.update(repr(key).encode())
-            _feed(said, observed[key])
+            digest.update(repr(key).encode())
+            _feed(digest, observed[key])
     elif isinstance(observed, tuple | list):
         for part in observed:
-            _feed(said, part)
+            _feed(digest, part)
     elif hasattr(observed, "tobytes"):
-        said.update(f"{observed.dtype}{observed.shape}".encode() + observed.tobytes())
+        digest.update(f"{observed.dtype}{observed.shape}".encode() + observed.tobytes())
     else:
-        said.update(repr(observed).encode())
+        digest.update(repr(observed).encode())

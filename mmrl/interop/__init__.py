@@ -10,6 +10,7 @@ import torch
 
 from mmrl.core.contracts import Reward
 from mmrl.core.data import Outputs, Prompt, Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.core.reward_batches import CONTROLS, MEDIA
 from mmrl.media.pictures import Picture
@@ -60,7 +61,7 @@ class Judge:
     @property
     def compares(self) -> str | None:
         """The first of its rewards, or its mix, that judges an answer by the others of its group; None: none does."""
-        if self.scorer.mix is not None and self.scorer.mix.is_relative:
+        if MixDeclaration.of(self.scorer.mix).is_relative:
             return f"mix {type(self.scorer.mix).__name__}"
         names = [term.name for term in self.scorer.terms if term.reward.granularity == "group"]
         return f"reward {names[0]!r}" if names else None
@@ -124,7 +125,7 @@ def judge_for(
     scorer = scorer_of(sections, mix=mix, device=device)
     for term in scorer.terms:
         _check_reward(trainer, term.name, term.reward, there)
-    if scorer.mix is not None and scorer.mix.is_of_advantages:
+    if MixDeclaration.of(scorer.mix).is_of_advantages:
         raise ConfigError(f"this mix is one of advantages, which are made by {trainer}; give it each reward alone")
     return Judge(scorer, coordinates, dialect)
 

@@ -4,8 +4,9 @@ Maths: docs/maths/denoising-losses.md#advantage-weighted-matching
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
@@ -14,7 +15,6 @@ from mmrl.core.numerics import LARGEST_LOG_RATIO
 
 from .base.denoising import Sigmas, velocity_error
 from .base.old_decay import OldDecay, OldDenoisingLoss
-from .base.settings import check_above, check_one_of
 
 Weighting = Literal["l", "t_l", "t2_l", "huber", "ghuber"]
 Ratio = Literal["exp_first", "sum_first"]
@@ -24,46 +24,45 @@ DELTA = 1e-10  # under the roots of the Huber weightings, as in the paper's code
 
 @dataclass(frozen=True)
 class Awm(OldDenoisingLoss):
-    """max(-A rho, -A clip(rho, 1 - clip, 1 + clip)), rho = exp(w_old - w), w a weighting of the flow-matching loss.
+    """The clipped policy gradient max(-A rho, -A clip(rho, 1 - clip, 1 + clip)) with rho = exp(w_old - w).
 
     Xue et al. 2025, "Advantage Weighted Matching: Aligning RL with Pretraining in Diffusion Models", arXiv 2509.25050;
-    constants of scxue/advantage_weighted_matching. With l = mean (v - v*)^2 at noise level t, w is `l`, `t_l` t l,
-    `t2_l` t^2 l, `huber` t (sqrt(l + d) - sqrt(d)) or `ghuber` t ((l + d)^p - d^p) / p. `exp_first` takes the ratio of
-    each draw, `sum_first` that of the sample, from the mean of w over its draws. A is clipped to +-advantage_max and
-    divided by it. The paper draws `draws` levels from the sampler's grid without the first step, pure noise, and has a
-    reference_weight of 0.001 (0.003 for OCR) and an averaged_weight of 1.
+    constants of scxue/advantage_weighted_matching. w is a weighting of the flow-matching loss: with l = mean (v - v*)^2
+    at noise level t, `l` is l, `t_l` t l, `t2_l` t^2 l, `huber` t (sqrt(l + d) - sqrt(d)) and `ghuber`
+    t ((l + d)^p - d^p) / p. `exp_first` takes the ratio of each noise sample, `sum_first` that of the sample, from the
+    mean of w over its noise samples. A is clipped to +-advantage_max and divided by it. The paper samples `draws`
+    levels from the sampler's grid without the first step, pure noise, and has a reference_weight of 0.001 (0.003 for
+    OCR) and an averaged_weight of 1.
 
-    Old are the weights themselves, which is right for one optimizer step per rollout (the gradient is then
-    A / advantage_max times that of w); for more `decay` keeps a copy of them, `{slope: 0}` those that drew the rollout.
-    The paper's averaged weights are min(0.3, 0.001 n) times the old ones and the rest trained ones; here they are those
-    of `averaging` (0.3 after the first 300 steps).
+    Without a `decay` the old weights are the trained weights themselves, which is right for one optimizer step per
+    rollout (the gradient is then A / advantage_max times that of w). For more steps `decay` keeps a copy of them;
+    `{slope: 0}` keeps those that sampled the rollout. The paper's averaged weights are min(0.3, 0.001 n) times the old
+    ones plus the rest of the trained ones; here they are those of `averaging` (0.3 after the first 300 steps).
 
     Raises ValueError for settings out of range.
     """
 
-    draws: int = 6
-    sigmas: Sigmas = "grid"
+    draws: Annotated[int, Field(ge=1, le=10_000)] = 6  # noise samples of each sample for each optimizer step
+    sigmas: Sigmas = "grid"  # how noise levels are sampled; `grid`: from the sampler's own levels
+    # The smallest and the largest noise level; the default leaves out the first step, pure noise.
     sigma_range: tuple[float, float] = (0.0, 0.999)
+    # The weighting w of the flow-matching loss l: `l`, `t_l` (t l), `t2_l` (t^2 l), `huber`,
+    # t (sqrt(l + d) - sqrt(d)), or `ghuber`, t ((l + d)^p - d^p) / p.
     weighting: Weighting = "ghuber"
-    power: float = 0.25  # p of ghuber
+    power: Annotated[float, Field(gt=0)] = 0.25  # p of `ghuber`
+    # `exp_first`: the ratio of each noise sample; `sum_first`: of the sample, from the mean over its noise samples.
     ratio: Ratio = "exp_first"
-    clip: float = 1.0
-    advantage_max: float = 5.0
+    clip: Annotated[float, Field(gt=0)] = 1.0  # the ratio is clipped to 1 - clip ... 1 + clip
+    advantage_max: Annotated[float, Field(gt=0)] = 5.0  # advantages are clipped to this size and divided by it
+    # How slowly old weights follow; `null`: old weights are the trained ones, for one optimizer step per rollout.
     decay: OldDecay | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("power", "clip", "advantage_max"):
-            check_above(name, getattr(self, name))
-        for name, allowed in (("weighting", Weighting), ("ratio", Ratio)):
-            check_one_of(name, getattr(self, name), get_args(allowed))
 
     @property
     def scope(self) -> Scope:
         return "decision" if self.ratio == "exp_first" else "path"
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """w of the trained and of the old weights, and the squared distances of the penalties: [B, K] each."""
+        """Returns w of the trained and of the old weights, then the penalties' squared distances: [B, K] each."""
         return (
             self._weighted(forward_outputs.trained),
             self._weighted(forward_outputs.old),
@@ -77,8 +76,8 @@ class Awm(OldDenoisingLoss):
         if self.weighting in ("t_l", "t2_l"):
             return error * sigma.pow(1 if self.weighting == "t_l" else 2)
         power = 0.5 if self.weighting == "huber" else self.power
-        bent = (error + DELTA).pow(power) - float(DELTA**power)
-        return sigma * (bent if self.weighting == "huber" else bent / power)
+        root = (error + DELTA).pow(power) - float(DELTA**power)
+        return sigma * (root if self.weighting == "huber" else root / power)
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         error, old_error, *penalties = measures

@@ -1,10 +1,12 @@
-"""Direct group preference optimization: the good and the bad half of a group as one pair.
+"""DGPO, direct group preference optimization: the good and the bad half of a group as one pair.
 
 Maths: docs/maths/denoising-losses.md#dgpo
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
@@ -12,36 +14,32 @@ from mmrl.core.data import WeightsName
 from mmrl.core.numerics import group_sum
 
 from .base.denoising import DenoisingLoss, Sharing, velocity_error
-from .base.settings import check_above, check_one_of
 
 
 @dataclass(frozen=True)
 class Dgpo(DenoisingLoss):
-    """sigmoid(s) A l with s = sum over the group of A beta (l - l_reference) / G, the sigmoid without a gradient.
+    """The term sigmoid(s) A l, s = sum over the group of A beta (l - l_reference) / G, the sigmoid without a gradient.
 
     Luo et al. 2025, "Reinforcing Diffusion Models by Direct Group Preference Optimization", arXiv 2510.08425; constants
     of Luo-Yihong/DGPO. l = mean (v - v*)^2 at one noise level and noise for the whole group. The gradient is that of
     -log sigmoid(-s) divided by beta: at G = 2 and A = +-1 that of Flow-DPO. With `clip` a member whose ratio
-    exp(l_averaged - l) has left 1 +- clip in the direction of its advantage takes no part (theirs: 0.01, which needs
-    `averaging`). `compared_with` is what l_reference is of; the averaged weights make the loss an online one.
+    exp(l_averaged - l) has left 1 +- clip in the direction of its advantage has no gradient (the authors take 0.01).
+    `compared_with: averaged` takes l_reference of the averaged weights, which makes the loss an online one.
 
     Raises ValueError for settings out of range.
     """
 
-    draws: int = 4
-    levels: Sharing = "group"
-    noise: Sharing = "group"
-    reference_weight: float = 0.02
-    beta: float = 100.0
-    clip: float | None = None
-    compared_with: WeightsName = "reference"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above("beta", self.beta)
-        if self.clip is not None:
-            check_above("clip", self.clip)
-        check_one_of("compared_with", self.compared_with, ("reference", "averaged"))
+    draws: Annotated[int, Field(ge=1, le=10_000)] = 4  # noise samples of each sample for each optimizer step
+    levels: Sharing = "group"  # the members of a `group` share their noise levels, or each `sample` has its own
+    noise: Sharing = "group"  # the members of a `group` share their noise, or each `sample` has its own
+    # Weight of the squared distance of the velocity to the reference's; 0 saves its network call.
+    reference_weight: Annotated[float, Field(ge=0)] = 0.02
+    beta: Annotated[float, Field(gt=0)] = 100.0  # times the weighted difference of errors under the sigmoid
+    # A member whose ratio exp(l_averaged - l) has left 1 - clip ... 1 + clip in the direction of its advantage has no
+    # gradient; needs `averaging`. `null`: none is clipped.
+    clip: Annotated[float, Field(gt=0)] | None = None
+    # The weights whose errors those of the policy are compared with.
+    compared_with: Literal["reference", "averaged"] = "reference"
 
     @property
     def scope(self) -> Scope:
@@ -53,7 +51,10 @@ class Dgpo(DenoisingLoss):
         return super().needs | {self.compared_with} | clipped
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """l of the trained weights, of those compared with and, to clip, of the averaged ones; the penalties."""
+        """Returns l [B, K] of the trained weights, of `compared_with` and, for a clip, of the averaged ones.
+
+        The squared distances of the penalties follow, [B, K] each.
+        """
         others = [self.compared_with, *(["averaged"] if self.clip is not None else [])]
         errors = [velocity_error(getattr(forward_outputs, which)) for which in ("trained", *others)]
         return (*errors, *self.penalties(forward_outputs))

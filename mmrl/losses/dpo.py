@@ -1,9 +1,10 @@
 """DPO: preferences between samples of a group, for tokens and for denoising steps."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -11,7 +12,6 @@ from mmrl.core.contracts import LossBatch, OutputsByWeights
 
 from .base.log_ratios import Anchor
 from .base.paths import PairLoss, Pairs
-from .base.settings import check_above, check_at_least, check_one_of
 
 Form = Literal["sigmoid", "robust", "ipo"]
 Offset = Literal["none", "reward_gap", "log_reward_gap"]
@@ -19,11 +19,11 @@ Offset = Literal["none", "reward_gap", "log_reward_gap"]
 
 @dataclass(frozen=True)
 class Dpo(PairLoss):
-    """-log sigmoid(beta m), m = log-ratio to the reference of the better sample less that of the worse one.
+    """The term -log sigmoid(beta m), m = log-ratio to the reference of the better sample minus that of the worse one.
 
-    Rafailov et al. 2023, "Direct Preference Optimization", arXiv 2305.18290, eq. 7. On groups drawn from the policy
-    itself it is online DPO (Dong et al. 2024, "RLHF Workflow", arXiv 2405.07863: the best against the worst). With
-    `path: mean` it is the length-normalised form. log 2 for the reference itself.
+    Rafailov et al. 2023, "Direct Preference Optimization", arXiv 2305.18290, eq. 7. On groups sampled from the policy
+    itself it is online DPO (Dong et al. 2024, "RLHF Workflow", arXiv 2405.07863: the best against the worst). `path:
+    mean` is the length-normalised form. The loss of the reference itself is log 2.
       label_smoothing e (cDPO): -(1 - e) log sigmoid(beta m) - e log sigmoid(-beta m).
       form robust (rDPO, Chowdhury et al. 2024, arXiv 2403.00409), right on average when a share e of the labels
           is wrong: (-(1 - e) log sigmoid(beta m) + e log sigmoid(-beta m)) / (1 - 2 e).
@@ -36,29 +36,26 @@ class Dpo(PairLoss):
     Raises ValueError for settings out of range.
     """
 
-    beta: float = 0.1
+    beta: Annotated[float, Field(gt=0)] = 0.1  # times the difference of the log-ratios of a pair
+    # `sigmoid`; `robust` (rDPO), right on average with wrong labels; or `ipo`, a squared error.
     form: Form = "sigmoid"
-    label_smoothing: float = 0.0  # share of wrong labels
-    offset: Offset = "none"
-    offset_scale: float = 1.0
-    sft_coef: float = 0.0
+    # Share of wrong labels: cDPO, or with `form: robust` rDPO.
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    offset: Offset = "none"  # ODPO: `reward_gap` or `log_reward_gap` is subtracted from beta m, times `offset_scale`
+    offset_scale: Annotated[float, Field(ge=0)] = 1.0  # times the offset
+    sft_coef: Annotated[float, Field(ge=0)] = 0.0  # RPO: weight of the better sample's mean negative log-prob
+    # Which pairs of a group: `extremes` (the best with the worst), `all`, `adjacent` (each with the next worse).
     pairs: Pairs = "extremes"
+    # The weights whose log-probs the trained ones are compared with: `old`, `reference`, or `averaged`.
     anchor: Anchor = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above("beta", self.beta)
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ValueError(f"label_smoothing must be in [0, 0.5), got {self.label_smoothing}")
-        for name in ("offset_scale", "sft_coef"):
-            check_at_least(name, getattr(self, name))
-        for name, allowed in (("form", get_args(Form)), ("offset", get_args(Offset))):
-            check_one_of(name, getattr(self, name), allowed)
         if self.form == "ipo" and (self.label_smoothing > 0 or self.offset != "none"):
             raise ValueError("form 'ipo' has neither label_smoothing nor an offset; take form 'sigmoid' for these")
 
     def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """The log-ratio to the anchor, and the log-prob where the better sample's counts."""
+        """Returns the log-ratio to the anchor, then the log-prob where `sft_coef` is above 0: [B, K] each."""
         return (*super().compare(forward_outputs), *([forward_outputs.trained.log_prob()] if self.sft_coef > 0 else []))
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -78,7 +75,7 @@ class Dpo(PairLoss):
         return self.of_groups(values, better, batch), metrics
 
     def value(self, margin: Tensor, gap: Tensor) -> Tensor:
-        """[N] of pairs: margin [N] is m, gap [N] > 0 the reward difference."""
+        """Returns the terms [N] of pairs, of the margins m [N] and the reward differences `gap` [N], above 0."""
         if self.form == "ipo":
             return (margin - 1 / (2 * self.beta)).square()
         logit = self.beta * margin

@@ -1,7 +1,9 @@
 """Flow-DPO: Diffusion-DPO in velocities, with the same beta at every noise level."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.forward_outputs import Denoising
@@ -16,13 +18,14 @@ class FlowDpo(DiffusionDpo):
 
     Liu et al. 2025, "Improving Video Generation with Human Feedback" (VideoAlign), arXiv 2501.13918, section 4: the
     noise error of a flow is (1 - sigma)^2 l, so Diffusion-DPO weighs a level by beta (1 - sigma)^2; a constant beta
-    works better. The default is that of yifan123/flow_grpo.
+    works better. The default beta is that of yifan123/flow_grpo.
 
     Raises ValueError for settings out of range.
     """
 
-    beta: float = 100.0
+    # Times half the difference of errors; the error is a mean over the elements of a latent.
+    beta: Annotated[float, Field(gt=0)] = 100.0
 
     def error(self, at: Denoising) -> Tensor:
-        """l [B, K]."""
+        """Returns l [B, K]."""
         return velocity_error(at)

@@ -3,40 +3,40 @@
 Maths: docs/maths/group-relative-losses.md#flow-dppo
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, OutputsByWeights
+from mmrl.core.declarations import LossDeclaration
 
 from .base.ratio import RatioLoss, ratio_of
-from .base.settings import check_above
 
 
 @dataclass(frozen=True)
 class FlowDppo(RatioLoss):
-    """-A rho of each step, 0 where its KL from the old step is `threshold` or more and the update would add to it.
+    """The term -A rho of each step, 0 where its KL from the old step is large and the update would raise it.
 
     Ping et al. 2026, "Flow-DPPO", arXiv 2606.11025, eqs. 14 and 18: the KL of two Gaussians is exact,
-    (mean - old mean)^2 / (2 std^2), where a ratio sees one draw. An update adds to it where A > 0 and rho > 1, or A < 0
-    and rho < 1; the way back stays open. The threshold is that of the authors' code, which averages over a latent's
-    elements (reduction "mean"); the equations sum.
+    (mean - old mean)^2 / (2 std^2), while a ratio sees a single sample. A KL is large at `threshold` or more. An update
+    raises it where A > 0 and rho > 1, or A < 0 and rho < 1; updates that lower the KL stay possible. The threshold is
+    that of the authors' code, which averages over a latent's elements (reduction "mean"); the equations sum.
 
     Raises ValueError for settings out of range.
     """
 
-    threshold: float = 1e-5  # math.inf: nothing is masked, REINFORCE with an importance ratio
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_above("threshold", self.threshold)
+    # The KL from which on a step is masked, in the unit of `modality.reduction`; infinity: REINFORCE with a ratio.
+    threshold: Annotated[float, Field(gt=0)] = 1e-5
 
     @property
-    def requires(self) -> frozenset[str]:
-        return super().requires | {"exact_kl"}
+    def declaration(self) -> LossDeclaration:
+        inner = super().declaration
+        return replace(inner, requires=inner.requires | {"exact_kl"})
 
     def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """The log-ratio, and how far each step is from the old one."""
+        """Returns the log-ratio, and the KL of each step from the old one without a gradient: [B, K] each."""
         return (*super().compare(forward_outputs), forward_outputs.trained.kl(forward_outputs.old).detach())
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:

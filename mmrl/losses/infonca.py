@@ -1,8 +1,10 @@
-"""InfoNCA: which sample of a group is the best one, with the rewards for labels."""
+"""InfoNCA: the choice of the best sample of a group, with labels made of the rewards."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch
@@ -10,29 +12,26 @@ from mmrl.core.numerics import group_log_softmax, group_max, group_sum
 
 from .base.log_ratios import Anchor
 from .base.paths import PathLoss, present
-from .base.settings import check_above, check_at_least
 
 
 @dataclass(frozen=True)
 class Infonca(PathLoss):
-    """-sum over a group of softmax(reward / alpha) * log softmax(beta * log-ratio to the reference).
+    """The term -sum over a group of softmax(reward / alpha) * log softmax(beta * log-ratio to the reference).
 
     Chen et al. 2024, "Noise Contrastive Alignment of Language Models with Explicit Rewards", arXiv 2402.05369. alpha 0
-    puts all the weight on the best sample, shared among equals; with two samples that is DPO. A group of equal rewards
-    holds its members' log-ratios together. The alpha is ours, for rewards in [0, 1], and beta that of DPO; the authors'
-    settings have alpha 1e-4 (1e-3 in their code, so nearly all the weight is on the best sample) and beta 0.01.
+    puts all the weight on the best sample, shared among equals; with two samples that is DPO. In a group of equal
+    rewards the loss pulls the members' log-ratios together. The alpha is ours, for rewards in [0, 1], and beta that of
+    DPO; the authors' settings have alpha 1e-4 (1e-3 in their code, so nearly all the weight is on the best sample) and
+    beta 0.01.
 
     Raises ValueError for settings out of range.
     """
 
-    alpha: float = 0.1  # in units of reward
-    beta: float = 0.1
+    # Rewards are divided by this number before their softmax; 0: the best sample has all the weight.
+    alpha: Annotated[float, Field(ge=0)] = 0.1
+    beta: Annotated[float, Field(gt=0)] = 0.1  # times the log-ratios, before their softmax
+    # The weights whose log-probs the trained ones are compared with: `old`, `reference`, or `averaged`.
     anchor: Anchor = "reference"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("alpha", self.alpha)
-        check_above("beta", self.beta)
 
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
         implicit, labels, members = self.beta * self.of_samples(compared[0], batch), self.labels(batch), present(batch)
@@ -41,7 +40,7 @@ class Infonca(PathLoss):
         return -group_sum(labels * log_prob, batch.group), {"label_prob": agreement}
 
     def labels(self, batch: LossBatch) -> Tensor:
-        """[B]: softmax of the rewards of each group, 0 for samples that take no part."""
+        """Returns the softmax [B] of the rewards of each group, 0 for samples that take no part."""
         members = present(batch)
         if self.alpha > 0:
             return group_log_softmax(batch.scores / self.alpha, batch.group, members).exp() * members

@@ -1,4 +1,4 @@
-"""NCA: whether each sample of a group is a good one, which keeps good samples likely."""
+"""NCA: a judgement of each sample of a group by itself, which keeps good samples likely."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from .infonca import Infonca
 
 @dataclass(frozen=True)
 class Nca(Infonca):
-    """-sum over a group of softmax(reward / alpha) * log sigmoid(h) + log sigmoid(-h) / n, h = beta * log-ratio.
+    """The term -sum over a group of softmax(reward / alpha) log sigmoid(h) + log sigmoid(-h) / n, h = beta * log-ratio.
 
     Chen et al. 2024, "Noise Contrastive Alignment of Language Models with Explicit Rewards", arXiv 2402.05369; labels
-    and settings of InfoNCA. It looks at log-ratios themselves and not at their differences, so that those of good
-    samples do not fall with those of bad ones. With alpha 0 and two samples it is TRL's nca_pair.
+    and settings of InfoNCA. The loss reads log-ratios themselves and not their differences, so that those of good
+    samples do not fall with those of bad ones. With alpha 0 and two samples this is TRL's nca_pair.
 
     Raises ValueError for settings out of range.
     """

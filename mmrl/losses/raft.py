@@ -1,9 +1,11 @@
-"""RAFT: supervised fine-tuning on the best of what the policy drew."""
+"""RAFT: supervised fine-tuning on the best samples of each group."""
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch
@@ -13,22 +15,18 @@ from .sft import Sft
 
 @dataclass(frozen=True)
 class Raft(Sft):
-    """The loss of `sft` on the `top_share` of each group that scores highest; all others take no part.
+    """The loss of `sft` on the `top_share` of each group with the highest scores; all others take no part.
 
     Dong et al. 2023, "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", arXiv 2304.06767,
-    whose default keeps the best one of a group; rounded down, at least one sample. Of equal scores the first counts.
-    `least`: a sample also has to score at least this. With the whole group it is `sft`.
+    whose default keeps the best sample of a group. Of equal scores the first counts. With the whole group this is
+    `sft`.
 
     Raises ValueError for settings out of range.
     """
 
-    top_share: float = 0.125
-    least: float = -math.inf
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.top_share <= 1:
-            raise ValueError(f"top_share must be above 0 and at most 1, got {self.top_share}")
+    # Share of a group that is learned from, rounded down; at least one sample.
+    top_share: Annotated[float, Field(gt=0, le=1)] = 0.125
+    least: float = -math.inf  # the smallest score of a sample that is learned from
 
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
         kept = torch.zeros_like(batch.scores)

@@ -11,16 +11,17 @@ from .base.decisions import DecisionLoss
 
 @dataclass(frozen=True)
 class Reinforce(DecisionLoss):
-    """-A log_prob of each decision (Williams 1992, "Simple statistical gradient-following algorithms", section 4).
+    """The term -A log_prob of each decision.
 
-    It is right for one optimizer step per rollout; nothing corrects for older samples. Where GRPO's ratio is 1 the two
-    have the same gradient.
+    Williams 1992, "Simple statistical gradient-following algorithms", section 4. The gradient is right for one
+    optimizer step per rollout; nothing corrects for older samples. Where GRPO's ratio is 1, both losses have the same
+    gradient.
 
     Raises ValueError for settings out of range.
     """
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """The log-prob, and the KL if there is a penalty: [B, K] each."""
+        """Returns the log-prob, then the penalties if there are any: [B, K] each."""
         return (forward_outputs.trained.log_prob(), *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:

@@ -1,20 +1,19 @@
-"""Supervised fine-tuning: the likelihood of samples, of images by the flow-matching loss and of answers by tokens."""
+"""SFT, supervised fine-tuning: the flow-matching loss of images, or the cross-entropy of answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
-from mmrl.core.numerics import Normalisation, normalised_weights
+from mmrl.core.numerics import normalised_weights
 from mmrl.core.views import View
 
 from .base.decisions import DecisionLoss
 from .base.denoising import DenoisingLoss, Kind, velocity_error
-from .base.settings import check_one_of
 
 Learned = Literal["denoising", "decisions"]
 
@@ -23,29 +22,34 @@ Learned = Literal["denoising", "decisions"]
 class Sft(DenoisingLoss):
     """Mean (v - v*)^2 of noised samples, v* = noise - clean (`of: denoising`), or -log p of decisions.
 
-    The first is the flow-matching loss (Lipman et al. 2022, arXiv 2210.02747, eq. 9), for anything that denoises; the
-    second cross-entropy, for answers, whose log-prob is that of the temperature they were drawn at, 1 for given ones.
-    All samples count alike, whatever they score: those that the data brings (sampler `given`), or that the policy drew.
+    The first is the flow-matching loss (Lipman et al. 2022, arXiv 2210.02747, eq. 9), for all networks that denoise.
+    The second is cross-entropy, for answers: the log-prob is that at the sampling temperature, 1 for offline answers.
+    All samples count alike, whatever their scores: those that the data brings (sampler `given`), and those that the
+    policy sampled.
 
-    Raises ValueError for settings out of range, and for penalties in velocities on decisions, which have none.
+    Raises ValueError for settings out of range, and for penalties on velocities with decisions, which have none.
     """
 
+    # `denoising` for images, `decisions` for answers, whose tokens become likelier; noise levels and penalties are for
+    # `denoising` only.
     of: Learned = "denoising"
-    normalise: Normalisation = "decision"  # what counts alike, see `numerics.normalised_weights`; here draws or tokens
+    # What counts alike: noise samples or tokens (`decision`), samples (`sample`) or groups (`group`).
+    normalise: Literal["decision", "sample", "group"] = "decision"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_one_of("of", self.of, get_args(Learned))
-        check_one_of("normalise", self.normalise, ("decision", "sample", "group"))
         if self.of == "decisions" and self._penalties():
-            raise ValueError("reference_weight and averaged_weight are of velocities, which `of: decisions` has not")
+            raise ValueError(
+                "reference_weight and averaged_weight are for velocities, which `of: decisions` does not have; set "
+                "them to 0"
+            )
 
     @property
     def kind(self) -> Kind:
         return self.of
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[View]:  # type: ignore[override]  # or decisions
-        """Noised copies of the samples `rows`, or every network call behind them once."""
+        """Returns a view with noised copies of the samples `rows`, or with every network call behind them once."""
         if self.of == "decisions":
             return DecisionLoss().views(rollout, rows, key)
         return super().views(rollout, rows, key)
@@ -54,7 +58,7 @@ class Sft(DenoisingLoss):
         return normalised_weights(batch.weight, batch.group, self.normalise)
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """What is to fall, and the squared distances of the penalties: [B, K] each."""
+        """Returns the squared error or -log p, then the squared distances of the penalties: [B, K] each."""
         trained = forward_outputs.trained
         error = -trained.log_prob() if self.of == "decisions" else velocity_error(trained)
         return (error, *self.penalties(forward_outputs))

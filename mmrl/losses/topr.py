@@ -1,4 +1,4 @@
-"""TOPR: good samples are learned from as they are, bad ones by their truncated ratio."""
+"""TOPR: REINFORCE in which bad samples are weighed by their truncated ratio, and good samples are not."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,15 +14,16 @@ from .base.ratio import RatioLoss, path_sum, ratio_of
 
 @dataclass(frozen=True)
 class Topr(RatioLoss):
-    """-stop_gradient(w) A log(new / old), w = 1 where A >= 0 and the sample's ratio, at most 1, where A < 0.
+    """The term -stop_gradient(w) A log(new / old), w = 1 where A >= 0, else the sample's ratio, at most 1.
 
     Le Roux et al. 2025, "Tapered Off-Policy REINFORCE", arXiv 2503.14286. The ratio is that of the whole sample, the
-    product over its decisions: a bad sample that the policy has left behind pushes no further, so old rollouts do no
+    product over its decisions. A bad sample that has become unlikely no longer pushes the policy, so old rollouts do no
     harm and no penalty is needed. Old log-probs are constants, so the gradient is that of -w A log_prob. The sum over a
     sample's decisions is its log-likelihood, hence normalise "constant". On latents the product is in the unit of the
     reduction; "sum" is the likelihood.
     """
 
+    # What counts alike: each decision, sample or group; under `constant` a sample counts by its sum.
     normalise: Normalisation = "constant"
 
     scope: ClassVar[Scope] = "path"

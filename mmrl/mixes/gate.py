@@ -1,4 +1,4 @@
-"""Rewards that count only where another one is passed."""
+"""Rewards that count only where another reward reaches a threshold."""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.data import Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.mixes import Plain
 
 
@@ -15,23 +16,24 @@ from mmrl.core.mixes import Plain
 class Gate(Plain):
     """R = w_by r_by + (sum of the others, each with its weight, where r_by >= threshold; else `otherwise`).
 
-    Such as an answer that counts only in the right format. The reward `by` is called by its label; its own weight may
-    be 0, so that it only opens and shuts. Raises ValueError for numbers that are not finite, or an unknown label.
+    For example, an answer that counts only in the right format. The weight of the reward `by` may be 0, so that it is
+    only a gate. Raises ValueError for numbers that are not finite, or an unknown label.
     """
 
-    by: str
-    threshold: float = 0.5
-    otherwise: float = 0.0
+    by: str  # the label of the reward that is the gate; its own weight may be 0
+    threshold: float = 0.5  # the gate is open where the reward `by` is at least this; must lie in its range
+    otherwise: float = 0.0  # what stands for the other rewards where the gate is shut
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.threshold) and math.isfinite(self.otherwise)):
             raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
 
     @property
-    def required_rewards(self) -> tuple[str, ...]:
-        return (self.by,)
+    def declaration(self) -> MixDeclaration:
+        return MixDeclaration(requires_rewards=frozenset({self.by}))
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        """Raises ValueError where there is no reward `by`, or the threshold leaves the gate always open or shut."""
         if self.by not in ranges:
             raise ValueError(f"mix 'gate': there is no reward {self.by!r}; known are {', '.join(ranges)}")
         low, high = ranges[self.by]
@@ -42,7 +44,7 @@ class Gate(Plain):
             )
 
     def __call__(self, scores: Scores) -> Tensor:
-        """[B] float32."""
+        """Returns the mixed rewards [B], float32."""
         column = scores.names.index(self.by)
         gate = scores.values[:, column]
         own = scores.weights[column] * gate if scores.weights[column] else torch.zeros_like(gate)

@@ -1,4 +1,4 @@
-"""The product of the rewards: one that is 0 takes everything."""
+"""The product of the rewards: a reward of 0 makes the product 0."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from mmrl.core.mixes import Plain, counted, refuse_negative
 class Product(Plain):
     """R = product over k of r_k^w_k, for rewards of at least 0 and weights above 0.
 
-    With weights that sum to 1 it is the weighted geometric mean.
+    With weights that sum to 1 this is the weighted geometric mean.
     """
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
+        """Raises ValueError where a reward or its weight may be below 0."""
         refuse_negative("product", ranges, weights)
 
     def __call__(self, scores: Scores) -> Tensor:
-        """[B] float32."""
+        """Returns the mixed rewards [B], float32."""
         values, weights = counted(scores)
         return values.clamp(min=0).pow(weights).prod(1).float()

@@ -1,4 +1,4 @@
-"""The weighted sum of the rewards: what every run does that does not say otherwise."""
+"""The weighted sum of the rewards, the default mix."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from mmrl.core.mixes import Plain
 
 @dataclass(frozen=True)
 class WeightedSum(Plain):
-    """R = sum over k of w_k r_k. A reward with a larger spread within its groups counts more than its weight says."""
+    """R = sum over k of w_k r_k. A reward with a large spread within its groups counts for more than its weight."""
 
     def __call__(self, scores: Scores) -> Tensor:
-        """[B] float32."""
+        """Returns the mixed rewards [B], float32."""
         return scores.weighted_sum

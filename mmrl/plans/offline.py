@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.declarations import LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
 from mmrl.plans.flow import GroupPlan
@@ -126,7 +127,8 @@ def check_behaviour(loss: Loss, name: str, old: str, sampler: Sampler, prompts: 
 
     `old`: where the log-probs of the old weights come from, `updates.old`.
     """
-    if not getattr(loss, "requires_behaviour", "old" in loss.needs):
+    requires_behaviour = LossDeclaration.of(loss).requires_behaviour
+    if not ("old" in loss.needs if requires_behaviour is None else requires_behaviour):
         return
     what = f"loss {name!r} weighs outputs by how likely they are now over how likely they were to whoever made them"
     if not brings_log_probs(sampler, prompts):
@@ -149,7 +151,8 @@ def _called(prompt: Prompt) -> str:
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
     """Raises ConfigError for a loss that reads noise levels of a grid, where all outputs are given and none has one."""
     has_online = not isinstance(plan, OfflinePlan) or plan.online is not None
-    if not has_online and getattr(loss, "requires_levels", False) and not getattr(policy, "has_levels", False):
+    has_levels: bool = getattr(policy, "has_levels", False)
+    if not has_online and LossDeclaration.of(loss).requires_noise_levels and not has_levels:
         raise ConfigError(
             "loss.sigmas is 'grid', but outputs that are given have no sampler with noise levels, and a flow has none "
             "of its own; set it to uniform, stratified or logit_normal"

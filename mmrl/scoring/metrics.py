@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Advantage
 from mmrl.core.data import Paths, Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.numerics import group_std, group_sum
 from mmrl.system.errors import RunError
 
@@ -84,12 +85,12 @@ def groups_outside(scores: Scores, low: float, high: float) -> Tensor:
 
 def plain_total(scores: Scores) -> Tensor:
     """[B] the totals; of a mix that compares within groups, whose mean is 0, the weighted sums, which say how good."""
-    return scores.weighted_sum if scores.mix is not None and scores.mix.is_relative else scores.total
+    return scores.weighted_sum if MixDeclaration.of(scores.mix).is_relative else scores.total
 
 
 def advantages_of(scores: Scores, advantage: Advantage, paths: Paths | None) -> Tensor:
     """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
-    if scores.mix is not None and scores.mix.is_of_advantages:
+    if MixDeclaration.of(scores.mix).is_of_advantages:
         pairs = zip(scores.names, scores.weights, strict=True)
         own = [weight * _checked(advantage, scores.of(name), paths) for name, weight in pairs if weight != 0]
         # where no weight has risen from 0 yet, nothing is better than anything else

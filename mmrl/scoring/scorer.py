@@ -15,6 +15,7 @@ from mmrl.core import plugins
 from mmrl.core.config import Plugin, ScoringSettings, label_of
 from mmrl.core.contracts import ConfigError, Mix, Placement, Prepared, Reward, RewardBatch, RunError, Segmented
 from mmrl.core.data import Outputs, Rollout, Scores
+from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import Demands, check_needs, reward_batch, select
 from mmrl.core.schedules import Schedule
@@ -124,7 +125,8 @@ class Scorer:
             raise ConfigError(f"max_failed_share must be in [0, 1], got {self.max_failed_share}")
 
     def _check_mix(self, mix: Mix) -> None:
-        mixed = {term.name: term for term in self.terms if term.counts or term.name in mix.required_rewards}
+        required = MixDeclaration.of(mix).requires_rewards
+        mixed = {term.name: term for term in self.terms if term.counts or term.name in required}
         try:
             mix.check(
                 {name: term.reward.range for name, term in mixed.items()},
@@ -174,9 +176,9 @@ class Scorer:
             self._warn_outside(term, answer.values if answer.dense is None else answer.dense)
         values = torch.stack([answer.values for answer in answers], 1)  # [B, R]
         weights = tuple(term.weight_at(iteration) for term in self.terms)
-        required_rewards = () if self.mix is None else self.mix.required_rewards
+        required = MixDeclaration.of(self.mix).requires_rewards
         counts = torch.tensor(
-            [weight != 0 or name in required_rewards for name, weight in zip(self.names, weights, strict=True)]
+            [weight != 0 or name in required for name, weight in zip(self.names, weights, strict=True)]
         )
         scores = replace(
             self.empty().scores,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from mmrl.core.contracts import ConfigError, Differentiable, Loss, Modality, Reward
+from mmrl.core.declarations import LossDeclaration
 from mmrl.plans.flow import GroupPlan, Plan
 from mmrl.plans.offline import OfflinePlan
 
@@ -14,7 +15,7 @@ def requires_gradients(loss: Loss) -> bool:
 
 def carries_back(loss: Loss) -> bool:
     """Whether it reads the gradient of the scores by what each decision drew, see `contracts.Differentiable`."""
-    return "gradient" in getattr(loss, "requires", frozenset())
+    return "gradient" in LossDeclaration.of(loss).requires
 
 
 def check_gradients(names: Mapping[str, str], loss: Loss, policy: Modality, rewards: Mapping[str, Reward]) -> None:
@@ -54,7 +55,7 @@ def check_steps(name: str, loss: Loss, plan: GroupPlan) -> None:
             f"loss {name!r} learns from gradients through the sampler's own steps, which lead through no solver and no "
             "choice, and beside no anchors; take solver euler, no tail, anchors 0, and a sampler that does not steer"
         )
-    wanted = getattr(loss, "looks_back", 0)
+    wanted = LossDeclaration.of(loss).num_gradient_steps
     if isinstance(plan, Plan) and wanted > plan.num_tree_steps:
         raise ConfigError(
             f"loss {name!r} looks back {wanted} steps, but the sampler makes {plan.num_tree_steps}; "

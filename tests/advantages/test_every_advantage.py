@@ -1,4 +1,4 @@
-"""What holds for every advantage in the folder, with its default settings."""
+"""Properties of every advantage in the folder, with its default settings."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def _scores(rows: Tensor | None = None, reward: Tensor = REWARD) -> Scores:
 
 
 def _paths(told: bool, rows: Tensor | None = None) -> Paths | None:
-    """Of decisions that no two samples share."""
+    """Returns paths whose decisions no two samples share."""
     if not told:
         return None
     is_there = torch.arange(5) < LENGTH[:, None]

@@ -1,4 +1,4 @@
-"""What several groups say of a decision adds up: against the authors' two loops."""
+"""The sum over the comparisons of a decision, against the authors' two loops."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ REWARD = torch.randn(2, STRIDES, CHILDREN, generator=torch.Generator().manual_se
 
 
 def scores(reward: Tensor = REWARD, valid: Tensor | None = None) -> Scores:
-    """Two draws, each child finished with three strides, which are groups of their own."""
+    """Returns two prompt indices, each child finished with three strides, which are groups of their own."""
     names = [subgroup(draw, stride) for draw in (3, 8) for stride in range(STRIDES) for _ in range(CHILDREN)]
     numbers = torch.arange(len(names))
     valid = torch.ones(len(names), dtype=torch.bool) if valid is None else valid

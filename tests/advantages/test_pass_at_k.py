@@ -15,7 +15,7 @@ from tests.advantages.scored import NAN, scored
 
 
 def slow(rewards: list[float], k: int) -> list[float]:
-    """Every subset of k is worth its best reward."""
+    """Returns the advantages by a loop over all subsets of k, whose values are their best rewards."""
     subsets = list(combinations(range(len(rewards)), k))
     worth = [max(rewards[i] for i in subset) for subset in subsets]
     mean, std = statistics.fmean(worth), statistics.pstdev(worth)

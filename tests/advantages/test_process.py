@@ -1,4 +1,4 @@
-"""Process supervision against a slow loop, numbers by hand, and what is said where it has nothing to tell apart."""
+"""Process supervision against a slow loop and numbers by hand, and its refusals."""
 
 import math
 import random
@@ -25,7 +25,7 @@ def made(
     valid: list[bool] | None = None,
     granularity: Granularity = "segment",
 ) -> Scores:
-    """Scores of a dense reward and an outcome; `steps` [B][K] holds NaN where nothing is said."""
+    """Returns scores of a dense reward and an outcome; `steps` [B][K] has NaN where there is no reward."""
     count = len(steps)
     width = max(map(len, steps))
     dense = torch.tensor([row + [NAN] * (width - len(row)) for row in steps])
@@ -44,13 +44,13 @@ def made(
 
 
 def own_edges(*lengths: int) -> Paths:
-    """Of answers that share no decision."""
+    """Returns the edges of answers that share no decision."""
     there = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return Paths(torch.where(there, there.flatten().cumsum(0).view_as(there) - 1, -1))
 
 
 def slow(scores: Scores, paths: Paths, epsilon: float) -> list[list[float]]:
-    """Section 4.1.3 of arXiv 2402.03300 with lists, every sample and decision on its own."""
+    """Returns section 4.1.3 of arXiv 2402.03300 with lists, by a loop over samples and decisions."""
     rewards: list[dict[int, float]] = []
     for row, edges in enumerate(paths.edge.tolist()):
         found: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Quasi-norms by hand, and what they make of flat groups."""
+"""Quasi-norms by hand, and the advantages of flat groups."""
 
 import math
 from typing import Any, cast
@@ -75,5 +75,5 @@ def test_a_p_out_of_range_is_refused(p: float) -> None:
 
 
 def test_an_advantage_of_decisions_is_refused() -> None:
-    with pytest.raises(ValueError, match="inner must say one number for each sample"):
+    with pytest.raises(ValueError, match="inner must give one number for each sample"):
         QuasiNorm(inner=cast(Any, Granular()))

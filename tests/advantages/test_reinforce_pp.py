@@ -18,7 +18,7 @@ LENGTHS = [2, 1, 4, 3, 1, 1, 2]
 
 
 def slow(rewards: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """Every reward against all, each written down as often as it counts."""
+    """Returns every reward against all rewards, each repeated as often as it counts."""
     everything = [reward for reward, count in zip(rewards, counts, strict=True) for _ in range(count)]
     mean, std = statistics.fmean(everything), statistics.pstdev(everything)
     return [(reward - mean) / std for reward in rewards]

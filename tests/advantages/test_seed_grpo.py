@@ -22,7 +22,7 @@ REWARD = torch.tensor([1.0, 0.0, 0.5, 0.2, 1.0, 0.0, 0.3, 0.1, 0.7, 0.9, 0.4, 0.
 
 
 def shares() -> Tensor:
-    """What majority_vote says with `soft`."""
+    """Returns the rewards of majority_vote with `soft`."""
     votes = {g: Counter(a for a, own in zip(ANSWERS, GROUP, strict=True) if own == g and a) for g in set(GROUP)}
     pairs = zip(ANSWERS, GROUP, strict=True)
     return torch.tensor([votes[g][a] / votes[g].total() if a else 0.0 for a, g in pairs])
@@ -36,7 +36,7 @@ def scores(valid: Tensor | None = None) -> Scores:
 
 
 def slow(group: int) -> float:
-    """-(1 / clusters) sum log p(cluster) / log n."""
+    """Returns -(1 / clusters) sum log p(cluster) / log n."""
     votes = Counter(answer for answer, own in zip(ANSWERS, GROUP, strict=True) if own == group and answer)
     if votes.total() < 2:
         return 0.0

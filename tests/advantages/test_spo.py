@@ -1,4 +1,4 @@
-"""A segment is worth what it changes in the value, and its cut points alone are learned from."""
+"""The advantage of a segment is the change of the value, and only its cut points are learned from."""
 
 import math
 import random

@@ -38,7 +38,7 @@ def paths(edges: Tensor = EDGES, log_prob: Tensor = LOG_PROB) -> Paths:
 
 
 def slow(reward: list[float], edges: list[list[int]], log_prob: list[list[float]] | None) -> list[list[float]]:
-    """A of the decisions of one group, node by node: a node is the list of decisions that lead to it."""
+    """Returns A of the decisions of one group, node by node: a node is the list of decisions before it."""
     leaves = [tuple(edge for edge in row if edge >= 0) for row in edges]
     told = log_prob or [[0.0] * len(row) for row in edges]
     known = {row[: k + 1]: lp[k] for row, lp in zip(leaves, told, strict=True) for k in range(len(row))}

@@ -32,7 +32,7 @@ def test_its_parts_have_weights_and_the_number_of_leaves_a_power() -> None:
 
 
 def walk(children: list[Node], rewards: dict[int, float], start: float, root: float, found: dict[int, float]) -> None:
-    """The formula at every edge, place by place."""
+    """Returns the formula at every edge, place by place."""
     for stretch, below in children:
         ends = [rewards[path[-1]] for path in (leaves_of(below) if below else [stretch])]
         value = sum(ends) / len(ends)

@@ -15,7 +15,7 @@ GROUP = [5, 5, 5, 5, 5, 2, 2, 5, 2]
 
 
 def slow(ratio: float, epsilon: float = 1e-8) -> list[float]:
-    """Sorted lists, as Tencent-Hunyuan/MixGRPO has it."""
+    """Returns the advantages by sorted lists, as in Tencent-Hunyuan/MixGRPO."""
     found = []
     for reward, group in zip(REWARD, GROUP, strict=True):
         mates = sorted(other for other, name in zip(REWARD, GROUP, strict=True) if name == group)

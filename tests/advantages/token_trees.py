@@ -14,7 +14,7 @@ REWARD = torch.tensor([1.0, 0.0, 1.0, 1.0])
 
 
 def scores_of(reward: Tensor, group: Tensor | None = None, valid: Tensor | None = None) -> Scores:
-    """Of B samples with one reward."""
+    """Returns the scores of B samples with one reward."""
     count = torch.arange(len(reward))
     group = torch.zeros_like(count) if group is None else group
     valid = torch.ones(len(reward), dtype=torch.bool) if valid is None else valid
@@ -22,7 +22,7 @@ def scores_of(reward: Tensor, group: Tensor | None = None, valid: Tensor | None 
 
 
 def grown(pick: random.Random, depth: int = 0, first: int = 0) -> tuple[list[Node], int]:
-    """What follows a place: children of 1 to 3 tokens, one at least; and the first edge not used."""
+    """Returns the subtree of a place, with at least one child of 1 to 3 tokens, and the first unused edge."""
     children: list[Node] = []
     for _ in range(pick.randint(2, 3)):
         stretch = list(range(first, first := first + pick.randint(1, 3)))
@@ -32,7 +32,7 @@ def grown(pick: random.Random, depth: int = 0, first: int = 0) -> tuple[list[Nod
 
 
 def leaves_of(children: list[Node]) -> Iterator[list[int]]:
-    """The edges of each leaf, in order."""
+    """Returns the edges of each leaf, in order."""
     for stretch, below in children:
         if below:
             yield from (stretch + rest for rest in leaves_of(below))

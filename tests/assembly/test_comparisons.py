@@ -110,7 +110,7 @@ def test_one_answer_and_its_greedy_one_are_a_group() -> None:
 
 def test_a_mix_that_compares_within_groups_has_no_size_to_divide_by() -> None:
     assert (
-        "advantage 'maxrl': it divides by the mean reward, which must not be below 0, but 'gdpo' goes down"
+        "advantage 'maxrl': rewards are divided by their mean and must not be below 0, but 'gdpo' goes down"
         in refused("lab/maxrl", "mix={name: gdpo}")
     )
 

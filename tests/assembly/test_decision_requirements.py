@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from mmrl.assembly.compatibility import refuse_single_samples, refuse_unprovided
 from mmrl.core.contracts import ConfigError, Loss, Modality
+from mmrl.core.declarations import LossDeclaration
 from mmrl.losses.flow_dppo import FlowDppo
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.guard import Guard
@@ -15,6 +16,11 @@ from mmrl.losses.neighbor import Neighbor
 from mmrl.losses.nft import Nft
 from mmrl.plans.flow import Plan, Step, Transition
 from mmrl.plans.neighbors import Neighbors
+
+
+class ReadsSteps:
+    kind = "decisions"
+    declaration: ClassVar[LossDeclaration] = LossDeclaration(requires=frozenset({"step"}))
 
 
 def _check(loss: Any, draws: str) -> None:
@@ -30,7 +36,7 @@ def _check(loss: Any, draws: str) -> None:
         (Guard(), "tokens", "loss 'mine' reads 'noise' of each decision, which modality 'theirs' does not tell"),
         (Neighbor(), "tokens", "'choice' of each decision, .* a token is not compared with others"),
         (Grpo(entropy_coef=0.1), "latents", "leave out entropy_coef"),
-        (SimpleNamespace(kind="decisions", requires=frozenset({"mood"})), "tokens", "'mood' .* no modality does"),
+        (ReadsSteps(), "tokens", "'step' of each decision, .* tokens have no noise levels"),
     ],
 )
 def test_what_is_not_told_is_refused(loss: Any, draws: str, message: str) -> None:

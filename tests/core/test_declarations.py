@@ -26,7 +26,7 @@ from mmrl.system.errors import ConfigError
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 # Kinds whose shipped plug-ins still say in attributes what they are to say in a declaration.
-TO_DO = {"losses", "mixes", "modalities", "rewards"}
+TO_DO = {"modalities", "rewards"}
 
 
 def own(body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -261,12 +261,10 @@ PROTOCOLS = {
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_the_members_of_all_protocols_are_known(kind: plugins.Kind) -> None:
-    """Of a mix, what is still an attribute of its protocol is declared."""
     names = {
         name
         for protocol in PROTOCOLS[kind]
         for name in {*vars(protocol), *vars(protocol).get("__annotations__", {})}
         if not name.startswith("_")
     }
-    declared = set(DECLARATIONS[kind].formerly) if kind == "mixes" else set()
-    assert names <= misspelt.MEMBERS[kind] | declared
+    assert names <= misspelt.MEMBERS[kind]

@@ -1,4 +1,4 @@
-"""A world of ours in which clicks paint dots, and its tasks."""
+"""An environment of mmrl in which clicks paint dots, and its tasks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ def task(**target: Any) -> Prompt:
 
 @dataclass
 class Dots:
-    """A world of ours: eight by six pixels, of which every click paints one; the corner ends it."""
+    """An environment of eight by six pixels, in which every click paints a pixel; the corner ends the episode."""
 
     painted: tuple[tuple[int, int], ...] = ()
     is_closed: bool = False

@@ -1,4 +1,4 @@
-"""Sockets of this machine that hear whatever reaches them."""
+"""Sockets of this machine that record whatever reaches them."""
 
 import selectors
 import socket
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Listeners:
-    """A TCP and a UDP socket on one port of 127.0.0.1; `heard` says what came, up to `MOST` times."""
+    """A TCP and a UDP socket on one port of 127.0.0.1; `heard` has what came, up to `MOST` times."""
 
     MOST = 100
 

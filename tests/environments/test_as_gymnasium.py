@@ -1,4 +1,4 @@
-"""Our worlds as environments of gymnasium: its own check, what is seen and done, and the way there and back."""
+"""Environments of mmrl for gymnasium: gymnasium's own check, observations, actions, and the round trip."""
 
 import sys
 import warnings

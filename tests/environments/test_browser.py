@@ -1,4 +1,4 @@
-"""Web pages in a real Chromium: what an agent sees and does there, and what is said where there is none."""
+"""Web pages in a real Chromium: observations and actions of an agent, and the errors without a Chromium."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What keeps a page inside: no way out of Chromium reaches a socket, and its sandbox is on where it can be."""
+"""The isolation of a page: no way out of Chromium reaches a socket, and its sandbox is on where possible."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def try_all_ways_out(folder: Path, port: int) -> None:
 
 
 def ran_in(options: list[str], first: str, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python script as it ran in namespaces of its own, after a line of the shell; skips where these are refused."""
+    """Runs a Python script in namespaces of its own, after a line of the shell; skips where these are refused."""
     enter = ["unshare", "--user", *options]
     if shutil.which("unshare") is None or subprocess.run([*enter, "true"], capture_output=True).returncode:
         pytest.skip(f"{' '.join(enter)} is not permitted here")
@@ -47,7 +47,7 @@ def ran_in(options: list[str], first: str, script: str, *arguments: str) -> subp
 
 
 def launcher_of(program: str, folder: Path) -> Path:
-    """A launcher of the program; skips where namespaces are refused."""
+    """Returns a launcher of the program; skips where namespaces are refused."""
     try:
         return write_launcher(program, folder)
     except NotPermitted as error:
@@ -119,7 +119,7 @@ def test_without_the_kernel_too_no_socket_is_reached_and_no_name_asked_for(tmp_p
 
 
 def status(process: int) -> dict[str, str]:
-    """What the kernel says of a process."""
+    """Returns the kernel's status of a process."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 

@@ -1,4 +1,4 @@
-"""Which keys and buttons an action presses, and which actions are refused in words: on a page that takes notes."""
+"""The keys and buttons that an action presses, and the refused actions, on a page that records calls."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from mmrl.parsing.actions.action import Action
 
 
 class Notes:
-    """Stands for a Playwright page: every call is noted as its name and arguments."""
+    """A stand-in of a Playwright page that records every call by its name and arguments."""
 
     def __init__(self, path: str = "", calls: list[tuple[Any, ...]] | None = None) -> None:
         self.path, self.calls = path, [] if calls is None else calls
@@ -24,7 +24,7 @@ class Notes:
 
 
 def done(*actions: Action) -> list[tuple[Any, ...]]:
-    """The calls that the actions make on a page of 100 x 80 pixels."""
+    """Returns the calls of the actions on a page of 100 x 80 pixels."""
     page = Notes()
     hands = Hands(page, (100, 80), scroll_step=50)
 

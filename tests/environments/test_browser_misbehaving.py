@@ -1,4 +1,4 @@
-"""Pages that misbehave: what they may not do is refused and told, one that hangs or crashes ends its episode alone."""
+"""Pages that misbehave: a notice for what is refused; a page that hangs or crashes ends its own episode alone."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.web_pages import PATIENT, opened, page, slow, task, title
 
 
 def is_running(process: int) -> bool:
-    """Whether a process exists and is more than a name that its parent has not yet collected."""
+    """Returns whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

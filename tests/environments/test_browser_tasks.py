@@ -26,7 +26,7 @@ def world() -> Iterator[Browser]:
 
 
 def solved(world: Browser, name: str, seed: int) -> tuple[list[Action], Observation]:
-    """What the oracle did, and what was seen last."""
+    """Returns the actions of the oracle, and the last observation."""
     actions: list[Action] = []
     seen = world.reset(task(name, seed), 0)
     assert seen.goal and not seen.is_done

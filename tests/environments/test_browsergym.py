@@ -1,4 +1,4 @@
-"""BrowserGym's words and observations read and written; the plug-in on what a real BrowserGym said.
+"""BrowserGym's calls and observations read and written, and the plug-in on recordings of a real BrowserGym.
 
 `browsergym_recorded.json` is what browsergym-core 0.14.3 with its own Playwright 1.44 and Chromium 150 gave for a page
 of ours, with the screenshots as PNG and without the trees of the document.
@@ -46,7 +46,7 @@ PAIRS = [
 
 
 def recorded(action: str | None) -> dict[str, Any]:
-    """The observation after an action, as BrowserGym gave it."""
+    """Returns the observation after an action, as BrowserGym gave it."""
     found: dict[str, Any] = next(row for row in RECORDED if row["action"] == action)["observation"]
     picture = Image.open(io.BytesIO(base64.b64decode(found["screenshot"])))
     arrays = {"active_page_index": numpy.int64, "elapsed_time": numpy.float64}
@@ -104,12 +104,12 @@ def test_calls_are_read_with_the_boxes_of_elements(text: str, actions: list[Acti
     [
         ("", "at least one call"),
         ("mouse_click(", "expected"),
-        ("mouse_click(1)", "y is a number"),
+        ("mouse_click(1)", "y must be a number"),
         ("mouse_click(1, 2, 'up')", "left, middle or right"),
         ("mouse_dblclick(1, 2, 'right')", "left button"),
         ("scroll(0, 0)", "no direction"),
         ("click('99')", "no element '99'"),
-        ("click('1')", "not to be seen"),  # the head of the document
+        ("click('1')", "is not visible"),  # the head of the document
         ("click('3', modifiers=['Shift'])", "no action is a click"),
         ("goto('http://example.com')", "no action of ours stands for 'goto'"),
         ("__import__('os')", "no action of ours"),
@@ -168,7 +168,7 @@ TUPLES = ("chat_messages", "goal_object", "open_pages_urls", "open_pages_titles"
 
 
 class Replayed:
-    """Gives what was recorded for the calls that were recorded."""
+    """An environment that replays the recorded observations of the recorded calls."""
 
     def __init__(self, name: str, settings: dict[str, Any]) -> None:
         self.name, self.settings, self.is_closed = name, settings, False
@@ -190,7 +190,7 @@ class Replayed:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
-    """A BrowserGym that replays; the environments that were made."""
+    """Returns a BrowserGym that replays, and the list of the environments it makes."""
     made: list[Replayed] = []
 
     def make(name: str, **settings: Any) -> Replayed:
@@ -210,7 +210,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
 
 
 class Calls:
-    """Stands for BrowserGym's set of calls."""
+    """A stand-in of BrowserGym's set of calls."""
 
     def __init__(self, subsets: list[str], multiaction: bool) -> None:
         assert {"coord", "chat"} <= set(subsets) and multiaction

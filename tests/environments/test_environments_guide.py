@@ -1,4 +1,4 @@
-"""The world that docs/environments.md writes is one."""
+"""The environment in docs/environments.md is a valid one."""
 
 import re
 from pathlib import Path

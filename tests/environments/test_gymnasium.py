@@ -1,4 +1,4 @@
-"""Environments of gymnasium as our worlds: rewards, ends, actions and refusals carry over."""
+"""Environments of gymnasium as environments of mmrl: rewards, ends, actions and refusals carry over."""
 
 import sys
 import warnings
@@ -21,7 +21,7 @@ SIZE = (60, 20)  # of the picture of six cells
 
 
 class Strip(gymnasium.Env[Any, Any]):
-    """Six cells, of which the white one is where one stands; the last one is worth 1 and ends it."""
+    """Six cells with the agent on the white cell; the last cell gives reward 1 and ends the episode."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012  # gymnasium's own way
 

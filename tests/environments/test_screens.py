@@ -1,4 +1,4 @@
-"""The in-process screens: the oracle solves, chance does not; what is done again comes out again."""
+"""The in-process screens: the oracle solves the tasks, chance does not; the same actions give the same episode."""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ def shown(seen: Observation) -> tuple[bytes, str, bool, float, str | None]:
 
 
 def wandering(screens: Screens, rng: random.Random) -> Action:
-    """The oracle's click, a random one, or something that cannot be done."""
+    """Returns the oracle's click, a random click, or an impossible action."""
     kinds = (screens.oracle, lambda: click(rng.randrange(screens.size), rng.randrange(screens.size)))
     return rng.choice((*kinds, *kinds, lambda: Action("type", text="hello")))()
 
@@ -167,7 +167,7 @@ def test_a_prompt_of_another_set_is_refused_by_name(target: dict[str, object]) -
 
 @pytest.mark.parametrize("size", [0, 111, 4097])
 def test_a_size_out_of_range_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=rf"size must be from 112 to 4096 pixels, got {size}"):
+    with pytest.raises(ValueError, match=rf"size must be at least 112 and at most 4096, got {size}"):
         Screens(size)
 
 

@@ -1,4 +1,4 @@
-"""Denoising evaluations by hand for the tests of losses on the forward process, in float64."""
+"""Denoising outputs by hand for the tests of losses on the forward process, in float64."""
 
 from typing import Any
 
@@ -35,14 +35,14 @@ def forward_outputs(velocity: Tensor, old: Tensor = OLD, reference: Tensor = REF
 
 
 def batch(advantages: Tensor, scores: Tensor | None = None, weight: Tensor | None = None) -> LossBatch:
-    """Advantages [B] or [B, K]; scores are the advantages where none are given."""
+    """Returns a batch with advantages [B] or [B, K], whose scores are by default the advantages."""
     wide = (advantages[:, None] if advantages.dim() == 1 else advantages).expand(B, K).double()
     own = wide[:, 0] if scores is None else scores
     return LossBatch(wide, torch.ones(B, K, dtype=torch.float64) if weight is None else weight.double(), GROUP, own)
 
 
 def total(loss: Any, velocity: Tensor, of: LossBatch, **others: Tensor) -> Tensor:
-    """The loss as the core makes it: coefficients times terms, over the denominator."""
+    """Returns the loss as the core does: coefficients times terms, over the denominator."""
     coefficients, denominator = loss.coefficients(of)
     terms = loss(loss.measure(forward_outputs(velocity, **others)), of).terms
     value: Tensor = (coefficients * terms).sum() / denominator
@@ -55,18 +55,18 @@ def gradient(loss: Any, velocity: Tensor, of: LossBatch, **others: Tensor) -> Te
 
 
 def matching(velocity: Tensor) -> Tensor:
-    """[B, K] mean (v - v*)^2, one entry at a time."""
+    """Returns mean (v - v*)^2 [B, K], one entry at a time."""
     return torch.stack([torch.stack([((velocity[n] - TARGET[n]) ** 2).mean() for n in row]) for row in ENTRY.tolist()])
 
 
 def noise_matching(velocity: Tensor) -> Tensor:
-    """[B, K] mean squared error of the noise that the velocity implies, from x and v alone."""
+    """Returns the mean squared error [B, K] of the implied noise, from x and v alone."""
     implied = NOISY + (1 - SIGMA).view(-1, 1, 1) * velocity
     return ((implied - NOISE) ** 2).mean((1, 2))[ENTRY]
 
 
 def rollout(draws: list[int], sizes: list[int], levels: tuple[float, ...] = ()) -> Rollout:
-    """Groups of the given sizes, interleaved: sample by sample, not group by group."""
+    """Returns groups of these sizes, interleaved: sample by sample, not group by group."""
     prompt = torch.tensor([p for member in range(max(sizes)) for p, size in enumerate(sizes) if member < size])
     size, zeros = len(prompt), torch.zeros(len(prompt), dtype=torch.int64)
     keys = tuple(GroupKey(7, 3, draw) for draw in draws)

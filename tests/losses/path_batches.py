@@ -1,4 +1,4 @@
-"""Batches for losses on whole samples, in float64, and the loss of a step as the core takes it."""
+"""Batches for losses on whole samples, in float64, and the loss of a step as the core computes it."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def batch_of(
     scores: Sequence[float], group: Sequence[int] | None = None, weight: Tensor | None = None, num_decisions: int = 1
 ) -> LossBatch:
-    """Samples of one group and of equal lengths where nothing else is said; advantages are the scores."""
+    """Returns samples, by default of one group and of equal lengths, whose advantages are the scores."""
     total = torch.tensor(scores, dtype=torch.float64)
     weight = torch.ones(len(total), num_decisions, dtype=torch.float64) if weight is None else weight.double()
     numbers = torch.tensor([0] * len(total) if group is None else group)
@@ -23,16 +23,16 @@ def batch_of(
 
 
 def column(values: Sequence[float]) -> Tensor:
-    """Log-ratios [B, 1] of samples with one decision, to differentiate by."""
+    """Returns log-ratios [B, 1] of samples with one decision, which require a gradient."""
     return torch.tensor(values, dtype=torch.float64)[:, None].requires_grad_()
 
 
 def step_loss(loss: Loss, measures: tuple[Tensor, ...], batch: LossBatch) -> Tensor:
-    """Sum of coefficient * term over the denominator."""
+    """Returns the sum of coefficient * term over the denominator."""
     coefficients, denominator = loss.coefficients(batch)
     return (coefficients * loss(measures, batch).terms).sum() / denominator
 
 
 def step_gradient(loss: Loss, measures: tuple[Tensor, ...], batch: LossBatch) -> Tensor:
-    """Of `step_loss` by the first measure."""
+    """Returns the gradient of `step_loss` by the first measure."""
     return torch.autograd.grad(step_loss(loss, measures, batch), measures[0], retain_graph=True)[0]

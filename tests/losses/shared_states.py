@@ -21,7 +21,7 @@ SAMPLE = (STATE @ OLD_WEIGHT + STD * normals(3, 4, D)).float().double()  # 4 cho
 
 
 def shared_call(weight: Tensor, reduction: Reduction = "mean") -> GaussianDecisions:
-    """A linear network called once for the four members that stand on STATE."""
+    """Returns the outputs of a linear network called once for the four members at STATE."""
     entry, std = torch.arange(4)[:, None], torch.tensor([STD], dtype=torch.float64)
     return GaussianDecisions((STATE @ weight)[None], std, SAMPLE, torch.zeros(4, dtype=torch.int64), entry, reduction)
 
@@ -32,7 +32,7 @@ def batch_of(advantages: Tensor) -> LossBatch:
 
 
 def mean_terms(loss: Grpo, forward_outputs: OutputsByWeights, advantages: Tensor = ADVANTAGES) -> Tensor:
-    """The mean over decisions."""
+    """Returns the mean over decisions."""
     return loss(loss.measure(forward_outputs), batch_of(advantages)).terms.mean()
 
 

@@ -1,4 +1,4 @@
-"""Adjoint matching: its target, and that it reaches the law that theory says."""
+"""Adjoint matching: its target, and that it reaches the law of the theory."""
 
 import math
 from typing import Any
@@ -34,7 +34,7 @@ def moved(policy: LinearFlow) -> LinearFlow:
 def step_of(
     policy: LinearFlow, rollout: Rollout, loss: AdjointMatching, micro_batch: int = 1000, score: Any = smooth_score
 ) -> float:
-    """One optimizer step's gradient, as the trainer makes it; the loss."""
+    """Returns the gradient of one optimizer step, as the trainer computes it, and the loss."""
     count = rollout.num_samples
     batch = LossBatch(torch.zeros(count, 1), torch.ones(count, 1), rollout.group, torch.zeros(count))
     updater = Updater(policy, loss, Processes(), micro_batch, score)

@@ -27,7 +27,7 @@ def test_without_a_shift_it_is_reinforce() -> None:
 
 
 def _descend(shift: float) -> torch.Tensor:
-    """Probabilities of 4 answers after many steps on samples that one uniform policy drew once and for all."""
+    """Returns probabilities of 4 answers after many steps on the same samples of a uniform policy."""
     reward = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     advantages = (reward - reward.mean())[:, None]
     batch = LossBatch(advantages, torch.ones_like(advantages), torch.zeros(4, dtype=torch.int64), reward)

@@ -45,8 +45,8 @@ def test_a_cap_of_one_without_ratios_below_is_reinforce() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cap": 0.2}, "needs 0 <= floor <= 1 <= cap, got floor 0.0 and cap 0.2"),  # what TRL's default would be
-        ({"floor": 1.5}, "floor 1.5"),
+        ({"cap": 0.2}, "cap must be at least 1, got 0.2"),  # what TRL's default would be
+        ({"floor": 1.5}, "floor must be at least 0 and at most 1, got 1.5"),
         ({"outside": "dropped"}, "outside must be one of truncated, masked, got 'dropped'"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.losses.path_batches import batch_of, column, normal, step_gradient, s
 
 
 def slow(loss: D3po, better: list[float], worse: list[float]) -> float:
-    """The code of D3PO, step by step: -log sigmoid(beta log clip(ratio) h + ...), h = +1 and -1."""
+    """Returns the loss by the code of D3PO, step by step: -log sigmoid(beta log clip(ratio) h + ...), h = +1 and -1."""
     total = 0.0
     for first, second in zip(better, worse, strict=True):
         ratios = [min(max(math.exp(value), 1 - loss.clip), 1 + loss.clip) for value in (first, second)]
@@ -66,7 +66,8 @@ def test_it_is_log_2_at_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"beta": 0.0}, "beta must be above 0"), ({"clip": 1.0}, r"clip must be in \(0, 1\)")]
+    ("settings", "message"),
+    [({"beta": 0.0}, "beta must be above 0"), ({"clip": 1.0}, "clip must be above 0 and below 1")],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

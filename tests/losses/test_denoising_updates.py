@@ -40,7 +40,7 @@ def _cases() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[LinearFlow, Rollout]:
-    """Three groups of four from weights that have moved since; every copy of the weights is another."""
+    """Returns three groups of four from older weights; all copies of the weights differ."""
     policy, keys = random_flow(), [GroupKey(0, 0, draw) for draw in (3, 5, 8)]
     plans = [ODE(num_steps=4).plan(policy, key, 4) for key in keys]
     rollout = roll_out(policy, [Prompt(text) for text in ("0.1", "-0.2", "0.3")], plans, keys)

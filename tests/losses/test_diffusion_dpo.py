@@ -1,4 +1,4 @@
-"""Diffusion-DPO, Flow-DPO and SPIN: their identities, pairs, and who is compared with.
+"""Diffusion-DPO, Flow-DPO and SPIN: their identities, pairs, and the weights of the comparison.
 
 The formulas: docs/maths/preference-losses.md#diffusion-dpo-and-flow-dpo
 """
@@ -38,7 +38,7 @@ LOSSES = {DiffusionDpo(beta=3.0, draws=2): noise_matching, FlowDpo(beta=3.0, dra
 
 
 def margins(error: Any, velocity: Tensor, reference: Tensor = REFERENCE) -> Tensor:
-    """[2, K] -beta / 2 ((l_w - l_w ref) - (l_l - l_l ref)) of the pairs, beta 3."""
+    """Returns -beta / 2 ((l_w - l_w ref) - (l_l - l_l ref)) [2, K] of the pairs, beta 3."""
     gain = error(velocity) - error(reference)
     return torch.stack([-1.5 * (gain[winner] - gain[loser]) for winner, loser in PAIRS])
 
@@ -132,7 +132,7 @@ def test_spin_is_diffusion_dpo_of_given_images_against_those_of_the_opponent() -
     [
         (DiffusionDpo, {"beta": 0.0}, "beta must be above 0"),
         (DiffusionDpo, {"pairs": "best"}, "pairs must be one of all, extremes, adjacent"),
-        (FlowDpo, {"refresh_every": 0}, "refresh_every must be at least 1 iteration"),
+        (FlowDpo, {"refresh_every": 0}, "refresh_every must be at least 1, or null, got 0"),
         (Spin, {"refresh_every": None}, "without it this is 'diffusion_dpo'"),
     ],
 )

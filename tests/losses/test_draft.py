@@ -1,4 +1,4 @@
-"""DRaFT and AlignProp: which steps carry the gradient, and that the update is that of the mean reward."""
+"""DRaFT and AlignProp: the steps with a gradient, and the update of the mean reward."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def rollout_of(policy: LinearFlow) -> Rollout:
 def gradient(
     policy: LinearFlow, rollout: Rollout, loss: Any, micro_batch: int, rows: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of one optimizer step, as the trainer makes it."""
+    """Returns the gradient of one optimizer step, as the trainer computes it."""
     rows = torch.arange(rollout.num_samples) if rows is None else rows
     weight = torch.zeros(rollout.num_samples, 1)
     weight[rows] = 1.0
@@ -107,7 +107,9 @@ def test_a_range_of_one_number_is_that_number() -> None:
     rollout = rollout_of(policy)
     fixed, ranged = (gradient(policy, rollout, Draft(steps), 100)[0] for steps in (3, (3, 3)))
     assert torch.equal(fixed, ranged)
-    assert Draft((1, 4)).calls_per_sample == 2.5 and Draft(3).calls_per_sample == 3 and Draft((2, 5)).looks_back == 5
+    declared = [Draft(num_steps).declaration for num_steps in ((1, 4), 3, (2, 5))]
+    assert [one.calls_per_sample for one in declared] == [2.5, 3, 3.5]
+    assert [one.num_gradient_steps for one in declared] == [4, 3, 5]
 
 
 def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step() -> None:
@@ -116,7 +118,7 @@ def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step
     loss = Draft(renoised=2)
     _, again = loss.views(rollout, torch.tensor([1, 7]), KEY)
     assert again.sample.tolist() == [1, 1, 7, 7] and again.column.tolist() == [1, 2, 1, 2]
-    assert len(set(again.noise_seed)) == 4 and loss.calls_per_sample == 3
+    assert len(set(again.noise_seed)) == 4 and loss.declaration.calls_per_sample == 3
     assert set(again.noise_seed).isdisjoint(loss.views(rollout, torch.tensor([1, 7]), GroupKey(1, 0, 1))[1].noise_seed)
     got, _ = gradient(policy, rollout, loss, 100)
     plain, _ = gradient(policy, rollout, Draft(), 100)
@@ -130,8 +132,9 @@ def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1 or two ascending ones, got 0"),
-        ({"num_steps": [3, 2]}, "num_steps must be a whole number of at least 1"),
+        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
+        ({"num_steps": [3, 2]}, "num_steps must be one whole number or two ascending ones, got .3, 2."),
+        ({"num_steps": [0, 2]}, "num_steps.0 must be at least 1, got 0"),
         ({"num_steps": 2, "renoised": 1}, "0 unless num_steps is 1"),
         ({"renoised": -1}, "renoised must be at least 0"),
     ],

@@ -1,4 +1,4 @@
-"""What holds for every loss in the folder, with its default settings."""
+"""Properties of every loss in the folder, with its default settings."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _normal(seed: int, *shape: int) -> Tensor:
 
 
 def _gaussian(seed: int, entry: Tensor) -> GaussianDecisions:
-    """Weights of one seed, seen through a view that holds the given entries."""
+    """Returns the decisions of the weights of one seed, through a view with these entries."""
     sample, std, calls = _normal(99, B * K, 2, 2), torch.linspace(0.2, 0.8, B * K), torch.arange(B * K)
     mean, velocity = _normal(seed, B * K, 2, 2).requires_grad_(), torch.linspace(-0.3, -0.1, B * K)
     step = torch.cat([torch.linspace(0.3, 0.1, B * K), torch.zeros(1)])[entry]
@@ -66,7 +66,7 @@ def _cases() -> list[Any]:
         pytest.param(loss, evaluation, id=f"{name}{evaluation.__name__}")
         for name, loss in losses
         for draws, evaluation in CASES.get(loss.kind, {}).items()
-        if loss.kind != "decisions" or getattr(loss, "requires", frozenset()) <= PROVIDED[draws]
+        if loss.kind != "decisions" or loss.declaration.requires <= PROVIDED[draws]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Flow-DPPO: the truth table of its mask, and what is left without it."""
+"""Flow-DPPO: the truth table of its mask, and the loss without a mask."""
 
 import math
 
@@ -59,6 +59,6 @@ def test_the_distance_is_the_exact_kl_from_the_old_step_without_a_gradient() -> 
 
 def test_settings_and_what_it_reads() -> None:
     assert FlowDppo().threshold == 1e-5
-    assert FlowDppo().requires == {"exact_kl"} and FlowDppo().needs == {"old"}
+    assert FlowDppo().declaration.requires == {"exact_kl"} and FlowDppo().needs == {"old"}
     with pytest.raises(ValueError, match="threshold must be above 0, got 0"):
         FlowDppo(threshold=0.0)

@@ -13,7 +13,7 @@ LOG_PROB = -normal(0, 6, 3).abs()
 
 
 def _batch(lengths: list[int]) -> LossBatch:
-    """Three groups of two; all rewards of the second are equal."""
+    """Returns three groups of two; all rewards of the second group are equal."""
     inside = (torch.arange(3) < torch.tensor(lengths)[:, None]).double()
     advantages = torch.tensor([0.5, -0.5, 0.0, 0.0, 0.25, -0.25], dtype=torch.float64)[:, None].expand(6, 3)
     return LossBatch(advantages, inside, torch.tensor([4, 4, 1, 1, 9, 9]), advantages[:, 0])

@@ -30,7 +30,7 @@ from tests.losses.shared_states import (
 
 
 def member_call(weight: Tensor, member: int) -> GaussianDecisions:
-    """The same network called for one member alone."""
+    """Returns the outputs of the same network called for one member alone."""
     one, std = torch.zeros(1, dtype=torch.int64), torch.tensor([STD], dtype=torch.float64)
     return GaussianDecisions((STATE @ weight)[None], std, SAMPLE[member : member + 1], one, one[:, None], "mean")
 
@@ -189,7 +189,7 @@ def test_views_hold_each_call_behind_the_rows_once_for_each_block() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip_low": 0.0}, "clip_low must be in .0, 1., got 0.0"),
+        ({"clip_low": 0.0}, "clip_low must be above 0 and at most 1, got 0.0"),
         ({"clip_low": 1.5}, "clip_low"),
         ({"clip_high": 0.0}, "clip_high must be above 0"),
         ({"kl_coef": -1.0}, "kl_coef must be at least 0"),

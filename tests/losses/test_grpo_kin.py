@@ -1,4 +1,4 @@
-"""GRPO's kin: the dual clip, and DAPO, Dr. GRPO and BNPO as settings."""
+"""GRPO's variants: the dual clip, and DAPO, Dr. GRPO and BNPO as settings."""
 
 import math
 

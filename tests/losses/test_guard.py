@@ -117,8 +117,8 @@ def test_a_penalty_is_not_divided_by_the_step() -> None:
 
 def test_the_published_range_and_what_it_reads() -> None:
     assert (Guard().clip_low, Guard().clip_high) == (2e-6, 2e-6)
-    assert Guard().requires == {"noise", "step"}
-    assert Guard(kl_coef=1.0).requires == {"noise", "step", "exact_kl"}
+    assert Guard().declaration.requires == {"noise", "step"}
+    assert Guard(kl_coef=1.0).declaration.requires == {"noise", "step", "exact_kl"}
     silent = GaussianDecisions(LATENTS, STD, SAMPLE, torch.arange(4), torch.arange(4)[None], "mean")
     with pytest.raises(ValueError, match="guard needs the size of each step"):
         Guard().measure(OutputsByWeights(silent, silent))

@@ -1,4 +1,4 @@
-"""Diffusion-KTO: its utilities, its point of reference, and who is liked."""
+"""Diffusion-KTO: its utilities, its point of reference, and the liked images."""
 
 import math
 from typing import Any

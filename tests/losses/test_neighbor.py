@@ -1,4 +1,4 @@
-"""Neighbor GRPO: the paper's formulas one by one, its gradient, and GRPO where the choice takes nothing off."""
+"""Neighbor GRPO: the paper's formulas one by one, its gradient, and GRPO where the normaliser of the choice adds 0."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ def gradient(policy: LinearFlow, rollout: Rollout, loss: Any, batch: LossBatch, 
 
 
 def slow_loss(policy: LinearFlow, rollout: Rollout, advantages: Tensor, temperature: float, clip: float) -> Tensor:
-    """Eq. 8 and 9 in float64 with a loop over anchors, steps and members; the trace says where anchors stand."""
+    """Eq. 8 and 9 in float64 with a loop over anchors, steps and members; the trace has the states of the anchors."""
     decided, block, total = rollout.trace.decided, rollout.blocks[0], torch.zeros((), dtype=torch.float64)
     for at in range(len(decided.state)):
         state, sigma, told = decided.state[at : at + 1], decided.sigma[at : at + 1], decided.prompt[at : at + 1]
@@ -201,5 +201,5 @@ def test_the_same_for_all_or_one_alone_teaches_nothing(settings: dict[str, Any])
 
 def test_settings_and_what_it_reads() -> None:
     loss = NeighborLoss()
-    assert (loss.clip_low, loss.clip_high, loss.scope, loss.min_group_size) == (0.2, 0.2, "decision", 2)
-    assert loss.requires == {"choice"} and loss.needs == {"old"}
+    assert (loss.clip_low, loss.clip_high, loss.scope, loss.declaration.min_group_size) == (0.2, 0.2, "decision", 2)
+    assert loss.declaration.requires == {"choice"} and loss.needs == {"old"}

@@ -1,4 +1,4 @@
-"""Its identities, the authors' formula, what its draws depend on (docs/maths/denoising-losses.md#diffusionnft)."""
+"""DiffusionNFT: its identities, the authors' formula, its seeds (docs/maths/denoising-losses.md#diffusionnft)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ def _batch(advantages: Tensor) -> LossBatch:
 
 
 def _advantages(goodness: float, loss: Nft) -> Tensor:
-    """The advantage behind r = 1/2 + A / (2 advantage_max)."""
+    """Returns the advantages of r = 1/2 + A / (2 advantage_max)."""
     return torch.full((2, 2), (2 * goodness - 1) * loss.advantage_max, dtype=torch.float64)
 
 
@@ -183,7 +183,7 @@ def test_the_old_weights_follow_by_schedule(decay: OldDecay, expected: Mapping[i
 
 
 def _rollout(draws: list[int], sizes: list[int]) -> Rollout:
-    """Groups of the given sizes, interleaved: sample by sample, not group by group."""
+    """Returns groups of these sizes, interleaved: sample by sample, not group by group."""
     prompt = torch.tensor([p for member in range(max(sizes)) for p, size in enumerate(sizes) if member < size])
     size, zeros = len(prompt), torch.zeros(len(prompt), dtype=torch.int64)
     keys = tuple(GroupKey(7, 3, draw) for draw in draws)
@@ -198,7 +198,7 @@ STEP = GroupKey(7, 3, 0)
 def _draws_of(
     loss: Nft, rollout: Rollout, rows: Tensor, step: GroupKey = STEP
 ) -> dict[tuple[int, int, int], tuple[float, int]]:
-    """(sigma, noise seed) by draw number of the prompt, member of the group and column."""
+    """Returns (sigma, noise seed) by prompt index, member of the group and column."""
     (view,) = loss.views(rollout, rows, step)
     found = {}
     for sample, column, sigma, seed in zip(view.sample, view.noise_sample, view.sigma, view.noise_seed, strict=True):
@@ -263,7 +263,7 @@ def test_a_config_gives_the_decay_as_a_mapping() -> None:
     assert loss == Nft(decay=OldDecay(start=0.5), sigma_range=(0.0, 0.9))
     with pytest.raises(ConfigError, match=r"nft\.decay"):
         build("losses", {"name": "nft", "decay": {"stat": 0.5}})
-    with pytest.raises(ConfigError, match=r"start 0\.9 and maximum 0\.5"):
+    with pytest.raises(ConfigError, match=r"start must be at most maximum = 0\.5, got 0\.9"):
         build("losses", {"name": "nft", "decay": {"start": 0.9}})
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmrl.core.contracts import ConfigError
+from mmrl.core.declarations import LossDeclaration
 from mmrl.core.plugins import build
 from mmrl.losses.draft import Draft
 from mmrl.losses.refl import Refl
@@ -47,7 +48,7 @@ def test_each_group_takes_one_of_the_steps_and_all_are_taken() -> None:
         assert sorted(row for view in views for row in view.sample.tolist()) == list(range(9))
         assert all(view.num_steps == 1 for view in views)
         taken |= {view.left_out for view in views}
-    assert taken == {1, 2, 3} and loss.looks_back == 4 and loss.calls_per_sample == 1
+    assert taken == {1, 2, 3} and loss.declaration == LossDeclaration(num_gradient_steps=4)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 4])

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning, RAFT and RWR: what each sample counts, and that the latter two fall back to the first."""
+"""Supervised fine-tuning, RAFT and RWR: the weight of each sample, and the cases in which the latter are the first."""
 
 import math
 from typing import Any
@@ -110,7 +110,7 @@ def test_rwr_within_groups_is_a_softmax_that_an_offset_does_not_change() -> None
     [
         (Sft, {"of": "outputs"}, "of must be one of denoising, decisions"),
         (Sft, {"normalise": "constant"}, "normalise must be one of"),
-        (Sft, {"of": "decisions", "reference_weight": 0.1}, "which `of: decisions` has not"),
+        (Sft, {"of": "decisions", "reference_weight": 0.1}, "which `of: decisions` does not have"),
         (Raft, {"top_share": 0.0}, "top_share must be above 0"),
         (Rwr, {"beta": 0.0}, "beta must be above 0"),
         (Rwr, {"among": "batch"}, "among must be one of all, group"),

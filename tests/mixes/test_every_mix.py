@@ -1,4 +1,4 @@
-"""What holds for every mix in the folder, and each formula by hand."""
+"""Properties of every mix in the folder, and each formula by hand."""
 
 import math
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_totals_by_hand(name: str, settings: dict[str, Any], expected: list[floa
 def test_a_gate_of_weight_0_only_opens_and_shuts_and_its_failures_count() -> None:
     gate = mix_of("gate")
     assert_close(made(gate, (0.0, 1.0, 0.0)).total[VALID], torch.tensor([0.2, 0, 0.4, 0.5]))
-    assert gate.required_rewards == ("a",)
+    assert gate.declaration.requires_rewards == {"a"}
 
 
 def scorer_of(mix: Any, ranges: dict[str, tuple[float, float]], weights: tuple[float, ...] = (1.0, 1.0)) -> Scorer:
@@ -155,7 +155,7 @@ def test_the_lower_edge_of_a_bin_is_in_it_whatever_float32_makes_of_it() -> None
 
 
 def compared(values: Any, **settings: Any) -> list[float]:
-    """The shares of one group, to three digits, of the rewards a and b."""
+    """Returns the shares of one group, to three digits, of the rewards a and b."""
     rows = torch.tensor(values, dtype=torch.float32)
     number, mix = torch.arange(len(rows)), mix_of("lexicographic", order=["a", "b"], **settings)
     scores = Scores(rows, ("a", "b"), (1.0, 1.0), number >= 0, number * 0, number, number * 0, mix=mix)

@@ -1,1 +1,1 @@
-"""Base classes of advantages, and what advantages share."""
+"""Base classes and shared functions of advantages."""

@@ -1,4 +1,4 @@
-"""What advantages of episodes share: the reward of each turn, what follows it, and normalising within a group.
+"""Shared parts of advantages of episodes: rewards and returns of turns, and their normalisation within a group.
 
 Maths: docs/maths/agents.md#returns
 """
@@ -13,14 +13,14 @@ from mmrl.core.numerics import group_mean, group_std, group_sum
 
 
 def whole_episodes(scores: Scores) -> Tensor:
-    """[B] bool: samples of episodes of which every turn is valid; of others the return is not known."""
+    """Returns the samples [B] (bool) of episodes whose turns are all valid; other returns are not known."""
     return group_sum((~scores.valid).double(), scores.episode) == 0
 
 
 def turn_rewards(scores: Scores) -> Tensor:
-    """[B] float64: the weighted rewards given for each turn.
+    """Returns the weighted reward of each turn [B], float64.
 
-    Those of a whole episode, and those that compare a group, are given once, for the episode's last turn.
+    Rewards of whole episodes, and rewards that compare a group, count once, at the episode's last turn.
     """
     place = torch.unique(scores.episode, return_inverse=True)[1]
     last = torch.zeros_like(place).scatter_reduce(0, place, scores.turn, "amax", include_self=False)[place]
@@ -28,15 +28,16 @@ def turn_rewards(scores: Scores) -> Tensor:
     granularities = scores.granularities or ("sample",) * len(scores.names)
     for values, weight, granularity in zip(scores.values.unbind(1), scores.weights, granularities, strict=True):
         if weight != 0:
-            is_given = scores.turn == last if granularity in ("episode", "group") else torch.ones_like(scores.valid)
-            total += torch.where(is_given, weight * values.double(), 0.0)
+            counts = scores.turn == last if granularity in ("episode", "group") else torch.ones_like(scores.valid)
+            total += torch.where(counts, weight * values.double(), 0.0)
     return total
 
 
 def returns(rewards: Tensor, scores: Scores, discount: float) -> Tensor:
-    """[B] float64: R_t = sum over k >= 0 of discount^k r_(t+k), over the turns of the sample's episode.
+    """Returns R_t = sum over k >= 0 of discount^k r_(t+k) over the turns of each sample's episode: [B] float64.
 
-    rewards: [B] of each turn. discount: in [0, 1].
+    Args:
+        rewards: [B] of each turn. discount: in [0, 1].
     """
     total = rewards.double().clone()
     backwards = sorted(range(len(total)), key=lambda n: (int(scores.episode[n]), -int(scores.turn[n])))
@@ -47,9 +48,9 @@ def returns(rewards: Tensor, scores: Scores, discount: float) -> Tensor:
 
 
 def normalised(values: Tensor, group: Tensor, valid: Tensor, *, divides: bool, epsilon: float) -> Tensor:
-    """[B] float64: (value - mean) / (std + epsilon) of its group, the std unbiased; without `divides` the difference.
+    """Returns (value - mean) / (std + epsilon) within each group, the std unbiased: [B] float64.
 
-    0 for invalid samples, and in groups of one or with equal values.
+    Without `divides` it is value - mean. Invalid samples, and groups of one or with equal values, get 0.
     """
     centred = values - group_mean(values, group, valid)
     spread = group_std(values, group, valid, unbiased=True)
@@ -60,6 +61,6 @@ def normalised(values: Tensor, group: Tensor, valid: Tensor, *, divides: bool, e
 
 
 def joint(*names: Tensor) -> Tensor:
-    """[B] group numbers: samples are together where they agree in all `names` [B]."""
+    """Returns group numbers [B] that are equal for samples that agree in all `names` [B]."""
     numbers: Tensor = torch.stack(names, 1).unique(dim=0, return_inverse=True)[1]
     return numbers

@@ -1,4 +1,4 @@
-"""The tree behind samples that share decisions, from fork to fork, and what its places are worth.
+"""The tree of samples that share decisions: its segments from fork to fork, and the values of its places.
 
 Maths: docs/maths/trees-and-paths.md#credit-in-trees-of-answers
 """
@@ -17,24 +17,24 @@ Fusion = Literal["leaves", "children"]
 
 @dataclass(frozen=True)
 class Stretches:
-    """What the valid samples [B] pass: D stretches at most, each up to a fork or to the end, as float64.
+    """The stretches on the paths of valid samples [B]: at most D for each sample, each up to a fork or to the end.
 
-    The value of a stretch is that of the place it ends at: the mean reward of the samples that pass it (`leaves`), or
-    of its children's values (`children`; every child counts alike, however many samples pass it).
+    The value of a stretch is that of the place where it ends: the mean reward of the samples that pass the place
+    (`leaves`), or the mean of its children's values (`children`; every child counts alike). Numbers are float64.
     """
 
-    name: Tensor  # [B, D] int64: samples are in one stretch where they agree; their group's root where there is none
+    name: Tensor  # [B, D] int64: equal for samples on the same stretch; the root of the group where there is none
     root: Tensor  # [B] int64: a name of its own for each group
-    leaves: Tensor  # [B, D]: valid samples that pass it; 0 where there is none
+    leaves: Tensor  # [B, D]: valid samples that pass the stretch; 0 where there is none
     value: Tensor  # [B, D]
-    start: Tensor  # [B, D]: value of the place it begins at
+    start: Tensor  # [B, D]: value of the place where the stretch begins
     origin: Tensor  # [B] value of the group's root
-    depth: Tensor  # [B, K] int64: the stretch that each decision is in
+    depth: Tensor  # [B, K] int64: the number of the stretch of each decision
     is_there: Tensor  # [B, K] bool: a decision of a valid sample
 
     @classmethod
     def of(cls, scores: Scores, paths: Paths | None, fusion: Fusion) -> "Stretches":
-        """Without `paths` each sample is one decision."""
+        """Returns the stretches of samples with these paths; without `paths` each sample is one decision."""
         edges = torch.arange(len(scores.group))[:, None] if paths is None else paths.edge
         is_there = (edges >= 0) & scores.valid[:, None]
         root = group_index(scores.group)[0] * (edges.max() + 2 if edges.numel() else 1)
@@ -55,32 +55,32 @@ class Stretches:
 
     @property
     def share(self) -> Tensor:
-        """[B, D]: 1 over the samples that pass it, so that a sum over samples counts each stretch once."""
+        """The share [B, D] of each sample in a stretch, so that a sum over samples counts each stretch once."""
         return torch.where(self.leaves > 0, 1 / self.leaves.clamp(min=1), 0.0)
 
     def gain(self, start: Tensor) -> Tensor:
-        """[B, D] value - start, 0 where they differ in their last bits alone, as means of equal numbers may."""
+        """Returns value - start [B, D], 0 where they differ only in their last bits, as means of equal numbers may."""
         difference = self.value - start
         return torch.where(difference.abs() > 1e-12 * self.value.abs(), difference, 0.0)
 
     def of_decisions(self, values: Tensor) -> Tensor:
-        """[B, K] float32 of values [B, D]: each decision has that of its stretch, 0 where there is none."""
+        """Returns the values [B, D] of stretches at each of their decisions: [B, K] float32, 0 without a decision."""
         if not values.shape[1]:
             return torch.zeros(self.is_there.shape)
         return torch.where(self.is_there, values.gather(1, self.depth), 0.0).float()
 
 
 def _passed(names: Tensor, is_there: Tensor) -> Tensor:
-    """[B] int64: the samples that pass the decision of each, 0 where there is none."""
+    """Returns the number [B] (int64) of samples that pass each sample's decision, 0 where there is none."""
     return torch.where(is_there, group_sum(is_there.long(), names), 0)
 
 
 def _values(
     reward: Tensor, valid: Tensor, name: Tensor, leaves: Tensor, root: Tensor, fusion: Fusion
 ) -> tuple[Tensor, Tensor]:
-    """[B, D] values of stretches and [B] of the roots, from the ends up."""
+    """Returns the values of stretches [B, D] and of the roots [B], computed from the ends up."""
     value, below = torch.zeros_like(leaves), reward
-    share = valid.double()  # what a sample counts in the mean over the children of the place at hand
+    share = valid.double()  # the weight of a sample in the mean over the children of the current place
     for depth in reversed(range(name.shape[1])):
         here = leaves[:, depth] > 0
         value[:, depth] = _mean(below, share * here, name[:, depth])
@@ -91,6 +91,6 @@ def _values(
 
 
 def _mean(values: Tensor, weight: Tensor, name: Tensor) -> Tensor:
-    """[B] weighted mean over the samples of a name, 0 where all weights are."""
+    """Returns the weighted mean [B] over the samples of each name, 0 where all weights are 0."""
     total = group_sum(weight, name)
     return group_sum(weight * values, name) / torch.where(total > 0, total, 1.0)

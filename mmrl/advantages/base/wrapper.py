@@ -1,4 +1,4 @@
-"""What advantages share that change what another one says."""
+"""The base of advantages that change another advantage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from mmrl.core.declarations import AdvantageDeclaration
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper(Checked):
-    """An advantage made of another one, `inner`: it takes what that one takes, and requires what that one requires."""
+    """An advantage made of another advantage, `inner`, with the same requirements."""
 
-    inner: Advantage
+    inner: Advantage  # the section of the other advantage
 
     @property
     def declaration(self) -> AdvantageDeclaration:
-        """What the inner one declares; a wrapper that requires more changes it with `dataclasses.replace`."""
+        """The inner declaration; a wrapper that requires more changes it with `dataclasses.replace`."""
         return AdvantageDeclaration.of(self.inner)
 
     def refuse_more_than_totals(self) -> None:
@@ -30,35 +30,35 @@ class Wrapper(Checked):
             raise ValueError("inner must compare the totals of a group with each other, as 'grpo' and 'rloo' do")
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
-        """Raises ValueError for rewards that the inner one cannot compare."""
+        """Raises ValueError for rewards that the inner advantage cannot compare."""
         if isinstance(self.inner, RangeChecking):
             self.inner.check(ranges, weights)
 
     def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
-        """Raises ValueError where the inner one takes another total than the largest, `best`, for the best."""
+        """Raises ValueError where the best total of the inner advantage is not the largest possible one, `best`."""
         if isinstance(self.inner, BestChecking):
             self.inner.check_best(best)
 
     def inner_batch(self, scores: Scores, paths: Paths | None) -> tuple[Scores, Paths | None]:
-        """What the inner one gets to see: these samples first, maybe others behind them."""
+        """Returns the samples for the inner advantage: these samples first, maybe others behind them."""
         return scores, paths
 
     def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] or [B, K] bool: what the inner one learns from, of what it is told."""
+        """Returns the update mask of the inner advantage for these samples: [B] or [B, K], bool."""
         inner_batch = self.inner_batch(scores, paths)
-        kept = self.inner.update_mask(*inner_batch) if isinstance(self.inner, Selective) else inner_batch[0].valid
-        return kept[: len(scores.group)]
+        mask = self.inner.update_mask(*inner_batch) if isinstance(self.inner, Selective) else inner_batch[0].valid
+        return mask[: len(scores.group)]
 
 
 def with_totals(scores: Scores, totals: Tensor) -> Scores:
-    """The same samples as if `totals` [B] were their only reward."""
+    """Returns the same samples with `totals` [B] as their only reward."""
     return replace(
         scores, values=totals[:, None], names=("total",), weights=(1.0,), granularities=(), mix=None, dense={}
     )
 
 
 def reward_column(scores: Scores, label: str) -> Tensor:
-    """[B] what the reward `label` says, counted or not. Raises RunError where there is none."""
+    """Returns the values [B] of the reward `label`, whatever its weight; raises RunError without such a reward."""
     if label not in scores.names:
         raise RunError(f"the advantage reads the reward {label!r}, got {', '.join(scores.names)}")
     return scores.values[:, scores.names.index(label)]

@@ -1,8 +1,8 @@
-"""BrowserGym's action strings and observation dicts, and ours.
+"""Translations between BrowserGym's action strings and observation dicts, and those of mmrl.
 
-Chezelles et al. 2024 (BrowserGym, arXiv 2412.05467; browsergym-core 0.14). An action is a text of Python calls, read
-here without running it; coordinates are pixels of the screenshot. An element is named by its `bid`, whose box stands in
-the observation's `extra_element_properties`.
+Chezelles et al. 2024 (BrowserGym, arXiv 2412.05467; browsergym-core 0.14). An action is a text of Python calls, which
+is parsed here and never run; coordinates are pixels of the screenshot. An element is named by its `bid`, whose box is
+in the observation's `extra_element_properties`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,53 +29,53 @@ _ALL, _DELETE = Action("hotkey", keys=("ctrl", "a")), Action("hotkey", keys=("de
 
 
 def read(text: str, observation: Mapping[str, Any] | None = None) -> tuple[Action, ...]:
-    """The actions of a text, in order: `fill` and `clear` are several of ours.
+    """Returns the actions of a text, in order; `fill` and `clear` become several actions.
 
     Args:
         observation: BrowserGym's, needed for calls that name an element.
 
     Raises:
-        ParseError: the text is no sequence of calls, or holds one that no action of ours stands for.
+        ParseError: if the text is no sequence of calls, or has a call without an action of mmrl.
     """
     boxes = (observation or {}).get("extra_element_properties") or {}
     try:
-        found = [action for call in read_calls(text) for action in _actions(call, boxes)]
+        actions = [action for call in read_calls(text) for action in _actions(call, boxes)]
     except ParseError:
         raise
     except ValueError as error:  # the rules of Action
         raise ParseError(str(error)) from error
-    if not found:
+    if not actions:
         raise ParseError("needs at least one call")
-    return tuple(found)
+    return tuple(actions)
 
 
 def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
     name = call.name
     if name == "mouse_click":
-        given = call.bind("x", "y", "button")
-        return [Action(_button(given), point=_point(given))]
+        arguments = call.bind("x", "y", "button")
+        return [Action(_button(arguments), point=_point(arguments))]
     if name == "mouse_dblclick":
-        given = call.bind("x", "y", "button")
-        if _button(given) != "click":
-            raise ParseError("a double click is one of the left button")
-        return [Action("double_click", point=_point(given))]
+        arguments = call.bind("x", "y", "button")
+        if _button(arguments) != "click":
+            raise ParseError("a double click must be one of the left button")
+        return [Action("double_click", point=_point(arguments))]
     if name == "mouse_move":
         return [Action("move", point=_point(call.bind("x", "y")))]
     if name == "mouse_drag_and_drop":
-        given = call.bind("from_x", "from_y", "to_x", "to_y")
-        return [Action("drag", point=_point(given, "from_x", "from_y"), end=_point(given, "to_x", "to_y"))]
+        arguments = call.bind("from_x", "from_y", "to_x", "to_y")
+        return [Action("drag", point=_point(arguments, "from_x", "from_y"), end=_point(arguments, "to_x", "to_y"))]
     if name == "scroll":
         return _scrolls(call.bind("delta_x", "delta_y"), "delta_x", "delta_y", None)
     if name == "scroll_at":
-        given = call.bind("x", "y", "dx", "dy")
-        return _scrolls(given, "dx", "dy", _point(given))
+        arguments = call.bind("x", "y", "dx", "dy")
+        return _scrolls(arguments, "dx", "dy", _point(arguments))
     if name in ("keyboard_type", "keyboard_insert_text"):
         return [Action("type", text=_text(call.bind("text"), "text"))]
     if name == "keyboard_press":
         return [Action("hotkey", keys=_keys(_text(call.bind("key"), "key")))]
     if name == "noop":
-        given = call.bind("wait_ms")
-        return [Action("wait", amount=_number(given, "wait_ms") / 1000 if given else DEFAULT_WAIT)]
+        arguments = call.bind("wait_ms")
+        return [Action("wait", amount=_number(arguments, "wait_ms") / 1000 if arguments else DEFAULT_WAIT)]
     if name == "send_msg_to_user":
         return [Action("answer", text=_text(call.bind("text"), "text"))]
     if name == "report_infeasible":
@@ -88,36 +88,36 @@ def _actions(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
 
 
 def _on_element(call: Call, boxes: Mapping[str, Any]) -> list[Action]:
-    """The calls that name elements."""
+    """Returns the actions of a call that names elements."""
     name = call.name
     if name in ("click", "dblclick"):
-        given = call.bind("bid", "button", "modifiers")
-        kind = _button(given)
-        if given.get("modifiers") or (name == "dblclick" and kind != "click"):
-            raise ParseError(f"no action is a {name} with these buttons: {shown(str(given))}")
-        return [Action("double_click" if name == "dblclick" else kind, box=_box(given, "bid", boxes))]
+        arguments = call.bind("bid", "button", "modifiers")
+        kind = _button(arguments)
+        if arguments.get("modifiers") or (name == "dblclick" and kind != "click"):
+            raise ParseError(f"no action is a {name} with these buttons: {shown(str(arguments))}")
+        return [Action("double_click" if name == "dblclick" else kind, box=_box(arguments, "bid", boxes))]
     if name == "hover":
         return [Action("move", point=_middle(_box(call.bind("bid"), "bid", boxes)))]
     if name == "drag_and_drop":
-        given = call.bind("from_bid", "to_bid")
-        start, end = (_middle(_box(given, side, boxes)) for side in ("from_bid", "to_bid"))
+        arguments = call.bind("from_bid", "to_bid")
+        start, end = (_middle(_box(arguments, side, boxes)) for side in ("from_bid", "to_bid"))
         return [Action("drag", point=start, end=end)]
     if name in ("fill", "clear"):
-        given = call.bind("bid", "value", "enable_autocomplete_menu") if name == "fill" else call.bind("bid")
-        text = _text(given, "value") if name == "fill" else ""
+        arguments = call.bind("bid", "value", "enable_autocomplete_menu") if name == "fill" else call.bind("bid")
+        text = _text(arguments, "value") if name == "fill" else ""
         last = Action("type", text=text) if text else _DELETE
-        return [Action("click", box=_box(given, "bid", boxes)), _ALL, last]
+        return [Action("click", box=_box(arguments, "bid", boxes)), _ALL, last]
     raise ParseError(f"no action of ours stands for {shown(name)}")
 
 
 def words(action: Action, *, scroll_step: float = 200.0) -> str:
-    """The action as BrowserGym's text, one call a line.
+    """Returns the action as BrowserGym's text, one call a line.
 
     Args:
         scroll_step: pixels of a scroll without an amount.
 
     Raises:
-        ValueError: BrowserGym has no call for it: `open`, a triple click, a drag without its start, an unknown key.
+        ValueError: for an action without a call: `open`, a triple click, a drag without its start, an unknown key.
     """
     kind = action.kind
     if kind == "type":
@@ -156,7 +156,7 @@ def _scrolling(action: Action, scroll_step: float) -> str:
     x, y = _TURNS[str(action.direction)]
     if action.point is None:
         return f"scroll({_pair((x * amount, y * amount))})"
-    # it takes whole numbers
+    # scroll_at takes whole numbers
     return f"scroll_at({', '.join(str(round(value)) for value in (*action.point, x * amount, y * amount))})"
 
 
@@ -167,24 +167,26 @@ def _pressing(keys: tuple[str, ...]) -> str:
 
 
 def observation_of(
-    given: Mapping[str, Any], *, reward: float = 0.0, is_done: bool = False, is_first: bool = False
+    raw: Mapping[str, Any], *, reward: float = 0.0, is_done: bool = False, is_first: bool = False
 ) -> Observation:
-    """BrowserGym's observation dict as ours: the screenshot, the error of the last action, and at first the goal."""
-    text = str(given.get("last_action_error") or "")
-    goal = _goal(given) if is_first else None
-    return Observation(as_picture(given["screenshot"], "BrowserGym's screenshot"), text, is_done, float(reward), goal)
+    """Returns an observation of BrowserGym's dict: the screenshot, the last action's error, and at first the goal."""
+    text = str(raw.get("last_action_error") or "")
+    goal = _goal(raw) if is_first else None
+    return Observation(as_picture(raw["screenshot"], "BrowserGym's screenshot"), text, is_done, float(reward), goal)
 
 
 def observation_dict(
-    seen: Observation,
+    observation: Observation,
     *,
     goal: str,
     last_action: str = "",
     messages: Sequence[Mapping[str, Any]] = (),
     seconds: float = 0,
 ) -> dict[str, Any]:
-    """Our observation under BrowserGym's keys. What a world of pixels does not know is empty: the trees of the page,
-    its addresses and the focused element."""
+    """Returns an observation under BrowserGym's keys.
+
+    The trees of the page, its addresses and the focused element are empty, since an environment of pixels has none.
+    """
     return {
         "chat_messages": tuple(dict(message) for message in messages),
         "goal": goal,
@@ -193,21 +195,21 @@ def observation_dict(
         "open_pages_titles": ("",),
         "active_page_index": numpy.array([0]),
         "url": "",
-        "screenshot": as_pixels(seen.screenshot),
+        "screenshot": as_pixels(observation.screenshot),
         "dom_object": {},
         "axtree_object": {},
         "extra_element_properties": {},
         "focused_element_bid": "",
         "last_action": last_action,
-        "last_action_error": seen.text,
+        "last_action_error": observation.text,
         "elapsed_time": numpy.array([seconds], dtype=numpy.float64),
     }
 
 
-def _goal(given: Mapping[str, Any]) -> str:
-    """The texts of the goal; images of a goal are left out."""
-    parts = [part["text"] for part in given.get("goal_object", ()) if part.get("type") == "text"]
-    return "\n".join(parts) or str(given.get("goal", ""))
+def _goal(raw: Mapping[str, Any]) -> str:
+    """Returns the texts of the goal; images of a goal are left out."""
+    parts = [part["text"] for part in raw.get("goal_object", ()) if part.get("type") == "text"]
+    return "\n".join(parts) or str(raw.get("goal", ""))
 
 
 def _noop(action: Action) -> str:
@@ -222,24 +224,24 @@ def _pair(point: Point) -> str:
     return f"{plain_number(point[0])}, {plain_number(point[1])}"
 
 
-def _button(given: Mapping[str, Value]) -> Kind:
-    button = given.get("button", "left")
+def _button(arguments: Mapping[str, Value]) -> Kind:
+    button = arguments.get("button", "left")
     if not isinstance(button, str) or button not in _BUTTONS:
-        raise ParseError(f"a button is left, middle or right, got {shown(str(button))}")
+        raise ParseError(f"a button must be left, middle or right, got {shown(str(button))}")
     return _BUTTONS[button]
 
 
-def _scrolls(given: Mapping[str, Value], x_name: str, y_name: str, point: Point | None) -> list[Action]:
-    """One scroll for each axis that moves."""
-    x, y = _number(given, x_name), _number(given, y_name)
-    found = []
+def _scrolls(arguments: Mapping[str, Value], x_name: str, y_name: str, point: Point | None) -> list[Action]:
+    """Returns one scroll for each axis that moves."""
+    x, y = _number(arguments, x_name), _number(arguments, y_name)
+    scrolls = []
     if x:
-        found.append(Action("scroll", point=point, direction="right" if x > 0 else "left", amount=abs(x)))
+        scrolls.append(Action("scroll", point=point, direction="right" if x > 0 else "left", amount=abs(x)))
     if y:
-        found.append(Action("scroll", point=point, direction="down" if y > 0 else "up", amount=abs(y)))
-    if not found:
+        scrolls.append(Action("scroll", point=point, direction="down" if y > 0 else "up", amount=abs(y)))
+    if not scrolls:
         raise ParseError("a scroll by 0 has no direction")
-    return found
+    return scrolls
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -249,31 +251,31 @@ def _keys(text: str) -> tuple[str, ...]:
     return tuple(names.get(key, key if len(key) == 1 else key.lower()) for key in keys)
 
 
-def _text(given: Mapping[str, Value], name: str) -> str:
-    value = given.get(name)
+def _text(arguments: Mapping[str, Value], name: str) -> str:
+    value = arguments.get(name)
     if not isinstance(value, str):
-        raise ParseError(f"{name} is a text, got {shown(str(value))}")
+        raise ParseError(f"{name} must be a text, got {shown(str(value))}")
     return value
 
 
-def _number(given: Mapping[str, Value], name: str) -> float:
-    value = given.get(name)
+def _number(arguments: Mapping[str, Value], name: str) -> float:
+    value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ParseError(f"{name} is a number, got {shown(str(value))}")
+        raise ParseError(f"{name} must be a number, got {shown(str(value))}")
     return value
 
 
-def _point(given: Mapping[str, Value], x: str = "x", y: str = "y") -> Point:
-    return _number(given, x), _number(given, y)
+def _point(arguments: Mapping[str, Value], x: str = "x", y: str = "y") -> Point:
+    return _number(arguments, x), _number(arguments, y)
 
 
-def _box(given: Mapping[str, Value], name: str, boxes: Mapping[str, Any]) -> Box:
-    bid = _text(given, name)
+def _box(arguments: Mapping[str, Value], name: str, boxes: Mapping[str, Any]) -> Box:
+    bid = _text(arguments, name)
     if bid not in boxes:
         raise ParseError(f"there is no element {shown(bid)} in the observation")
     place = boxes[bid].get("bbox")
     if place is None or place[2] <= 0 or place[3] <= 0:
-        raise ParseError(f"the element {shown(bid)} is not to be seen")
+        raise ParseError(f"the element {shown(bid)} is not visible")
     x, y, width, height = map(float, place)
     return x, y, x + width, y + height
 

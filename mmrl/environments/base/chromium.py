@@ -1,4 +1,4 @@
-"""A Chromium of one's own: started through Playwright, asked with a time limit, killed when it does not answer."""
+"""A Chromium that Playwright starts, whose calls have a time limit, and which is killed when it does not answer."""
 
 import asyncio
 import logging
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")  # of the programs that are looked for on PATH
+NAMES = ("chromium", "chromium-browser", "google-chrome")  # of the programs to look for on PATH
 ARGUMENTS = (
     "--disable-smooth-scrolling",  # a scroll is over in the next frame
     "--font-render-hinting=none",
     "--disable-lcd-text",
     "--disable-gpu",
     "--disable-partial-raster",  # else rounded corners differ by one, as the changes fell into one frame or two
-    # The network is closed three times: here for names, TCP and UDP, whatever asks for them; in `_tab` for what pages
-    # load; and by the kernel, where `_isolation` can. A Chromium ignores switches that it does not know.
+    # The network is closed three times: here for all names, TCP and UDP; in `tab` for what pages load; and by the
+    # kernel, where `isolation` can. A Chromium ignores switches that it does not know.
     "--host-resolver-rules=MAP * ^NOTFOUND",
     "--proxy-server=socks5://nowhere.invalid:1",
     "--proxy-bypass-list=<-loopback>",  # without it, loopback needs no proxy
@@ -41,19 +41,19 @@ SECONDS_TO_CLOSE = 5.0
 
 
 def find_executable(wanted: str | None, own: Path) -> str:
-    """The program to start: the one that is wanted, else Playwright's `own`, else one that is on PATH.
+    """Returns the program to start: `wanted`, else Playwright's `own`, else a Chromium on PATH.
 
-    Raises ConfigError where there is none, and says how to get one.
+    Raises ConfigError where there is none, with how to install one.
     """
     if wanted is not None:
-        if (found := shutil.which(wanted)) is None:
+        if (program := shutil.which(wanted)) is None:
             raise ConfigError(f"environments.browser.executable: {wanted!r} is no program on this machine")
-        return found
+        return program
     if own.is_file():
         return str(own)
     for name in NAMES:
-        if (found := shutil.which(name)) is not None:
-            return found
+        if (program := shutil.which(name)) is not None:
+            return program
     raise ConfigError(
         "the environment `browser` found no Chromium: run `playwright install chromium`, or install the package "
         "`chromium` of the system (Debian: apt-get install chromium), or give its path as `executable`"
@@ -63,8 +63,8 @@ def find_executable(wanted: str | None, own: Path) -> str:
 class Chromium:
     """A browser, and the thread in which Playwright's event loop runs.
 
-    With a thread of its own a call from any other thread can have a time limit, several browsers can be used from one
-    thread, and `close` can be called while another thread waits for a page that hangs.
+    The thread lets a call from any other thread have a time limit, one thread use several browsers, and `close` be
+    called while another thread waits for a page that hangs.
 
     Raises ConfigError without Playwright.
     """
@@ -88,7 +88,7 @@ class Chromium:
         self._thread.start()
 
     async def start(self, executable: str | None, *, is_headless: bool, seconds: float) -> Any:
-        """The browser, started at the first call. Raises ConfigError where there is no program to start."""
+        """Returns the browser, started at the first call; raises ConfigError where there is no program to start."""
         if self._browser is not None:
             return self._browser
         self._driver = await self._api.async_playwright().start()
@@ -101,7 +101,7 @@ class Chromium:
         return browser
 
     async def _launch(self, program: str, *, is_headless: bool, seconds: float) -> Any:
-        """A new browser, in namespaces and with its sandbox where the kernel permits them; the log says what is off."""
+        """Starts a browser, in namespaces and with its sandbox where the kernel permits them; logs what is off."""
         why_not = "" if is_headless else "a window needs the network of this machine"
         with TemporaryDirectory() as folder:  # Chromium has read the launcher when it answers
             executable = program
@@ -135,13 +135,15 @@ class Chromium:
 
     @property
     def process(self) -> int | None:
-        """The number of the browser's process."""
+        """The id of the browser's process; None while no browser runs."""
         return self._process
 
     def run(self, work: Coroutine[Any, Any, Answer], seconds: float, what: str) -> Answer:
-        """What the coroutine gives. Raises RunError where it takes longer than `seconds`, or the page or the browser is
-        gone; `what` says in errors what was being done."""
-        with self._lock:  # what is asked before `close` began is cancelled by it
+        """Returns the result of the coroutine `work`, which `what` names in errors.
+
+        Raises RunError where it takes longer than `seconds`, or the page or the browser is gone.
+        """
+        with self._lock:  # `close` cancels work that began before it
             if self._is_closed:
                 work.close()
                 raise RunError(f"{what}: the browser is closed")
@@ -156,13 +158,13 @@ class Chromium:
             raise RunError(f"{what}: {_first_line(error)}") from error
 
     def kill(self) -> None:
-        """Ends the browser and all its processes at once; what waits for it then raises."""
+        """Ends the browser and all its processes at once; calls that wait for the browser then raise."""
         process, self._process = self._process, None
         if process is None:
             return
         try:
             group = os.getpgid(process)
-            if group == os.getpgrp():  # it was not given a group of its own
+            if group == os.getpgrp():  # Chromium has no process group of its own
                 os.kill(process, signal.SIGKILL)
             else:
                 os.killpg(group, signal.SIGKILL)
@@ -170,7 +172,7 @@ class Chromium:
             return
 
     def close(self) -> None:
-        """Kills the browser, ends Playwright and the thread. From any thread; more than once does nothing."""
+        """Kills the browser, ends Playwright and the thread; from any thread, and again without an effect."""
         with self._lock:
             if self._is_closed:
                 return
@@ -182,7 +184,7 @@ class Chromium:
         self._loop.close()
 
     async def _end(self) -> None:
-        """Stops Playwright, and cancels what still waits."""
+        """Stops Playwright, and cancels the tasks that still wait."""
         if self._driver is not None:
             with suppress(TimeoutError, self._api.Error):  # it ends with this process at the latest
                 await asyncio.wait_for(self._driver.stop(), SECONDS_TO_CLOSE)

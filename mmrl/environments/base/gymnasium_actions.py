@@ -1,4 +1,4 @@
-"""From an agent's action to what an environment of gymnasium takes: keys, clicks, or a function of the user's own."""
+"""Translations of an agent's action into an environment's of gymnasium: by keys, by clicks, or by a user's function."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,19 +10,21 @@ from mmrl.parsing.actions.action import Action
 from mmrl.system.user_modules import own_module
 
 Size = tuple[int, int]  # width, height of the screenshot
-ToEnvironment = Callable[[Action, Size, Any], Any]  # action, size, action space -> what step takes; ValueError: refused
+ToEnvironment = Callable[
+    [Action, Size, Any], Any
+]  # action, size, action space -> argument of step; ValueError: refused
 BUILT_IN = ("keys", "clicks")
 
 
 def key_of(action: Action) -> str:
-    """What an action is called in a table of keys: `ctrl+c` for a hotkey, the text that is typed, else the kind."""
+    """Returns the name of an action in a table of keys: `ctrl+c` for a hotkey, the typed text, else the kind."""
     if action.kind == "hotkey":
         return "+".join(key.lower() for key in action.keys)
     return action.text or "" if action.kind == "type" else action.kind
 
 
 def by_keys(keys: Mapping[str, int]) -> ToEnvironment:
-    """Numbers of a discrete space by the key that is pressed or typed."""
+    """Returns the translation into numbers of a discrete space, by the key that is pressed or typed."""
 
     def number(action: Action, size: Size, space: Any) -> int:
         key = key_of(action)
@@ -34,9 +36,12 @@ def by_keys(keys: Mapping[str, int]) -> ToEnvironment:
 
 
 def by_clicks(grid: tuple[int, int] | None) -> ToEnvironment:
-    """The place of a click: of a discrete space the number of a cell of the grid (columns, rows), counted in rows from
-    the top left; of a MultiDiscrete space of two (columns, rows) the cell; of a Box of two numbers the point, from the
-    low ends of x and y at the top left to the high ones."""
+    """Returns the translation of clicks into places of the action space.
+
+    A place is the number of a cell of the grid (columns, rows) in a discrete space, counted in rows from the top left;
+    the cell in a MultiDiscrete space of two (columns, rows); and the point in a Box of two numbers, from the low ends
+    of x and y at the top left to the high ends.
+    """
 
     def place(action: Action, size: Size, space: Any) -> Any:
         if action.kind != "click" or action.point is None:
@@ -49,7 +54,7 @@ def by_clicks(grid: tuple[int, int] | None) -> ToEnvironment:
             low, high = numpy.asarray(space.low), numpy.asarray(space.high)
             return (low + (high - low) * numpy.asarray(share)).astype(space.dtype)
         cells = tuple(int(count) for count in space.nvec) if kind == "MultiDiscrete" else grid
-        assert cells is not None, "check_clicks has looked"
+        assert cells is not None, "check_clicks refuses a Discrete space without a grid"
         column, row = (int(part * count) for part, count in zip(share, cells, strict=True))
         return numpy.array([column, row], dtype=space.dtype) if kind == "MultiDiscrete" else row * cells[0] + column
 
@@ -70,14 +75,14 @@ def check_clicks(space: Any, grid: tuple[int, int] | None) -> None:
 
 
 def of_the_user(name: str) -> ToEnvironment:
-    """The function `module:function`; raises ConfigError where there is none."""
+    """Returns the function `module:function`; raises ConfigError where there is no such function."""
     module_name, _, function_name = name.partition(":")
     if not function_name:
         raise ConfigError(
             f"environments.gymnasium.actions: {name!r} is none of {', '.join(BUILT_IN)}, and no module:function"
         )
     module = own_module(module_name, f"environments.gymnasium.actions: {name!r}")
-    found = getattr(module, function_name, None)
-    if not callable(found):
+    function = getattr(module, function_name, None)
+    if not callable(function):
         raise ConfigError(f"environments.gymnasium.actions: {module_name} has no function {function_name!r}")
-    return found  # type: ignore[no-any-return]  # it is the user's
+    return function  # type: ignore[no-any-return]  # it is the user's

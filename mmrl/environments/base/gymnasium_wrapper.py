@@ -1,4 +1,4 @@
-"""Our worlds as environments of gymnasium."""
+"""Environments of mmrl as environments of gymnasium."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from .pixels import as_pixels
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-MOST = 10_000.0  # pixels or seconds of an amount
+MOST = 10_000.0  # the largest amount, in pixels or seconds
 # The parts of the action space that a kind takes.
 TAKES: Mapping[Kind, tuple[str, ...]] = {
     **{kind: ("point",) for kind in CLICKS},
@@ -27,7 +27,7 @@ TAKES: Mapping[Kind, tuple[str, ...]] = {
 
 
 class AnyText(spaces.Space[str]):
-    """Every text; samples are short ones of small letters."""
+    """The space of all texts; its samples are short texts of small letters."""
 
     def __init__(self) -> None:
         super().__init__(dtype=str)
@@ -54,9 +54,9 @@ class AnyText(spaces.Space[str]):
 
 
 class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
-    """See `mmrl.environments.gymnasium.as_gymnasium`."""
+    """An environment of mmrl as one of gymnasium, see `mmrl.environments.gymnasium.as_gymnasium`."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # gymnasium's own way
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # as gymnasium declares it
 
     def __init__(self, world: Environment, prompts: Sequence[Prompt], size: tuple[int, int]) -> None:
         if not prompts:
@@ -85,33 +85,37 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begins an episode of the prompt `options["prompt"]`, or of one that the seed chooses."""
         super().reset(seed=seed)
         number = (options or {}).get("prompt")
         if number is None:
             number = int(self.np_random.integers(len(self.prompts)))
         prompt = self.prompts[number]
-        seen = self.world.reset(prompt, int(self.np_random.integers(2**31)))
-        self._goal = seen.goal or prompt.text
-        return self._observation(seen), {"prompt": number}
+        observation = self.world.reset(prompt, int(self.np_random.integers(2**31)))
+        self._goal = observation.goal or prompt.text
+        return self._observation(observation), {"prompt": number}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Does the action; the text of the observation refuses a member of the action space that is no action."""
         assert self._last is not None, "gymnasium resets before it steps"
         try:
             meant = self.read(action)
         except ValueError as error:
-            given = {**self._observation(self._last), "text": f"This is no action: {error}."}
-            return given, 0.0, self._last.is_done, False, {"action": None}
-        seen = self.world.step(meant)
-        return self._observation(seen), float(seen.reward), seen.is_done, False, {"action": meant}
+            refused = {**self._observation(self._last), "text": f"This is no action: {error}."}
+            return refused, 0.0, self._last.is_done, False, {"action": None}
+        observation = self.world.step(meant)
+        return self._observation(observation), float(observation.reward), observation.is_done, False, {"action": meant}
 
     def render(self) -> Any:
+        """Returns the last screenshot [H, W, 3], uint8, RGB; None before the first `reset`."""
         return None if self._last is None else as_pixels(self._last.screenshot)
 
     def close(self) -> None:
+        """Closes the environment of mmrl."""
         self.world.close()
 
     def read(self, values: Mapping[str, Any]) -> Action:
-        """The action that a member of the action space stands for; raises ValueError where it is none."""
+        """Returns the action of a member of the action space; raises ValueError where it is no action."""
         kind = KINDS[int(values["kind"])]
         read: dict[str, Any] = {
             "point": tuple(map(float, values["point"])),
@@ -125,10 +129,10 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         return Action(kind, **parts)
 
     def action_values(self, action: Action) -> dict[str, Any]:
-        """The member of the action space that stands for an action; a box becomes its centre.
+        """Returns the member of the action space for an action; a box becomes its centre.
 
         Raises:
-            ValueError: the action lacks a part that this space must have (the start of a drag, an amount, a place).
+            ValueError: if the action lacks a part that this space must have (the start of a drag, an amount, a place).
         """
         values: dict[str, Any] = {
             "kind": numpy.int64(KINDS.index(action.kind)),
@@ -151,10 +155,12 @@ class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
                 values[name] = numpy.atleast_1d(numpy.asarray(part, numpy.float32))
         return values
 
-    def _observation(self, seen: Observation) -> dict[str, Any]:
-        self._last = seen
-        pixels = as_pixels(seen.screenshot)
+    def _observation(self, observation: Observation) -> dict[str, Any]:
+        self._last = observation
+        pixels = as_pixels(observation.screenshot)
         width, height = self.size
         if pixels.shape != (height, width, 3):
-            raise ConfigError(f"the world shows {seen.screenshot.size} pixels, {self.size} were said")
-        return {"screenshot": pixels, "text": seen.text, "goal": self._goal}
+            raise ConfigError(
+                f"the environment shows {observation.screenshot.size} pixels, and as_gymnasium got {self.size}"
+            )
+        return {"screenshot": pixels, "text": observation.text, "goal": self._goal}

@@ -1,4 +1,4 @@
-"""Programs in namespaces of their own, where the kernel permits them: without a network, and not as root."""
+"""Programs in namespaces of their own, where the kernel permits this: without a network, and not as root."""
 
 import os
 import shlex
@@ -7,17 +7,17 @@ from functools import cache
 from pathlib import Path
 
 NOBODY = 65534
-SECONDS = 10.0  # for a trial, which takes milliseconds
+SECONDS = 10.0  # time limit of a trial, which takes milliseconds
 
 
 class NotPermitted(Exception):
-    """Namespaces cannot be had here; its text says why."""
+    """The error of a system without namespaces; its text says why."""
 
 
 def write_launcher(program: str, folder: Path) -> Path:
-    """Writes a script into `folder` that takes the arguments of `program` and runs it in namespaces of its own.
+    """Writes a script into `folder` that runs `program`, with the script's arguments, in namespaces of its own.
 
-    Raises NotPermitted where that cannot be.
+    Raises NotPermitted where the system does not allow it.
     """
     if (words := _refusal(program)) is not None:
         raise NotPermitted(words)
@@ -31,9 +31,9 @@ def write_launcher(program: str, folder: Path) -> Path:
 
 @cache
 def _refusal(program: str) -> str | None:
-    """Says why `program` cannot run in namespaces; None where it can.
+    """Returns why `program` cannot run in namespaces; None where it can.
 
-    Found by a trial, once in a process: it depends on the system, the user, and the container with its filters.
+    A trial decides, once in a process: the answer depends on the system, the user, and the container's filters.
     """
     try:
         trial = subprocess.run([*_entering(), "test", "-x", program], capture_output=True, text=True, timeout=SECONDS)
@@ -43,10 +43,10 @@ def _refusal(program: str) -> str | None:
 
 
 def _entering() -> list[str]:
-    """The words before a command that is to run in namespaces.
+    """Returns the words before a command that runs it in namespaces.
 
-    The one of the network has none, not even loopback. That of users lets an ordinary user have the other; in it root
-    is nobody, who owns root's files and has no other right of root.
+    The network namespace has no network, not even loopback. The user namespace lets an ordinary user create the network
+    namespace; in it root becomes nobody, who owns root's files and has no other right of root.
     """
     is_root = os.geteuid() == 0
     user, group = (NOBODY, NOBODY) if is_root else (os.geteuid(), os.getegid())

@@ -1,4 +1,4 @@
-"""What agents call the keys of a keyboard, in Playwright's names."""
+"""Agents' names of the keys of a keyboard, translated into Playwright's names."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ _NAMES = {
     **{"page_up": "PageUp", "page_down": "PageDown", "pgdown": "PageDown", "plus": "+", "minus": "-"},
     **{f"f{number}": f"F{number}" for number in range(1, 13)},
 }
-BACK = "back"  # a phone's or a browser's button
+BACK = "back"  # the button of a phone or a browser
 
 
 def pressed(keys: Sequence[str]) -> list[str]:
-    """The keys in Playwright's names, in the order in which they go down.
+    """Returns the keys in Playwright's names, in the order in which they are pressed.
 
     Raises:
-        ValueError: nobody's name of a key. It lists the known ones.
+        ValueError: for an unknown name of a key, with the known names.
     """
     return [_name(key) for key in keys]
 

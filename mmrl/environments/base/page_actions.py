@@ -1,4 +1,4 @@
-"""Actions done with the mouse and the keyboard of a page, and refused in words where they cannot be done."""
+"""Actions by the mouse and the keyboard of a page; an impossible action is refused with its reason."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from .key_names import BACK, pressed
 
 LONGEST_WAIT = 60.0  # seconds of the page's clock
 LONGEST_TEXT = 1000  # characters typed by one action
-WINDOWS = 20  # that may close, one after another, while the clock is to run
-DRAG_STEPS = 8  # places where a page sees the pointer on its way
+WINDOWS = 20  # the most windows that may close, one after another, while the clock should run
+DRAG_STEPS = 8  # places where a page sees the pointer during a drag
 _BUTTONS: dict[Kind, tuple[str, int]] = {
     "click": ("left", 1),
     "double_click": ("left", 2),
@@ -24,16 +24,16 @@ Raised = type[Exception] | tuple[type[Exception], ...]
 
 
 class Refusal(Exception):
-    """An action that cannot be done here: nothing was changed. Its text is for the agent."""
+    """The error of an impossible action, which has changed nothing. Its text is for the agent."""
 
 
 class Hands:
     """The mouse and the keyboard of one page; `size` is that of the screenshot, width and height in pixels.
 
-    `error` is what the page's calls raise where a window is closed.
+    `error` is the class of errors that the page's calls raise where a window is closed.
 
-    `pointer` is where a `move` left the pointer, None after the next action somewhere else: only there does a drag
-    without a start begin, so that what follows does not hang on which pixel of a button was clicked before.
+    `pointer` is where a `move` left the pointer, and None after the next action at another place. A drag without a
+    start begins there and nowhere else, so that its result does not depend on the pixel that was clicked before.
     """
 
     def __init__(self, page: Any, size: tuple[int, int], scroll_step: float, error: Raised = ()) -> None:
@@ -42,7 +42,7 @@ class Hands:
         self.pointer: Point | None = None
 
     async def do(self, action: Action) -> None:
-        """Does the action. Raises Refusal, before anything was changed, where it cannot."""
+        """Does the action; raises Refusal, before anything has changed, where the action is impossible."""
         for point in (action.point, action.end):
             if point is not None and not (0 <= point[0] < self.size[0] and 0 <= point[1] < self.size[1]):
                 width, height = self.size
@@ -76,10 +76,10 @@ class Hands:
             raise Refusal(f"a page has no action {kind!r}")
 
     async def run_clock(self, seconds: float) -> None:
-        """Lets the page's time pass, at once.
+        """Lets time pass on the page's clock, without waiting.
 
-        The clock is that of all pages of the context. Where a window that the page opened is closed just then, it has
-        run in none of them, and is asked again.
+        All pages of the context share the clock. Where a window that the page opened is closed during the call, the
+        clock has run in no page, and the call is repeated.
         """
         for attempt in range(WINDOWS):
             try:
@@ -97,7 +97,7 @@ class Hands:
 
     async def _drag(self, start: Point | None, end: Point) -> None:
         if start is None:
-            raise Refusal("a drag needs its start, or a move to it just before")
+            raise Refusal("a drag needs its start, or a move to the start just before")
         await self.page.mouse.move(*start)
         await self.page.mouse.down()
         await self.page.mouse.move(*end, steps=DRAG_STEPS)
@@ -124,13 +124,13 @@ class Hands:
             names = pressed(keys)
         except ValueError as error:
             raise Refusal(str(error)) from error
-        held = []
+        down = []
         try:
             for name in names:
                 await self.page.keyboard.down(name)
-                held.append(name)
+                down.append(name)
         finally:
-            for name in reversed(held):
+            for name in reversed(down):
                 await self.page.keyboard.up(name)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_picture(pixels: Any, name: str) -> StoredPicture:
-    """An array [H, W, 3] of uint8, RGB, as a PNG; raises ValueError for anything else."""
+    """Returns an array [H, W, 3] of uint8, RGB, as a PNG; raises ValueError for other arrays."""
     array = numpy.asarray(pixels)
     if array.dtype != numpy.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise ValueError(f"{name}: a picture is an array [H, W, 3] of uint8, got {list(array.shape)} of {array.dtype}")
@@ -23,5 +23,5 @@ def as_picture(pixels: Any, name: str) -> StoredPicture:
 
 
 def as_pixels(picture: "Picture") -> "numpy.ndarray[Any, numpy.dtype[numpy.uint8]]":
-    """[H, W, 3] uint8, RGB."""
+    """Returns the pixels of a picture [H, W, 3], uint8, RGB."""
     return numpy.array(picture.load(), dtype=numpy.uint8)

@@ -1,4 +1,4 @@
-"""One web page of an episode, in a browser context of its own: nothing moves, nothing is loaded from elsewhere."""
+"""The web page of an episode, in a browser context of its own: without animations, and without a network."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ from .page_actions import Hands
 ORIGIN = "https://pages.test"  # answered from the folder of pages; no such host exists (RFC 6761)
 START = 1_767_225_600  # seconds: every episode begins on 1 January 2026, 00:00 UTC
 SETTLING = 0.1  # seconds of the page's clock that pass after each action
-MOST_NOTICES = 5  # said of one action
-ROUNDS = 20  # of waiting until everything that a page asked for has come
+MOST_NOTICES = 5  # the most notices after one action
+ROUNDS = 20  # the most rounds of waiting for what a page has requested
 
 Dialogs = Literal["accept", "dismiss"]
 
 
 def read_inside(folder: Path, path: str) -> bytes | None:
-    """Reads the file of `folder`, an absolute path without links, that a page names; None where there is none.
+    """Returns the file at a page's `path` inside `folder`, an absolute path without links; None where there is none.
 
-    A page may name anything: what is outside, a NUL, more letters than a name can have, links in a circle.
+    A page may request any path: outside of the folder, with a NUL, longer than a name can be, links in a circle.
     """
     try:
         file = Path(os.path.realpath(folder / path.lstrip("/")))  # Path.resolve raises for a circle, as of some Pythons
@@ -38,17 +38,17 @@ def read_inside(folder: Path, path: str) -> bytes | None:
 
 
 class Tab:
-    """A page at `size` pixels, whose clock, random numbers, place and language are given.
+    """A page of `size` pixels with a fixed clock, random state, place and language.
 
-    `notices` are sentences for the agent about what happened since they were last read. All methods run in the event
-    loop of the browser and raise Playwright's errors.
+    `notices` are sentences for the agent about the events since they were last read. All methods run in the event loop
+    of the browser and raise Playwright's errors.
     """
 
     def __init__(self, folder: Path, size: tuple[int, int], *, scroll_step: float, dialogs: Dialogs) -> None:
         self.folder, self.size, self.scroll_step, self.dialogs = folder.resolve(), size, scroll_step, dialogs
         self.notices: list[str] = []
         self._open_requests = 0
-        self._expected = {"page": 0, "window": 0}  # what the page has asked for and has not come yet
+        self._expected = {"page": 0, "window": 0}  # what the page has requested and not received yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, browser: Any, name: str, seed: int, seconds: float) -> None:
@@ -87,17 +87,17 @@ class Tab:
         await self._settle()
 
     async def act(self, action: Action) -> None:
-        """Does the action and waits until the page is at rest. Raises Refusal where it cannot be done."""
+        """Does the action and waits until the page is at rest; raises Refusal where the action is impossible."""
         await self.hands.do(action)
         await self._settle()
 
     async def look(self) -> bytes:
-        """The screenshot as PNG."""
+        """Returns the screenshot as PNG."""
         picture: bytes = await self.page.screenshot(animations="disabled", caret="hide", scale="css")
         return picture
 
     async def ask(self, question: str, *arguments: object) -> Any:
-        """What a function of `steady.js` says of the page, once more where the page was left meanwhile."""
+        """Returns the result of a function of `steady.js` in the page; repeats the call where the page changed."""
         from playwright.async_api import Error
 
         call = f"(given) => window.__environment.{question}(...given)"
@@ -111,21 +111,22 @@ class Tab:
         raise RunError("the page goes from one address to the next without an end")
 
     async def state(self) -> str:
-        """All that decides what follows, as far as the page shows it or says it."""
+        """Returns all that decides the future, as far as the page shows or reports it."""
         clipboard = await self.page.evaluate("navigator.clipboard.readText().catch(() => null)")
         return json.dumps([await self.ask("state"), clipboard, self.hands.pointer])
 
     def read_notices(self) -> str:
-        """What happened since the last call, in sentences."""
+        """Returns the events since the last call, in sentences."""
         notices, self.notices = self.notices, []
         more = [f"And {len(notices) - MOST_NOTICES} times more."] if len(notices) > MOST_NOTICES else []
         return " ".join([*notices[:MOST_NOTICES], *more])
 
     async def close(self) -> None:
+        """Closes the page and its context."""
         await self.context.close()
 
     async def _settle(self) -> None:
-        """Lets a little of the page's time pass until nothing is asked for any more, and two frames be drawn."""
+        """Lets time pass on the page's clock until no request is open, then waits for two frames."""
         await self.ask("frames")  # a wheel takes effect in the next frame
         for _ in range(ROUNDS):
             await self.page.wait_for_load_state("load")
@@ -136,8 +137,10 @@ class Tab:
         await self.ask("frames")
 
     async def _follow_ways_out(self) -> None:
-        """Learns that the page is about to be left, or opens a window, before the click that does it is over:
-        Playwright's own events come too late for an observation that is always the same."""
+        """Watches for a navigation or a new window, and learns of it before the click that caused it is over.
+
+        Playwright's own events come too late for an observation that is always the same.
+        """
         session = await self.context.new_cdp_session(self.page)
         await session.send("Page.enable")
 
@@ -158,13 +161,13 @@ class Tab:
         return count
 
     def _soon(self, work: Any) -> None:
-        """Answers an event; the page waits for it before the next observation."""
+        """Starts the answer to an event; the next observation waits for the answer."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, route: Any) -> None:
-        """Gives a file of the folder; everything else is refused, and a page stays where it is."""
+        """Answers a request with a file of the folder; other requests are refused, and the page stays."""
         from playwright.async_api import Error
 
         request = route.request
@@ -187,7 +190,7 @@ class Tab:
         await self._do(route.abort("aborted" if is_page else "internetdisconnected"))
 
     async def _do(self, reply: Any) -> None:
-        """Sends a reply, which is too late where the page has gone meanwhile."""
+        """Sends a reply, and ignores the error of a page that is gone."""
         from playwright.async_api import Error
 
         with suppress(Error):
@@ -203,7 +206,7 @@ class Tab:
 
     async def _end_dialog(self, dialog: Any) -> None:
         done = "accepted" if self.dialogs == "accept" or dialog.type == "alert" else "dismissed"
-        if dialog.type == "beforeunload":  # the agent has said that it wants to leave
+        if dialog.type == "beforeunload":  # the agent's own action leaves the page
             await self._do(dialog.accept())
             return
         self.notices.append(f'The page showed the {dialog.type} "{dialog.message[:500]}", which was {done}.')

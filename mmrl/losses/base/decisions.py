@@ -1,70 +1,70 @@
-"""What losses on decisions share: the view, the penalty for leaving the reference, and what the sum is divided by.
+"""The base of losses on decisions: the view, the penalties, and the denominator of the sum.
 
 Maths: docs/maths/group-relative-losses.md
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights, Scope
 from mmrl.core.data import Rollout, WeightsName
+from mmrl.core.declarations import DecisionQuantity, LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import Normalisation, normalised_weights
 from mmrl.core.views import DecisionView
 
 from .divergence import KL, REQUIRES, KLTarget, divergence
-from .settings import check_above, check_at_least, check_one_of
 
 
 @dataclass(frozen=True)
-class DecisionLoss:
-    """Settings and steps that every loss on decisions has; a loss adds `measure` and its formula.
+class DecisionLoss(Checked):
+    """The base of losses on decisions, with their settings; a loss adds `measure` and its formula.
 
     The penalty is kl_coef * KL(trained || kl_to) at the states of the rollout, with a gradient to the trained weights;
-    see `_divergence.divergence` for its kinds. entropy_coef * entropy of each token's distribution is taken off the
-    loss (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that keeps it goes on exploring.
+    `divergence.divergence` defines the kinds of KL. The loss subtracts entropy_coef * entropy of each token's
+    distribution (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that keeps its entropy goes on exploring.
 
     Raises ValueError for settings out of range.
     """
 
-    kl_coef: float = 0.0
+    kl_coef: Annotated[float, Field(ge=0)] = 0.0  # weight of the KL penalty; 0 saves the reference's network call
+    # The KL of a penalty: `exact`, the Gaussian KL of each step, or `velocity`, the squared distance of the velocities
+    # (neither for tokens); or an estimator, `k1`, `k2`, `k3`, or `low_var` (`k3`, at most 10), weaker on latents.
     kl: KL = "exact"
-    kl_to: KLTarget = "reference"  # or the averaged weights, which need `averaging`
-    entropy_coef: float = 0.0  # tokens only: a denoising step's entropy is fixed by its std
-    normalise: Normalisation = "sample"  # what counts alike, see `numerics.normalised_weights`; GRPO averages samples
-    constant: float = 1.0  # divides a sample's sum when `normalise` is "constant" (Dr. GRPO's longest answer)
+    kl_to: KLTarget = "reference"  # the weights that the KL is measured to; `averaged` needs `averaging`
+    # Weight of the entropy of each token's distribution, which is rewarded; not for latents, whose std fixes it.
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    # What counts alike: each decision, sample or group; `constant` divides each sample's sum by a number.
+    normalise: Normalisation = "sample"
+    # The divisor of each sample's sum under `normalise: constant` (Dr. GRPO's longest answer).
+    constant: Annotated[float, Field(gt=0)] = 1.0
 
     kind: ClassVar[Literal["decisions", "denoising", "outputs"]] = "decisions"
     scope: ClassVar[Scope] = "decision"
-
-    def __post_init__(self) -> None:
-        for name in ("kl_coef", "entropy_coef"):
-            check_at_least(name, getattr(self, name))
-        check_above("constant", self.constant)
-        options = (("kl", get_args(KL)), ("kl_to", get_args(KLTarget)), ("normalise", get_args(Normalisation)))
-        for name, allowed in options:
-            check_one_of(name, getattr(self, name), allowed)
 
     @property
     def needs(self) -> frozenset[WeightsName]:
         return frozenset({self.kl_to} if self.kl_coef > 0 else set())
 
     @property
-    def requires(self) -> frozenset[str]:
-        """What it must be told of decisions beside their log-probs, see `evaluations.PROVIDED`."""
-        of_kl = REQUIRES.get(self.kl, frozenset()) if self.kl_coef > 0 else frozenset()
-        return of_kl | ({"entropy"} if self.entropy_coef > 0 else set())
+    def declaration(self) -> LossDeclaration:
+        none: frozenset[DecisionQuantity] = frozenset()
+        of_kl = REQUIRES.get(self.kl, none) if self.kl_coef > 0 else none
+        of_entropy: frozenset[DecisionQuantity] = frozenset({"entropy"}) if self.entropy_coef > 0 else none
+        return LossDeclaration(requires=of_kl | of_entropy)
 
     def old_decay(self, iteration: int) -> float | None:
-        """Old are the weights that drew the rollout."""
+        """Returns None: the old weights are those that sampled the rollout."""
         return None
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[DecisionView]:
-        """Every network call behind the samples `rows` once, one view for each block."""
+        """Returns one view for each block, with every network call behind the samples `rows` once."""
         calls = [torch.unique(block.call[rows]) for block in rollout.blocks]
         return [DecisionView(numbers[numbers >= 0], block) for block, numbers in enumerate(calls)]
 
@@ -72,21 +72,24 @@ class DecisionLoss:
         return normalised_weights(batch.weight, batch.group, self.normalise, self.constant)
 
     def divergence(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """What `penalised` adds, [B, K] each and differentiable: the KL and the entropy, where they count.
+        """Returns the KL and the entropy that `penalised` adds, where their weights are above 0.
 
-        Raises ValueError for the exact KL of tokens, and for an entropy that the policy does not say.
+        Each is [B, K] and differentiable. Raises ValueError for the exact KL of tokens, and where the forward outputs
+        hold no entropy.
         """
         added = []
         if self.kl_coef > 0:
             added.append(divergence(forward_outputs.trained, getattr(forward_outputs, self.kl_to), self.kl))
         if self.entropy_coef > 0:
             if forward_outputs.trained.entropy is None:
-                raise ValueError("entropy_coef needs the entropy of each decision, which the policy does not say")
+                raise ValueError(
+                    "entropy_coef needs the entropy of each decision, which the forward outputs do not hold"
+                )
             added.append(forward_outputs.trained.entropy)
         return tuple(added)
 
     def penalised(self, terms: Tensor, divergence: tuple[Tensor, ...], metrics: Mapping[str, Tensor]) -> LossTerms:
-        """The loss's terms [B, K] plus what `divergence` measured, and its metrics plus `kl` where it was measured."""
+        """Returns the terms [B, K] plus the penalties of `divergence`, with the metric `kl` where there is a KL."""
         left = list(divergence)
         if self.kl_coef > 0:
             kl = left.pop(0)

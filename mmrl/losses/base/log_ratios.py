@@ -1,34 +1,34 @@
-"""What losses on log-ratios share: what is compared, with whose log-probs, and where the penalties go."""
+"""Bases of losses on log-ratios: the compared log-probs, the anchor, and where the penalties are added."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, LossTerms, OutputsByWeights
 from mmrl.core.data import WeightsName
+from mmrl.core.declarations import LossDeclaration
 
 from .decisions import DecisionLoss
-from .settings import check_one_of
 
 Anchor = Literal["old", "reference", "averaged"]
 
 
 @dataclass(frozen=True)
 class LogRatioLoss(DecisionLoss):
-    """A loss on how the log-probs of the trained weights compare with others; adds `compare` and `terms`."""
+    """A loss on log-ratios of the trained weights to other weights; a loss adds `compare` and `terms`."""
 
     @abstractmethod
     def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """What the terms are made of, [B, K] each: the log-ratio, and what a loss adds to it."""
+        """Returns what `terms` takes, [B, K] each: the log-ratio first, then what a loss adds."""
 
     @abstractmethod
     def terms(self, compared: tuple[Tensor, ...], batch: LossBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The terms of what was compared, and metrics of their own: [B, K] each, or [B] where they are of samples."""
+        """Returns the terms for the results of `compare`, and metrics: [B, K] each, or [B] for whole samples."""
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """What `compare` says, and the penalties if there are any: [B, K] each."""
+        """Returns the results of `compare`, then the penalties if there are any: [B, K] each."""
         return (*self.compare(forward_outputs), *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
@@ -41,29 +41,29 @@ class LogRatioLoss(DecisionLoss):
 
 @dataclass(frozen=True)
 class AnchoredLoss(LogRatioLoss):
-    """A loss on log trained - log anchor; adds `terms`.
+    """A loss on log trained - log anchor; a loss adds `terms`.
 
-    The anchor is what the policy is held near, whoever drew the samples: no expectation is corrected by a ratio to it.
+    The loss keeps the policy near the anchor, whichever policy made the samples: no importance ratio to the anchor
+    corrects an expectation.
 
     Raises ValueError for settings out of range.
     """
 
-    requires_behaviour: ClassVar[bool] = False
-
-    anchor: Anchor = "old"  # whose log-probs those of the trained weights are compared with
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_one_of("anchor", self.anchor, get_args(Anchor))
+    # The weights whose log-probs the trained ones are compared with: `old`, `reference`, or `averaged`.
+    anchor: Anchor = "old"
 
     @property
     def needs(self) -> frozenset[WeightsName]:
         return super().needs | {self.anchor}
+
+    @property
+    def declaration(self) -> LossDeclaration:
+        return replace(super().declaration, requires_behaviour=False)
 
     def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         return (forward_outputs.trained.log_ratio(getattr(forward_outputs, self.anchor)),)
 
 
 def _over_decisions(values: Tensor, like: Tensor) -> Tensor:
-    """[B, K] from [B, K], or from [B]: what holds for a sample, at each of its decisions."""
+    """Returns values [B, K] as they are, and values [B] of samples repeated over the decisions: [B, K]."""
     return values if values.dim() == 2 else values[:, None].expand_as(like)

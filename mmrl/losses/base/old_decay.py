@@ -1,36 +1,39 @@
-"""How slowly the old weights follow the trained ones, and losses on the forward process that compare with them.
+"""The schedule by which old weights follow the trained ones, and the base of denoising losses with old weights.
 
 Maths: docs/maths/denoising-losses.md#one-optimizer-step-and-several
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated
 
+from pydantic import Field
+
+from mmrl.core.checked import Checked
 from mmrl.core.data import WeightsName
+from mmrl.core.declarations import LossDeclaration
 
 from .denoising import DenoisingLoss
 
 
 @dataclass(frozen=True)
-class OldDecay:
-    """After n iterations: 0 before `delay`, then min(start + slope (n - delay), maximum).
+class OldDecay(Checked):
+    """The decay of the old weights after n iterations: 0 before `delay`, then min(start + slope (n - delay), maximum).
 
     The defaults are type 1 of NVlabs/DiffusionNFT, min(0.001 n, 0.5); its type 2 is delay 75, slope 0.0075, maximum
-    0.999. A constant is start = maximum. 0 makes old a copy of the trained weights.
+    0.999. start = maximum makes the decay constant. A decay of 0 makes the old weights a copy of the trained ones.
 
-    Raises ValueError unless 0 <= start <= maximum < 1, slope >= 0 and delay >= 0.
+    Raises ValueError for settings out of range, and for a start above the maximum.
     """
 
-    start: float = 0.0
-    slope: float = 0.001  # per iteration
-    maximum: float = 0.5
-    delay: int = 0  # iterations
+    start: Annotated[float, Field(ge=0, lt=1)] = 0.0  # the decay after `delay` iterations
+    slope: Annotated[float, Field(ge=0)] = 0.001  # how much the decay rises in each iteration
+    maximum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # the largest decay, at least `start`
+    delay: Annotated[int, Field(ge=0)] = 0  # iterations with a decay of 0, before it rises
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.maximum < 1:
-            raise ValueError(f"needs 0 <= start <= maximum < 1, got start {self.start} and maximum {self.maximum}")
-        if self.slope < 0 or self.delay < 0:
-            raise ValueError(f"slope and delay must be at least 0, got slope {self.slope} and delay {self.delay}")
+        super().__post_init__()
+        if self.start > self.maximum:
+            raise ValueError(f"start must be at most maximum = {self.maximum:g}, got {self.start:g}")
 
     def __call__(self, iterations_done: int) -> float:
         if iterations_done < self.delay:
@@ -41,14 +44,17 @@ class OldDecay:
 class OldDenoisingLoss(DenoisingLoss):
     """A loss on the forward process that compares the trained weights with old ones; a loss adds the setting `decay`.
 
-    Without one old are the weights themselves, which is right for one optimizer step per rollout; with one they are
-    kept beside the trained ones, draw the rollouts and follow as it says. Where the exponential of a difference stands
-    for a ratio of likelihoods, old are those of whoever made the samples (`requires_behaviour`).
+    Without a decay the old weights are the trained weights themselves, which is right for one optimizer step per
+    rollout. With a decay the old weights are kept beside the trained ones, sample the rollouts, and follow by the
+    decay. Where the exponential of a difference stands for a ratio of likelihoods, the old weights must be those that
+    made the samples (`requires_behaviour`).
     """
 
-    requires_behaviour: ClassVar[bool] = True
-
     decay: OldDecay | None
+
+    @property
+    def declaration(self) -> LossDeclaration:
+        return replace(super().declaration, requires_behaviour=True)
 
     @property
     def needs(self) -> frozenset[WeightsName]:

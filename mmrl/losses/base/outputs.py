@@ -1,4 +1,4 @@
-"""What losses through the sampler share: the reward of samples drawn again with a gradient to the weights.
+"""The base of losses through the sampler: the reward of samples rendered again with a gradient to the weights.
 
 Maths: docs/maths/reward-gradients.md
 """
@@ -15,11 +15,9 @@ from mmrl.core.forward_outputs import RenderedOutputs
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import normalised_weights
 
-Range = int | tuple[int, int]
-
 
 class OutputsLoss:
-    """Steps that every loss on outputs has; a loss adds its views and its formula of the rewards."""
+    """The base of losses on outputs; a loss adds its views and its formula of the rewards."""
 
     kind: ClassVar[Literal["decisions", "denoising", "outputs"]] = "outputs"
     scope: ClassVar[Scope] = "decision"
@@ -29,35 +27,36 @@ class OutputsLoss:
         return frozenset()
 
     def old_decay(self, iteration: int) -> float | None:
-        """No old weights take part."""
+        """Returns None: such a loss compares with no old weights."""
         return None
 
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
-        """Every rendering counts alike."""
+        """Returns equal coefficients [B, K] for all renderings, and their sum."""
         return normalised_weights(batch.weight, batch.group, "decision")
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """The rewards [B, K] with their gradient."""
+        """Returns the rewards [B, K] with their gradient."""
         rendered: RenderedOutputs = forward_outputs.trained
         assert forward_outputs.score is not None, "the core hands the rewards to losses on outputs"
         return (rendered.spread(forward_outputs.score(rendered.outputs, rendered.sample)),)
 
 
-def ends(name: str, value: Range, least: int) -> tuple[int, int]:
-    """The smallest and the largest of a setting that is a number or a range of them, both included.
+def ends(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
+    """Returns the smallest and the largest number of a setting that is a number or a range with both ends included.
 
-    Raises ValueError where they do not ascend from at least `least`.
+    Raises ValueError where the ends of a range do not ascend.
     """
     low, high = (value, value) if isinstance(value, int) else value
-    if not least <= low <= high:
-        raise ValueError(f"{name} must be a whole number of at least {least} or two ascending ones, got {value}")
+    if low > high:
+        raise ValueError(f"{name} must be one whole number or two ascending ones, got {value}")
     return low, high
 
 
 def sampled_rows(rollout: Rollout, rows: Tensor, span: tuple[int, int], key: GroupKey) -> Iterable[tuple[int, Tensor]]:
-    """A number for each prompt draw, uniform from `span` (both ends included), and the rows that have each: ascending.
+    """Yields each number that was sampled, in ascending order, with its rows.
 
-    It depends on the step's key and the draw alone, so neither on the processes nor on the other prompts.
+    Each prompt index has one number, uniform from `span` (both ends included), which depends on the step's key and the
+    prompt index alone: neither on the processes nor on the other prompts.
     """
     low, high = span
     prompt_indices = rollout.prompt_index[rows]

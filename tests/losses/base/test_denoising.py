@@ -1,4 +1,4 @@
-"""What losses on the forward process share: noise levels, who shares them, errors and penalties."""
+"""The base of losses on the forward process: noise levels and their sharing, errors and penalties."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ RIGHT = torch.zeros(4)
 
 
 def levels_of(loss: Sft, sizes: list[int], grid: tuple[float, ...] = ()) -> Any:
-    """[B, K] noise levels and seeds of the samples of draws 11, 12 ..., group by group."""
+    """Returns the noise levels and seeds [B, K] of the samples of prompt indices 11, 12 ..., group by group."""
     drawn = rollout(list(range(11, 11 + len(sizes))), sizes, grid)
     order = drawn.prompt.argsort(stable=True)
     (view,) = loss.views(drawn, torch.arange(sum(sizes)), STEP)
@@ -97,7 +97,9 @@ def test_every_level_of_the_grid_is_as_likely() -> None:
     assert_close(counts / 6000, torch.full((6,), 1 / 6), atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize(("grid", "found"), [(GRID, r"1.000, 0.900"), ((), "outputs that were given have no sampler")])
+@pytest.mark.parametrize(
+    ("grid", "found"), [(GRID, r"1.000, 0.900"), ((), "outputs that the data brings have no sampler")]
+)
 def test_a_grid_without_a_level_in_the_range_is_refused(grid: tuple[float, ...], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
         levels_of(Sft(sigmas="grid", sigma_range=(0.0, 0.1)), [2], grid)
@@ -115,8 +117,8 @@ def test_samples_of_one_draw_have_noise_of_their_own_however_many_prompts_name_i
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"draws": 0}, "draws must be at least 1"),
-        ({"draws": 10_001}, "draws must be at most 10,000, got 10001"),
+        ({"draws": 0}, "draws must be at least 1 and at most 10000, got 0"),
+        ({"draws": 10_001}, "draws must be at least 1 and at most 10000, got 10001"),
         ({"shift": 0.0}, "shift must be above 0"),
         ({"averaged_weight": -1.0}, "averaged_weight must be at least 0"),
         ({"levels": "pair"}, "levels must be one of sample, group"),

@@ -1,4 +1,4 @@
-"""How far from other weights: each kind against a formula of its own, and as the penalty of a loss."""
+"""Divergences from other weights: each kind against a formula of its own, and as the penalty of a loss."""
 
 import math
 
@@ -23,7 +23,7 @@ ENTRY = torch.tensor([[0, 1], [1, -1]])
 
 
 def _decisions(velocity: Tensor, latents: Tensor, reduction: Reduction = "mean") -> GaussianDecisions:
-    """Two calls, one step of each family."""
+    """Returns decisions of two calls, one step of each family."""
     mean = torch.stack([step.mean(x, v) for step, x, v in zip(STEPS, latents, velocity, strict=True)])
     std = torch.tensor([step.std for step in STEPS], dtype=torch.float64)
     slope = torch.tensor([step.velocity for step in STEPS], dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_the_velocity_penalty_and_its_weight() -> None:
     latents = normal(0, 2, 2, 3)
     trained, other = _decisions(normal(1, 2, 2, 3), latents), _decisions(normal(2, 2, 2, 3), latents)
     loss = Grpo(kl_coef=0.25, kl="velocity")
-    assert loss.requires == {"velocity"} and Grpo(kl="velocity").requires == frozenset()
+    assert loss.declaration.requires == {"velocity"} and Grpo(kl="velocity").declaration.requires == frozenset()
     nothing = torch.zeros(2, 2, dtype=torch.float64)
     batch = LossBatch(nothing, (ENTRY >= 0).double(), torch.zeros(2, dtype=torch.int64), nothing[:, 0])
     terms = loss(loss.measure(OutputsByWeights(trained, trained.detach(), other)), batch).terms
@@ -104,7 +104,7 @@ def test_the_entropy_bonus_follows_the_entropy_of_a_categorical() -> None:
     of = Categorical(logits=logits)
     tokens = TokenDecisions(of.log_prob(torch.tensor([[0, 1], [2, 3]])), of.entropy())
     loss = Grpo(entropy_coef=0.3)
-    assert loss.requires == {"entropy"} and loss.needs == {"old"}
+    assert loss.declaration.requires == {"entropy"} and loss.needs == {"old"}
     nothing = torch.zeros(2, 2, dtype=torch.float64)
     batch = LossBatch(nothing, nothing + 1, torch.zeros(2, dtype=torch.int64), nothing[:, 0])
     terms = loss(loss.measure(OutputsByWeights(tokens, tokens.detach())), batch).terms

@@ -1,4 +1,4 @@
-"""Pairs and paths against slow loops; what holds for every loss on whole samples."""
+"""Pairs and paths against slow loops, and properties of every loss on whole samples."""
 
 from itertools import combinations, permutations
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the losses on likelihood ratios have in common, and how they fall back to each other."""
+"""Common properties of the losses on likelihood ratios, and the cases in which one loss is another."""
 
 import math
 
@@ -26,7 +26,7 @@ FAMILY = (Grpo, Gspo, Cispo, Sapo, Gmpo, Topr)
 
 
 def _policy_gradient(normalise: Normalisation) -> Tensor:
-    """Of -A log_prob, by the log-probs, answer by answer."""
+    """Returns the gradient of -A log_prob by the log-probs, answer by answer."""
     expected = torch.zeros(INSIDE.shape, dtype=torch.float64)
     for row, length in enumerate(LENGTHS):
         divisor = {"sample": len(LENGTHS) * length, "decision": sum(LENGTHS)}.get(normalise, len(LENGTHS))
@@ -56,7 +56,7 @@ def test_the_ratio_is_new_to_old_and_only_the_trained_weights_get_a_gradient(kin
     measures = loss.measure(OutputsByWeights(TokenDecisions(new), TokenDecisions(old.detach())))
     assert len(measures) == 1
     assert_close(measures[0].detach(), (new - old).detach())
-    assert loss.needs == {"old"} and loss.requires == frozenset()
+    assert loss.needs == {"old"} and loss.declaration.requires == frozenset()
 
 
 @pytest.mark.parametrize("kind", FAMILY)
