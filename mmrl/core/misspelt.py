@@ -1,4 +1,4 @@
-"""Refuses attributes of plug-ins that mmrl never reads, where the name is nearly, or was formerly, one that it reads."""
+"""Refuses attributes of plug-ins that mmrl never reads, where their names are misspelt or former ones."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields
@@ -8,8 +8,8 @@ from mmrl.core.declarations import DECLARATIONS
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import nearest
 
-# The likeness from which two names are taken for each other: of `prepair` and `prepare` it is 0.86, of `sums_reward` and
-# `sums_rewards` 0.96.
+# The likeness from which two names are taken for each other: of `prepair` and `prepare` it is 0.86, of `sums_reward`
+# and `sums_rewards` 0.96.
 _LIKENESS = 0.8
 _LIKENESS_OF_SETTINGS = 0.9
 _STATE = frozenset({"update", "state_dict", "load_state_dict"})
@@ -55,7 +55,7 @@ FORMER_MEMBERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def refuse_misspelt(kind: str, cls: type) -> None:
-    """Raises ConfigError for an attribute of a plug-in that mmrl never reads, and whose name is nearly one that it reads.
+    """Raises ConfigError for an attribute of a plug-in that mmrl never reads, but whose name is nearly a member's.
 
     Checks the public attributes of the class, and of the classes of the same package that it inherits from. The name of
     a setting is compared with the fields of the declaration only: plug-ins name their settings as they like.
