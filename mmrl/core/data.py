@@ -1,4 +1,4 @@
-"""What flows through a run: prompts, rollouts, scores. All frozen."""
+"""The values that flow through a run: prompts, observations, rollouts, scores. All are frozen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,51 +24,50 @@ __all__ = [
 ]  # which most look for here
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
-# What a reward gives a number for: dense ones (the last three, `dense.DENSE`) for decisions of a sample.
+# What one number of a reward is about; of the last three, those of dense rewards (`dense.DENSE`), a sample has several.
 Granularity = Literal["sample", "turn", "episode", "group", "step", "segment", "token"]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the policy is asked, and what rewards need to judge its answers.
+    """The input of a policy, and the target that rewards judge its samples by."""
 
-    `<image>` and `<video>` in the text are where images and videos stand; without such marks they come first, videos
-    before images.
-    """
-
+    # `<image>` and `<video>` mark the places of the media; without marks the media come first, videos before images.
     text: str
-    media: tuple[Picture, ...] = ()  # images that belong to the question, in order
-    target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
-    system: str | None = None  # a system message of its own; None: the policy's
-    clips: tuple[Clip, ...] = ()  # videos that belong to the question, in order
-    source: str = field(default="", compare=False)  # file and line, for errors
+    media: tuple[Picture, ...] = ()  # images, in the order of their marks
+    target: Mapping[str, Any] = field(default_factory=dict)  # fields that rewards need: boxes, answers ...
+    system: str | None = None  # a system message for this prompt; None: that of the policy
+    clips: tuple[Clip, ...] = ()  # videos, in the order of their marks
+    source: str = field(default="", compare=False)  # file and line that the prompt comes from, for errors
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What an agent sees after a reset or a step; its actions are in pixels of the screenshot."""
+    """The state of an environment as an agent sees it, after a reset or a step."""
 
-    screenshot: Picture
-    text: str = ""  # what the environment says beside it, such as an error
+    screenshot: Picture  # actions are in pixels of this picture
+    text: str = ""  # a message of the environment, such as an error
     is_done: bool = False  # the episode is over
-    reward: float = 0.0  # for the step that led here
-    goal: str | None = None  # of a reset: the task in words, where the prompt does not say it
+    reward: float = 0.0  # for the last step
+    goal: str | None = None  # after a reset: the task in words; None: the prompt holds it
 
 
 class Trace(Protocol):
-    """What a policy needs to evaluate the decisions of a rollout again; only the policy looks inside."""
+    """The part of a rollout from which the policy evaluates its decisions again; only that policy reads it."""
 
     @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self: ...
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Returns the traces of all parts as one, in order."""
+        ...
 
 
 def _nothing() -> Tensor:
-    """Stands for "the same for all samples" until the number of samples is known."""
+    """Returns an empty tensor, for a field that has its default for all samples."""
     return torch.empty(0, dtype=torch.int64)
 
 
 def _fill_index(samples: "Rollout | Scores") -> None:
-    """Gives every sample what was left out: no anchor state, and that it is learned from."""
+    """Sets fields that were left out to their defaults: no anchor state, and no controls."""
     count = len(samples.group)
     if len(samples.anchor) != count:
         object.__setattr__(samples, "anchor", torch.full((count,), -1))
@@ -78,25 +77,26 @@ def _fill_index(samples: "Rollout | Scores") -> None:
 
 @dataclass(frozen=True)
 class Rollout:
-    """P prompts, B samples drawn for them, and the trace behind them. All index tensors are on the CPU."""
+    """P prompts, B samples of them, and the policy's trace of the sampling. All index tensors are on the CPU."""
 
     prompts: tuple[Prompt, ...]  # P
     keys: tuple[GroupKey, ...]  # P
     prompt: Tensor  # [B] int64: index into prompts
-    group: Tensor  # [B] int64: which samples are compared; the key's draw number, or one of its `keys.subgroup`s
-    episode: Tensor  # [B] int64: the sample's own number where there are no episodes
-    turn: Tensor  # [B] int64
+    # [B] int64: samples of one number are compared with each other; the prompt index of the key, or a `keys.subgroup`
+    # of it
+    group: Tensor
+    episode: Tensor  # [B] int64: turns of one number belong to one episode; elsewhere each sample has its own number
+    turn: Tensor  # [B] int64: the place of a turn in its episode, counted from 0
     outputs: Outputs  # B
-    blocks: tuple[DecisionBlock, ...]
+    blocks: tuple[DecisionBlock, ...]  # the decisions, one block for each kind
     trace: Any  # a Trace of the policy
-    num_calls: int  # network calls (batch elements) that drew it
-    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: names the state that a turn began in; -1: none
-    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: drawn to compare with, never learned from
-    counts: Mapping[str, int] = field(
-        default_factory=dict
-    )  # metrics that are sums over a rollout, such as calls/prompt_reads
-    # noise levels that its sampler called the network at, falling; of given outputs those of the timesteps that the
-    # network was trained at; none: tokens, given outputs of a flow
+    num_calls: int  # network calls that sampling took, in batch elements
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: number of the state that a turn began in; -1: none
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: a sample to compare with, never learned from
+    # Metrics that are sums over rollouts, such as calls/prompt_reads.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    # Noise levels at which the sampler called the network, falling. Of offline outputs: those of the timesteps that the
+    # network was trained at. Empty: tokens, or offline outputs of a flow.
     levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -108,11 +108,11 @@ class Rollout:
 
     @property
     def prompt_index(self) -> Tensor:
-        """[B] int64: the draw number of each sample's key; mostly its group."""
+        """[B] int64: the prompt index of each sample; `group`, except for a prompt of several groups."""
         return prompt_index_of(self.group)
 
     def statistics(self) -> dict[str, Tensor]:
-        """What a run logs the mean of, beside what rewards say: a number per sample or episode, controls left out."""
+        """Returns numbers of samples or episodes, in float64 and without controls, by the metrics that are their means."""
         counted = ~self.is_control
         statistics = {name: values[counted.to(values.device)] for name, values in self.outputs.statistics().items()}
         if self.outputs.outcomes is not None:
@@ -125,7 +125,10 @@ class Rollout:
 
     @classmethod
     def join(cls, parts: "Sequence[Rollout]") -> "Rollout":
-        """One rollout of all samples of the parts, in order; call, edge, episode and prompt numbers are shifted."""
+        """Returns one rollout of all samples of the parts, in order.
+
+        The numbers of calls, edges, episodes and prompts are shifted to stay unique.
+        """
         if len(parts) == 1:
             return parts[0]
         blocks = tuple(DecisionBlock.join([part.blocks[n] for part in parts]) for n in range(len(parts[0].blocks)))
@@ -149,20 +152,20 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the rewards say of B samples. On every process after the gather, in draw order."""
+    """The rewards of B samples. After the gather they are those of all processes, in the order of the prompts."""
 
     values: Tensor  # [B, R] float32; of a dense reward the sum over the sample's decisions
-    names: tuple[str, ...]  # R
-    weights: tuple[float, ...]  # R
-    valid: Tensor  # [B] bool: False where a turn of its episode could not be judged, and for a control
-    group: Tensor  # [B] int64: which samples are compared, see `Rollout.group`
-    episode: Tensor  # [B] int64
-    turn: Tensor  # [B] int64
-    anchor: Tensor = field(default_factory=_nothing)  # [B] int64; -1: none
-    is_control: Tensor = field(default_factory=_nothing)  # [B] bool
-    granularities: tuple[Granularity, ...] = ()  # R: what each reward judges as one; empty: samples
-    mix: Any = None  # the `contracts.Mix` that makes one number of them; None: their weighted sum
-    # [B, K] float32 by the names of the dense rewards: what they say of each decision; NaN where they say nothing
+    names: tuple[str, ...]  # R labels
+    weights: tuple[float, ...]  # R, at this iteration
+    valid: Tensor  # [B] bool: False for a control, and where a reward could not judge a turn of the sample's episode
+    group: Tensor  # [B] int64: see `Rollout.group`
+    episode: Tensor  # [B] int64: see `Rollout.episode`
+    turn: Tensor  # [B] int64: see `Rollout.turn`
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: see `Rollout.anchor`
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: see `Rollout.is_control`
+    granularities: tuple[Granularity, ...] = ()  # R; empty: all rewards judge samples
+    mix: Any = None  # the `contracts.Mix` that makes one total of the rewards; None: their weighted sum
+    # [B, K] float32 by the labels of the dense rewards: the number of each decision; NaN where there is none
     dense: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -170,16 +173,16 @@ class Scores:
 
     @property
     def prompt_index(self) -> Tensor:
-        """[B] int64: the draw that each sample belongs to; mostly its group."""
+        """[B] int64: the prompt index of each sample; `group`, except for a prompt of several groups."""
         return prompt_index_of(self.group)
 
     @property
     def share(self) -> Tensor:
-        """[B] float64: what a valid sample counts in means over episodes, one over the valid turns of its episode."""
+        """[B] float64: what a sample counts in a mean over episodes: 1 / (valid turns of its episode), 0 if invalid."""
         return self.share_of(self.valid)
 
     def share_of(self, counted: Tensor) -> Tensor:
-        """[B] float64: the same where the samples `counted` [B] bool are meant, 0 for all others."""
+        """Returns [B] float64: 1 / (turns of its episode that are `counted`, [B] bool); 0 for a turn that is not."""
         _, place = self.episode.unique(return_inverse=True)
         valid = counted.double()
         turns = valid.new_zeros(int(place.max()) + 1 if len(place) else 0).index_add(0, place, valid)
@@ -187,22 +190,22 @@ class Scores:
 
     @property
     def has_failed(self) -> Tensor:
-        """[B] bool: a reward that counts could not judge it."""
+        """[B] bool: a reward with a weight could not judge the sample."""
         return ~self.valid & ~self.is_control
 
     @property
     def total(self) -> Tensor:
-        """[B] what is learned from: the rewards mixed, without a mix their weighted sum."""
+        """[B]: one number for each sample, of all its rewards: that of the mix, or their weighted sum."""
         return self.weighted_sum if self.mix is None else self.mix(self)
 
     @property
     def weighted_sum(self) -> Tensor:
-        """[B] weighted sum of the rewards; a reward of weight 0 is only watched."""
+        """[B]: the weighted sum of the rewards; a reward of weight 0 may hold anything, NaN included."""
         weights = self.values.new_tensor(self.weights)
         return torch.where(weights != 0, self.values * weights, torch.zeros_like(self.values)).sum(1)
 
     def of(self, name: str) -> "Scores":
-        """The same samples as if the reward `name` were the only one, with weight 1."""
+        """Returns the scores of the same samples as if the reward `name` were the only one, with weight 1."""
         column = self.names.index(name)
         return replace(
             self,
@@ -215,7 +218,7 @@ class Scores:
         )
 
     def select(self, rows: Tensor) -> "Scores":
-        """The scores of the samples `rows` [n] (indices or a bool mask)."""
+        """Returns the scores of the samples `rows`, [n] int64 indices or [B] bool."""
         return replace(
             self,
             values=self.values[rows],
@@ -230,8 +233,8 @@ class Scores:
 
     @classmethod
     def join(cls, parts: "Sequence[Scores]") -> "Scores":
-        """The scores of all parts, in order; episode numbers are shifted."""
-        # a part without samples does not know the weights of its iteration
+        """Returns the scores of all parts, in order; the numbers of episodes are shifted to stay unique."""
+        # a part without samples has no weights of its iteration
         first = next((part for part in parts if len(part.group)), parts[0])
         return replace(
             first,

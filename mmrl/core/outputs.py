@@ -1,4 +1,4 @@
-"""What samples are: images, videos, answers, and what is known of them."""
+"""The outputs of samples: images, videos, answers, and facts about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,49 +10,50 @@ from torch import Tensor
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 
-# How an episode ended: the environment said so; the agent asked for more turns than there are; too many of its answers
-# were no action; the environment broke or hung.
+# How an episode ended: the environment ended it; it reached the limit of turns; too many answers in a row were no
+# action; the environment broke or hung.
 Outcome = Literal["done", "turn_limit", "invalid_limit", "failed"]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What B samples are; each kind is there or None."""
+    """The outputs of B samples. A field is None where the samples have no such output."""
 
     images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
     videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
     texts: tuple[str, ...] | None = None  # B answers, without the end token
-    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token budget
+    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token limit
     num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
-    # B: the text of each token of an answer. Joined they are its text: that of the end token is empty, and a character
-    # of several tokens is the last one's.
+    # B: the text of each token of an answer; joined, they are the answer. The end token has an empty text. A character
+    # that several tokens make belongs to the last of them.
     pieces: tuple[tuple[str, ...], ...] | None = None
     canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
-    actions: tuple[Action | None, ...] | None = None  # B: what the answers tell a GUI to do; None: not understood
-    step_rewards: Tensor | None = None  # [B] float32: what the environment gave for the turn's action
+    actions: tuple[Action | None, ...] | None = None  # B: the action that an answer names; None: not understood
+    step_rewards: Tensor | None = None  # [B] float32: the environment's reward for the turn's action
     outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
-    given: Tensor | None = None  # [B] int64: which of the outputs that the prompt brings it is; -1: it was drawn
+    given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
 
     @classmethod
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
+        """Returns the outputs of all parts, in order."""
         return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
     def statistics(self) -> dict[str, Tensor]:
-        """[B] each: what a run logs the mean of, beside what rewards say."""
-        found: dict[str, Tensor | None] = {
+        """Returns numbers [B] in float64, by the names of the metrics that are their means."""
+        known: dict[str, Tensor | None] = {
             "answers/tokens": self.num_tokens,
             "answers/finished": self.is_finished,
             "answers/understood": None if self.actions is None else torch.tensor([a is not None for a in self.actions]),
         }
-        return {name: values.double() for name, values in found.items() if values is not None}
+        return {name: values.double() for name, values in known.items() if values is not None}
 
     def select(self, rows: Tensor) -> "Outputs":
-        """The outputs of the samples `rows` [n]."""
+        """Returns the outputs of the samples `rows`, [n] int64."""
         return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
 
 
 def _join_values(parts: Sequence[Any]) -> Any:
-    """Tensors or tuples of all parts, one after the other; None where no part has any."""
+    """Returns the tensors or tuples of all parts as one; None where no part has any."""
     present = [part for part in parts if part is not None]
     if not present:
         return None
