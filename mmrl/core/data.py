@@ -112,7 +112,7 @@ class Rollout:
         return prompt_index_of(self.group)
 
     def statistics(self) -> dict[str, Tensor]:
-        """Returns numbers of samples or episodes, in float64 and without controls, by the metrics that are their means."""
+        """Returns numbers of samples or episodes without controls, in float64, by the metrics that are their means."""
         counted = ~self.is_control
         statistics = {name: values[counted.to(values.device)] for name, values in self.outputs.statistics().items()}
         if self.outputs.outcomes is not None:
