@@ -30,7 +30,7 @@ class View(Protocol):
         ...
 
     def weight_among(self, rollout: Rollout, takes_part: Tensor) -> Tensor:
-        """Returns what each entry counts, [B, K], where entries of a `takes_part` ([B, 1] or [B, K]) of 0 count nothing."""
+        """Returns what each entry counts, [B, K]; 0 also where `takes_part` ([B, 1] or [B, K]) is not above 0."""
         ...
 
     def among(self, rollout: Rollout, takes_part: Tensor) -> "View":

@@ -171,8 +171,8 @@ def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
     [
         ("advantages", "sums_reward = True", "nothing reads it; did you mean 'sums_rewards', as in `declaration = Adv"),
         ("advantages", "min_group_sise: int = 2", "did you mean 'min_group_size', as in `declaration = AdvantageDecla"),
-        ("advantages", "min_group_size: ClassVar[int] = 3", "declaration: `declaration = AdvantageDeclaration(min_group_"),
-        ("advantages", "watches = frozenset({'a'})", "declaration: `declaration = AdvantageDeclaration(requires_rewards="),
+        ("advantages", "min_group_size: ClassVar[int] = 3", "declaration: `declaration = AdvantageDeclaration(min_gro"),
+        ("advantages", "watches = frozenset({'a'})", "declaration: `declaration = AdvantageDeclaration(requires_rewar"),
         ("advantages", "def stat_dict(self): ...", "nothing reads it; did you mean 'state_dict'?"),
         ("advantages", "def check_bests(self, best): ...", "nothing reads it; did you mean 'check_best'?"),
         ("advantages", "declarations = AdvantageDeclaration()", "nothing reads it; did you mean 'declaration'?"),
