@@ -1,31 +1,24 @@
-"""The values that flow through a run: prompts, observations, rollouts, scores. All are frozen."""
+"""The values that flow through a run: prompts, outputs, decisions, rollouts, scores. All are frozen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
 
-from mmrl.core.decisions import DecisionBlock, Paths, after, cat_shifted, count_calls
 from mmrl.core.dense import join_dense
-from mmrl.core.keys import GroupKey, prompt_index_of, subgroup
-from mmrl.core.outputs import Outcome, Outputs
+from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.media.pictures import Clip, Picture
-
-__all__ = [
-    "DecisionBlock",
-    "Outcome",
-    "Outputs",
-    "Paths",
-    "count_calls",
-    "prompt_index_of",
-    "subgroup",
-]  # which most look for here
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
 # What one number of a reward is about; of the last three, those of dense rewards (`dense.DENSE`), a sample has several.
 Granularity = Literal["sample", "turn", "episode", "group", "step", "segment", "token"]
+# How an episode ended: the environment ended it; it reached the limit of turns; too many answers in a row were no
+# action; the environment broke or hung.
+Outcome = Literal["done", "turn_limit", "invalid_limit", "failed"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +43,143 @@ class Observation:
     is_done: bool = False  # the episode is over
     reward: float = 0.0  # for the last step
     goal: str | None = None  # after a reset: the task in words; None: the prompt holds it
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of B samples. A field is None where the samples have no such output."""
+
+    images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
+    videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
+    texts: tuple[str, ...] | None = None  # B answers, without the end token
+    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token limit
+    num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
+    # B: the text of each token of an answer; joined, they are the answer. The end token has an empty text. A character
+    # that several tokens make belongs to the last of them.
+    pieces: tuple[tuple[str, ...], ...] | None = None
+    canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
+    actions: tuple[Action | None, ...] | None = None  # B: the action that an answer names; None: not understood
+    step_rewards: Tensor | None = None  # [B] float32: the environment's reward for the turn's action
+    outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
+    given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
+
+    @classmethod
+    def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
+        """Returns the outputs of all parts, in order."""
+        return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Returns numbers [B] in float64, by the names of the metrics that are their means."""
+        known: dict[str, Tensor | None] = {
+            "answers/tokens": self.num_tokens,
+            "answers/finished": self.is_finished,
+            "answers/understood": None if self.actions is None else torch.tensor([a is not None for a in self.actions]),
+        }
+        return {name: values.double() for name, values in known.items() if values is not None}
+
+    def select(self, rows: Tensor) -> "Outputs":
+        """Returns the outputs of the samples `rows`, [n] int64."""
+        return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
+
+
+@dataclass(frozen=True)
+class DecisionBlock:
+    """The decisions of one kind of B samples, at most K of each: denoising steps, or tokens.
+
+    A decision is an edge of the tree of samples; samples that share an edge have the same number there. A rollout with
+    decisions of two kinds has two blocks.
+    """
+
+    call: Tensor  # [B, K] int64: number of the network call before each decision; -1: no decision
+    edge: Tensor  # [B, K] int64: number of the decision itself; -1: no decision
+    weight: Tensor  # [B, K] float32: 1 / (number of samples that share the edge); 0: no decision
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # [B, K] float32 each, see `Paths`
+
+    @classmethod
+    def none(cls, num_samples: int) -> "DecisionBlock":
+        """Returns the block of samples without decisions: K = 0."""
+        empty = torch.zeros(num_samples, 0, dtype=torch.int64)
+        return cls(empty, empty, empty.float())
+
+    @property
+    def paths(self) -> "Paths":
+        """What an advantage may know of the decisions."""
+        return Paths(self.edge, self.facts)
+
+    def select(self, rows: Tensor) -> "DecisionBlock":
+        """Returns the decisions of the samples `rows`, [n] int64, with their numbers."""
+        facts = {name: values[rows] for name, values in self.facts.items()}
+        return DecisionBlock(self.call[rows], self.edge[rows], self.weight[rows], facts)
+
+    def weight_among(self, takes_part: Tensor) -> Tensor:
+        """Returns what each decision counts, [B, K] float32, where some samples or decisions take no part.
+
+        That is 1 / (number of samples that share the decision and take part in it); 0 where `takes_part` ([B, 1] or
+        [B, K]) is not above 0.
+        """
+        counted = (self.edge >= 0) & (takes_part > 0)
+        leaves = torch.bincount(self.edge[counted], minlength=1)
+        return torch.where(counted, 1 / leaves[self.edge.clamp(min=0, max=len(leaves) - 1)], torch.zeros(()))
+
+    @classmethod
+    def join(cls, blocks: "Sequence[DecisionBlock]") -> "DecisionBlock":
+        """Returns the decisions of all blocks, in order; the numbers of calls and edges are shifted to stay unique."""
+        width = max(block.call.shape[1] for block in blocks)
+        paths = Paths.join([block.paths for block in blocks])
+        return cls(
+            call=cat_shifted([_widened(b.call, width, -1) for b in blocks], [count_calls(b) for b in blocks]),
+            edge=cat_shifted([_widened(b.edge, width, -1) for b in blocks], [after(b.edge) for b in blocks]),
+            weight=torch.cat([_widened(b.weight, width, 0) for b in blocks]),
+            facts=paths.facts,
+        )
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What an advantage may know of the decisions of B samples, at most K of each.
+
+    Facts of denoising steps: `step` (its number on the grid), `sigma` and `sigma_next` (noise levels in [0, 1]), `std`
+    (of the step's noise). Facts of tokens, where the policy records them: `log_prob` (nats, under the distribution that
+    the token was sampled from) and `entropy` (nats, of that distribution). Facts are 0 where there is no decision.
+    """
+
+    edge: Tensor  # [B, K] int64: unique within a prompt's samples, equal where samples share a decision; -1: none
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # [B, K] float32 each
+
+    def __getitem__(self, rows: Tensor | list[int]) -> "Paths":
+        """Returns the paths of the samples `rows` [n]."""
+        return Paths(self.edge[rows], {name: values[rows] for name, values in self.facts.items()})
+
+    @classmethod
+    def join(cls, parts: "Sequence[Paths]") -> "Paths":
+        """Returns the paths of all parts, in order, as wide as the widest; the numbers of edges stay as they are."""
+        width = max(part.edge.shape[1] for part in parts)
+        known = [set(part.facts) for part in parts if part.edge.shape[1]]  # without decisions there is nothing to know
+        facts = {
+            name: torch.cat([_widened(part.facts.get(name, part.edge[:, :0].float()), width, 0) for part in parts])
+            for name in sorted(set.intersection(*known) if known else ())
+        }
+        return cls(torch.cat([_widened(part.edge, width, -1) for part in parts]), facts)
+
+
+def count_calls(block: DecisionBlock) -> int:
+    """Returns the number of network calls that one pass over the block's decisions takes."""
+    return after(block.call)
+
+
+def after(numbers: Tensor) -> int:
+    """Returns the first number above all of these numbers; 0 for an empty tensor."""
+    return int(numbers.max()) + 1 if numbers.numel() else 0
+
+
+def cat_shifted(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Concatenates index tensors, each shifted by the sum of the sizes before it; -1 stays -1."""
+    offsets = [sum(sizes[:n]) for n in range(len(sizes))]
+    return torch.cat([torch.where(p >= 0, p + offset, p) for p, offset in zip(parts, offsets, strict=True)])
+
+
+def _widened(table: Tensor, width: int, fill: int) -> Tensor:
+    return torch.nn.functional.pad(table, (0, width - table.shape[1]), value=fill)
 
 
 class Trace(Protocol):
@@ -247,3 +377,21 @@ class Scores:
             is_control=torch.cat([part.is_control for part in parts]),
             dense=join_dense([part.dense for part in parts]),
         )
+
+
+def _join_values(parts: Sequence[Any]) -> Any:
+    """Returns the tensors or tuples of all parts as one; None where no part has any."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if isinstance(present[0], Tensor):
+        return torch.cat(present)
+    return tuple(value for part in present for value in part)
+
+
+def _select_values(values: Any, rows: Tensor) -> Any:
+    if values is None:
+        return None
+    if isinstance(values, Tensor):
+        return values[rows.to(values.device)]
+    return tuple(values[row] for row in rows.tolist())

@@ -82,7 +82,7 @@ class GaussianDecisions:
     call: Tensor  # [E] int64: index into mean
     entry: Tensor  # [B, K] int64: index into sample; -1 where the view has no entry
     reduction: Reduction
-    velocity: Tensor | None = None  # [N] d mean / d velocity of each call's step, not 0; see `plans.steps.Transition`
+    velocity: Tensor | None = None  # [N] d mean / d velocity of each call's step, not 0; see `plans.flow.Transition`
     step: Tensor | None = None  # [B, K] sigma - sigma_next of each entry's step; 0 where the view has no entry
     gradient: Tensor | None = None  # [E, ...] of the scores with respect to `sample`; None: no loss requires it
 

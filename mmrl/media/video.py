@@ -11,25 +11,12 @@ from torch import Tensor
 from mmrl.media.file_headers import Header, counted_seconds, read_header
 from mmrl.media.frame_sizes import FRAME_FACTOR, FrameSize, nearest_even
 from mmrl.media.pictures import Clip, Picture
-from mmrl.media.readers import Reader, opened, usable
+from mmrl.media.readers import Reader, opened
 from mmrl.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "FRAME_FACTOR",
-    "FrameClip",
-    "FrameSampling",
-    "FrameSize",
-    "Frames",
-    "Header",
-    "Reader",
-    "ShuffledClip",
-    "StoredClip",
-    "key_frames",
-    "usable",
-]
 MAX_CHOSEN_PIXELS = 2 * 10**9  # of the frames of one clip together, as they are kept: 6 GB
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import Literal, get_args
 
 PROMPT_READS = "prompt_reads"  # passes over prompts and their media in a rollout; a metric under calls/
+Uncertainty = Literal["entropy", "probability"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,134 @@ class EpisodePlan(AnswerPlan):
         """All episodes begin with one screenshot and one goal."""
         reads = 1 + self.num_samples * (self.max_turns - 1)
         return {PROMPT_READS: reads, "prompt_reads without sharing": self.num_rollout_calls}
+
+
+@dataclass(frozen=True)
+class AnswerTree(AnswerPlan):
+    """A group that is one tree: its leaves are the answers, and what they share is drawn, read and evaluated once.
+
+    A call is a stretch of tokens between two forks. Answers may end before they would fork, so all counts are upper
+    bounds.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0 or self.num_controls or self.has_greedy:
+            raise ValueError(
+                f"a tree of answers needs a temperature above 0, where the children of a fork differ, and has no "
+                f"controls; got temperature {self.temperature:g}"
+            )
+
+    @property
+    def num_roots(self) -> int:
+        """Answers that begin at the prompt."""
+        return self.num_samples
+
+    @property
+    def max_sampled_tokens(self) -> int:
+        """Tokens that are drawn at most."""
+        return self.num_samples * self.max_tokens
+
+    @property
+    def is_bound(self) -> bool:
+        return True
+
+    @property
+    def shared_work(self) -> Mapping[str, int]:
+        """The prompt is read once, and what answers share is drawn once."""
+        return {
+            PROMPT_READS: 1,
+            "prompt_reads without sharing": self.num_samples,
+            "tokens drawn at most": self.max_sampled_tokens,
+            "tokens drawn at most without sharing": self.num_samples * self.max_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class SegmentTree(AnswerTree):
+    """Every segment of `segment_tokens` tokens is followed by `branch[depth]` others; the last ones run to the end."""
+
+    segment_tokens: int = 1
+    branch: tuple[int, ...] = ()  # of each depth, that of the prompt first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.branch or min(self.branch) < 1 or prod(self.branch) != self.num_samples:
+            wanted = f"branch {' x '.join(map(str, self.branch))} has {prod(self.branch)} leaves"
+            raise ValueError(f"a group is the leaves of one tree: {wanted}, got a group of {self.num_samples}")
+        if self.segment_tokens < 1 or self.segment_tokens * (len(self.branch) - 1) >= self.max_tokens:
+            raise ValueError(
+                f"segment_tokens must be at least 1 and leave the segments of depth {len(self.branch)} a token of "
+                f"max_tokens {self.max_tokens}, got {self.segment_tokens}"
+            )
+
+    @property
+    def num_roots(self) -> int:
+        return self.branch[0]
+
+    @property
+    def splits(self) -> dict[int, int]:
+        """Children by the number of tokens before them, below the prompt."""
+        return {self.segment_tokens * n: count for n, count in enumerate(self.branch) if n > 0 and count > 1}
+
+    @property
+    def num_rollout_calls(self) -> int:
+        """One for each node that is not the only child of another, whose stretch it goes on."""
+        nodes = [prod(self.branch[: n + 1]) for n in range(len(self.branch))]
+        return sum(count for n, count in enumerate(nodes) if n == 0 or self.branch[n] > 1)
+
+    @property
+    def num_update_calls(self) -> int:
+        return self.num_rollout_calls
+
+    @property
+    def max_sampled_tokens(self) -> int:
+        nodes = [prod(self.branch[: n + 1]) for n in range(len(self.branch))]
+        return sum(nodes[:-1]) * self.segment_tokens + nodes[-1] * (
+            self.max_tokens - self.segment_tokens * (len(nodes) - 1)
+        )
+
+
+@dataclass(frozen=True)
+class ForkTree(AnswerTree):
+    """`chains` answers, then `rounds` times the `forks` least certain tokens of each one's tree get `branch` others.
+
+    A fork draws its token anew, and all that follows.
+    """
+
+    chains: int = 1
+    rounds: int = 0
+    forks: int = 1
+    branch: int = 1
+    by: Uncertainty = "entropy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.chains, self.forks, self.branch) < 1 or self.rounds < 0 or self.by not in get_args(Uncertainty):
+            raise ValueError(
+                "chains, forks and branch must be at least 1, rounds at least 0, by entropy or probability"
+            )
+        leaves = self.chains * (1 + self.rounds * self.forks * self.branch)
+        if leaves != self.num_samples:
+            raise ValueError(
+                f"a group is the leaves of one tree: chains x (1 + rounds x forks x branch) = {self.chains} x (1 + "
+                f"{self.rounds} x {self.forks} x {self.branch}) = {leaves}, got a group of {self.num_samples}"
+            )
+
+    @property
+    def num_roots(self) -> int:
+        return self.chains
+
+    @property
+    def num_rollout_calls(self) -> int:
+        """Each fork cuts a stretch in two and adds `branch`."""
+        return self.chains * (1 + self.rounds * self.forks * (self.branch + 1))
+
+    @property
+    def num_update_calls(self) -> int:
+        return self.num_rollout_calls
+
+    @property
+    def max_sampled_tokens(self) -> int:
+        """A fork is behind the first token at least."""
+        return self.num_samples * (self.max_tokens - 1) + self.chains

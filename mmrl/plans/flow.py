@@ -1,17 +1,154 @@
-"""How a group is drawn, as a value: a flow's tree of steps on the noise grid."""
+"""The plan of a group of images or videos, as a value: a tree of denoising steps on a grid of noise levels.
 
-from collections.abc import Callable, Iterator, Mapping
+From small to large: a transition is the arithmetic of one step, a step joins two noise levels, a tail is many steps of
+a solver, a choice selects among states, a fork is another way on, a plan is the tree of all.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mmrl.core.rewards import Reward
-from mmrl.plans.answers import PROMPT_READS, AnswerPlan, EpisodePlan
-from mmrl.plans.groups import GroupPlan
-from mmrl.plans.neighbors import Neighbors
-from mmrl.plans.steps import Step, Tail, Transition
+
+SMALLEST_STD = 1e-15  # its square, which log-probs divide by, is still one of float32
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step of a sampler, x' = state * x + velocity * v(x) + std * z with z ~ N(0, I).
+
+    Every published kernel is linear in the latent x and the predicted velocity v, so three numbers say all of it.
+    `std` is 0 for a deterministic step, which has no log-probability.
+    """
+
+    state: float
+    velocity: float
+    std: float
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0:
+            raise ValueError(f"the standard deviation of a step must be at least 0, got {self.std}")
+        if 0 < self.std < SMALLEST_STD:
+            raise ValueError(f"the noise of a step, of standard deviation {self.std:g}, is too small for float32")
+
+    def mean(self, latents: Tensor, velocity: Tensor) -> Tensor:
+        """Mean of the next latents, the shape of `latents`."""
+        return self.state * latents + self.velocity * velocity
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step from noise level `sigma` to `sigma_next` < sigma, both in [0, 1]; each node splits into `branch` children.
+
+    A random step that is not trained explores without being a decision (DanceGRPO trains a share of its steps).
+    """
+
+    sigma: float
+    sigma_next: float
+    transition: Transition
+    branch: int = 1
+    is_trained: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma_next < self.sigma <= 1:
+            raise ValueError(f"a step must fall within [0, 1], got sigma {self.sigma} -> {self.sigma_next}")
+        if self.branch < 1:
+            raise ValueError(f"a step must have at least one child, got branch {self.branch}")
+        if self.branch > 1 and self.transition.std == 0:
+            raise ValueError(f"a step without noise cannot branch: all {self.branch} children would be the same")
+
+    @property
+    def is_random(self) -> bool:
+        return self.transition.std > 0
+
+    @property
+    def is_decision(self) -> bool:
+        return self.is_random and self.is_trained
+
+
+SolverName = Literal["dpmpp_2m", "unipc", "heun"]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Deterministic steps from noise level to noise level by a solver, nothing of which is a decision.
+
+    `dpmpp_2m`: DPM-Solver++(2M) (Lu et al. 2022, arXiv 2211.01095, algorithm 2); `unipc`: UniPC of order 2 with its
+    corrector (Zhao et al. 2023, arXiv 2302.04867); `heun`: Heun's method (Karras et al. 2022, arXiv 2206.00364,
+    algorithm 1), which calls the network twice for each step but the last.
+    """
+
+    solver: SolverName
+    sigmas: tuple[float, ...]  # n + 1 levels of n steps, falling within [0, 1]
+
+    def __post_init__(self) -> None:
+        falls = all(sigma > sigma_next for sigma, sigma_next in pairwise(self.sigmas))
+        if len(self.sigmas) < 2 or not (falls and self.sigmas[0] <= 1 and self.sigmas[-1] >= 0):
+            raise ValueError(f"a solver needs at least two levels that fall within [0, 1], got {list(self.sigmas)}")
+
+    @property
+    def calls(self) -> tuple[float, ...]:
+        """The noise level of each network call."""
+        if self.solver != "heun":
+            return self.sigmas[:-1]
+        return (self.sigmas[0], *(sigma for sigma in self.sigmas[1:-1] for _ in range(2)))
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """The members of a group begin at sqrt(1 - spread^2) base + spread own: one base noise, and noise of each.
+
+    Their variance is that of the noise. A spread of 1 is noise of their own, one of 0 the same for all.
+
+    A decision is which member to go on as: at each network call of `moves` the step from the state of each member in
+    `anchors` says where that one would be next, and the next states of all members stand beside it as if drawn from
+    there. So one call has as many draws as the group has members. The std of a step, which is not added to anything, is
+    how far off such a draw may be.
+    """
+
+    spread: float
+    anchors: tuple[int, ...] = ()  # members, ascending
+    moves: tuple[tuple[int, Step], ...] = ()  # by the number of the network call, ascending
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.spread <= 1:
+            raise ValueError(f"spread must be within [0, 1], got {self.spread}")
+        numbers = [number for number, _ in self.moves]
+        if bool(numbers) != bool(self.anchors) or numbers != sorted(set(numbers)):
+            raise ValueError(f"anchors and ascending calls go together, got {list(self.anchors)} and calls {numbers}")
+        if list(self.anchors) != sorted(set(self.anchors)) or min(self.anchors, default=0) < 0:
+            raise ValueError(f"anchors are members of a group, ascending, got {list(self.anchors)}")
+        if not all(step.is_decision and step.branch == 1 for _, step in self.moves):
+            raise ValueError("the step from an anchor has a std above 0 and one child")
+
+    def check(self, roots: int, levels: Sequence[float]) -> None:
+        """ValueError unless a group of so many members has the anchors and makes the steps, at levels [calls + 1]."""
+        if self.anchors[-1] >= roots:
+            raise ValueError(f"anchors are members of a group of {roots}, got {list(self.anchors)}")
+        ways = list(pairwise(levels))
+        for number, step in self.moves:
+            if not (0 <= number < len(ways) and ways[number] == (step.sigma, step.sigma_next)):
+                raise ValueError(f"the step from an anchor at call {number} must lead as that of the plan, got {step}")
+
+    def mixed(self, base: Tensor, own: Tensor) -> Tensor:
+        """The initial noise of n members [n, ...], of the base [...] and what is their own [n, ...]."""
+        return math.sqrt(1 - self.spread**2) * base + self.spread * own
+
+    def move(self, number: int) -> Step | None:
+        """The step at which anchors are compared with the members behind a network call, if they are."""
+        return next((step for call, step in self.moves if call == number), None)
+
+    @property
+    def num_calls(self) -> int:
+        """Network calls of one pass over the decisions."""
+        return len(self.anchors) * len(self.moves)
+
 
 # Rewards [n, of, J] float64 of `of` states each, at the choices on the way of each and last at this one, NaN where it
 # passed none; how many of them go on; randomness of this choice alone -> their places [n, keep] int64.
@@ -36,10 +173,6 @@ class Choice:
     def __post_init__(self) -> None:
         if self.at < 0 or self.of < 1 or self.keep < 1:
             raise ValueError(f"a choice keeps at least 1 of at least 1 state, got {self.keep} of {self.of}")
-
-
-# what most look for here
-__all__ = ["PROMPT_READS", "AnswerPlan", "EpisodePlan", "GroupPlan", "Step", "Tail", "Transition"]
 
 
 @dataclass(frozen=True)

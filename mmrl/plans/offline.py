@@ -11,7 +11,7 @@ from mmrl.core.contracts import ConfigError, Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
-from mmrl.plans.flow import GroupPlan
+from mmrl.plans.groups import GroupPlan
 
 OFFLINE, SCORES = "given", "given_scores"  # of a prompt's target: the outputs that it brings, and how good each is
 TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # and, of answers, how each was drawn: together, or neither

@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.plans.flow import Choice, Plan, Step, Transition
-from mmrl.plans.neighbors import Neighbors
-from mmrl.plans.steps import Tail
+from mmrl.plans.flow import Choice, Neighbors, Plan, Step, Tail, Transition
 
 LEVELS = [(1.0, 0.6), (0.6, 0.2), (0.2, 0.0)]
 STEPS = tuple(Step(*levels, Transition(1.0, levels[1] - levels[0], 0.0)) for levels in LEVELS)
