@@ -83,7 +83,7 @@ def test_a_clip_keeps_its_header_in_another_process(four_seconds: bytes) -> None
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "its index is lost": (lambda whole: whole[: len(whole) // 2], r"cannot read the video clip.mp4 \(pyav\)"),
     "no video": (lambda whole: b"not a video at all", "it is no video of the formats"),
-    "sound alone": (lambda whole: sound(), "it has no video, perhaps sound alone"),
+    "sound alone": (lambda whole: sound(), "it has no video stream, perhaps sound alone"),
     "empty": (lambda whole: b"", "the video 'clip.mp4' is an empty file"),
 }
 
