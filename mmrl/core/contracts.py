@@ -37,6 +37,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Differentiable",
     "DifferentiableScore",
     "DivergedError",
+    "EngineTwinned",
     "Environment",
     "ForwardOutputs",
     "Granularity",
@@ -55,6 +56,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Placement",
     "Prepared",
     "Prompt",
+    "PromptSharing",
     "RangeChecking",
     "Reader",
     "Reward",
@@ -69,6 +71,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Selective",
     "Shardable",
     "Stateful",
+    "Steered",
     "Twinned",
     "Usage",
     "View",
@@ -253,6 +256,25 @@ class Shardable(Protocol):
 
 
 @runtime_checkable
+class EngineTwinned(Protocol):
+    """A policy whose samples an inference engine may make. Optional."""
+
+    def with_tiny_engine(self) -> Self:
+        """Returns the same policy with a small engine on this machine in the place of its engine, if it has one."""
+        ...
+
+
+@runtime_checkable
+class PromptSharing(Protocol):
+    """A policy whose updates run a prompt once for several answers. Optional."""
+
+    @property
+    def sharing_used(self) -> str:
+        """How an update shares prompts, in words, and why not where it does not."""
+        ...
+
+
+@runtime_checkable
 class Differentiable(Protocol):
     """A policy that carries gradients of rewards back to its outputs and to what its decisions sampled. Optional.
 
@@ -283,8 +305,7 @@ class Differentiable(Protocol):
 class Sampler(Protocol):
     """Plans how a group is sampled. The plan is a value that only policies of the same `sample_kind` understand.
 
-    A sampler that selects among unfinished samples has two more members: the field `reward`, the reward that it selects
-    by, and `prepare`.
+    A sampler that selects among unfinished samples is `Steered` and `Prepared` too.
     """
 
     # kind of the samples that it plans; "given": nothing is sampled, the data brings all outputs
@@ -292,6 +313,16 @@ class Sampler(Protocol):
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any:
         """Returns the plan of one group of `group_size` samples; random choices are derived from `key`."""
+        ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """A sampler that selects among unfinished samples by a reward. Optional."""
+
+    @property
+    def reward(self) -> Reward | None:
+        """The reward that the sampler selects by; None where it does not select."""
         ...
 
 

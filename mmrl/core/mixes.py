@@ -1,4 +1,4 @@
-"""What mixes share: a base with the usual requirements, and the rewards that count."""
+"""What mixes share: the rewards that count, and what most of them say of themselves."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -24,10 +24,7 @@ class Plain:
 
 
 def counted(scores: Scores) -> tuple[Tensor, Tensor]:
-    """Returns the n rewards of a weight other than 0, [B, n] in float64, and their weights [n].
-
-    Entries of invalid samples are 0.
-    """
+    """The rewards that count [B, n] in float64, and their weights [n]; entries of invalid samples are 0."""
     chosen = [column for column, weight in enumerate(scores.weights) if weight != 0]
     values = torch.where(scores.valid[:, None], scores.values[:, chosen].double(), 0.0)
     return values, torch.tensor([scores.weights[column] for column in chosen], dtype=torch.float64)

@@ -267,13 +267,13 @@ PROTOCOLS = {
     "mixes": (contracts.Mix,),
     "modalities": (
         contracts.Modality, contracts.Loadable, contracts.Reader, contracts.Cutting, contracts.Shardable,
-        contracts.Differentiable,
+        contracts.Differentiable, contracts.EngineTwinned, contracts.PromptSharing,
     ),
     "rewards": (
         contracts.Reward, contracts.Segmented, contracts.Checking, rewards.Holding, contracts.Prepared,
         contracts.Twinned, contracts.Stateful,
     ),
-    "samplers": (contracts.Sampler, contracts.Prepared, contracts.Twinned),
+    "samplers": (contracts.Sampler, contracts.Steered, contracts.Prepared, contracts.Twinned),
 }  # fmt: skip
 
 
