@@ -34,7 +34,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
 

@@ -12,7 +12,7 @@ from mmrl.core.data import Observation, Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
-from mmrl.plans.flow import AnswerPlan, EpisodePlan
+from mmrl.plans.answers import AnswerPlan, EpisodePlan
 
 from .encoding.inputs import MARKS
 from .gui import Gui

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Self
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
-from mmrl.media.video import FrameSampling, FrameSize, Reader, ShuffledClip, usable
+from mmrl.media.frame_sizes import FrameSize
+from mmrl.media.readers import Reader, usable
+from mmrl.media.video import FrameSampling, ShuffledClip
 
 from .encoding.frames import FrameCache
 from .language.own_forward import CLIPS

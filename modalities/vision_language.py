@@ -14,7 +14,7 @@ from mmrl.core.contracts import ConfigError, Placement, Usage
 from mmrl.core.data import Prompt
 from mmrl.core.weights import Weights, whole
 from mmrl.parsing.coordinates import Convention
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 from .encoding.families import Family, family_of, family_of_name, media_tokens, unread, without_text
 from .encoding.inputs import EncodedPrompt

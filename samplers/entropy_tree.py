@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mmrl.core.keys import GroupKey
-from mmrl.plans.answer_trees import ForkTree, Uncertainty
+from mmrl.plans.answers import ForkTree, Uncertainty
 
 from .base.tokens import TreeOfAnswers, settings_of
 

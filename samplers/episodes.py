@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import check_count
-from mmrl.plans.flow import EpisodePlan
+from mmrl.plans.answers import EpisodePlan
 
 from .base.tokens import TokenSampler
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mmrl.core.keys import GroupKey
-from mmrl.plans.flow import Plan, Step
-from mmrl.plans.neighbors import Neighbors
+from mmrl.plans.flow import Neighbors, Plan, Step
 
 from .base.flow import FlowPolicy, check_positive, rounded_share, sample_share
 from .base.kernels import ode

@@ -5,8 +5,7 @@ from itertools import pairwise
 from typing import Literal
 
 from mmrl.core.keys import GroupKey
-from mmrl.plans.flow import Plan, Step
-from mmrl.plans.steps import SolverName, Tail
+from mmrl.plans.flow import Plan, SolverName, Step, Tail
 
 from .base.flow import FlowPolicy, FlowSampler
 from .base.kernels import ode

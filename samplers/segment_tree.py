@@ -6,7 +6,7 @@ from typing import Any
 
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import check_count
-from mmrl.plans.answer_trees import SegmentTree as SegmentTreePlan
+from mmrl.plans.answers import SegmentTree as SegmentTreePlan
 
 from .base.tokens import LONGEST, TreeOfAnswers, settings_of
 

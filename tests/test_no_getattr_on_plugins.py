@@ -12,7 +12,7 @@ ASKING = {"getattr", "hasattr", "attrgetter"}
 # Functions that ask something else than a plug-in, by what they ask: module, class if any, and function.
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
-        assembly.build.build commands.finished._summary core.outputs.Outputs.join core.outputs.Outputs.select
+        assembly.build.build commands.finished._summary core.data.Outputs.join core.data.Outputs.select
         core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.Decided.join
         modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts

@@ -16,7 +16,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
 from mmrl.modalities.tiny.vision_language import write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 Kind = TypeVar("Kind", bound=VisionLanguage)
 _FOLDERS = TemporaryDirectory(prefix="mmrl-twins-")  # removed when the tests end

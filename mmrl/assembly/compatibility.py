@@ -13,7 +13,8 @@ from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDec
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
-from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.plans.flow import Plan
+from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import OfflinePlan, brings_log_probs, check_behaviour, check_levels, check_offline
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.during_sampling import check_steering

@@ -3,7 +3,8 @@
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality
 from mmrl.core.declarations import LossDeclaration
-from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.plans.flow import Plan
+from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_sampled_elsewhere
 from mmrl.training.reward_gradients import carries_back
 

@@ -6,9 +6,9 @@ from mmrl.assembly.compatibility import Parts, example_plan
 from mmrl.core.config import GroupSettings, RunConfig
 from mmrl.core.contracts import ConfigError, Modality, Sampler, Selective
 from mmrl.core.declarations import AdvantageDeclaration
-from mmrl.plans.answer_trees import AnswerTree
-from mmrl.plans.answers import AnswerPlan
-from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.plans.answers import AnswerPlan, AnswerTree
+from mmrl.plans.flow import Plan
+from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_sampled_elsewhere
 from mmrl.training.replay import Replayable
 

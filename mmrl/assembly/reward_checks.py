@@ -10,7 +10,7 @@ from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
-from mmrl.plans.flow import GroupPlan
+from mmrl.plans.groups import GroupPlan
 from mmrl.scoring.scorer import RewardTerm, Scorer
 
 

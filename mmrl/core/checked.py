@@ -1,4 +1,4 @@
-"""Ranges and choices of settings: declared on the field of a dataclass, checked wherever an object of it is made."""
+"""Ranges and choices of settings: declared on the fields of a dataclass, checked whenever an object of it is made."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +16,10 @@ _COLLECTIONS = (tuple, list, set, frozenset)
 
 
 class Checked:
-    """Checks the settings of a dataclass against the annotations of its fields, when an object is made.
+    """A base of dataclasses that checks settings against the annotations of their fields, when an object is made.
 
-    `Annotated[float, Field(ge=0, lt=1)]` says a range, `Literal["a", "b"]` a choice; both also within
-    `tuple[..., ...]` and `dict[..., ...]`, and beside None. A subclass with a rule between fields has a method
+    `Annotated[float, Field(ge=0, lt=1)]` declares a range, `Literal["a", "b"]` a choice. Both work inside of
+    `tuple[..., ...]` and `dict[..., ...]` and beside None. A subclass with a rule between fields has a method
     `__post_init__`, which begins with `super().__post_init__()`.
     """
 
@@ -32,9 +32,9 @@ class Checked:
 
 
 def refusal(name: str, hint: Any, value: Any) -> str | None:
-    """Returns why the annotation `hint` of the setting `name` does not allow a value; None where it does.
+    """Returns why the annotation `hint` of the setting `name` does not allow a value; None where it is allowed.
 
-    A value of another type than the annotated one is allowed here: types are checked where a config is read.
+    Allows values of another type than the annotated one: types are checked where a config is read.
     """
     wrong = next(_wrong(name, hint, value), None)
     if wrong is None:
@@ -54,7 +54,7 @@ class _Bound:
     holds: Callable[[Any, Any], bool]  # of a value and the bound
 
 
-_BOUNDS = {  # lower ones first, as they are said
+_BOUNDS = {  # lower bounds first, as messages name them
     "gt": _Bound("above", operator.gt),
     "ge": _Bound("at least", operator.ge),
     "lt": _Bound("below", operator.lt),
@@ -64,15 +64,15 @@ _BOUNDS = {  # lower ones first, as they are said
 
 @dataclass(frozen=True)
 class _Wrong:
-    name: str  # of the setting, with the place inside of it
-    allowed: str
+    name: str  # of the setting, with the place of the value inside of the setting
+    allowed: str  # in words
     value: Any
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # all allowed values, where they are few
 
 
 @cache
 def _limited(cls: type) -> dict[str, Any]:
-    """The annotations of the settings of a dataclass that limit them."""
+    """Returns the annotations of those settings of a dataclass that have a range or a choice, by name."""
     hints = get_type_hints(cls, include_extras=True)
     names = [item.name for item in fields(cls) if item.init]
     return {name: hints[name] for name in names if _is_limited(hints[name])}
@@ -83,7 +83,7 @@ def _is_limited(hint: Any) -> bool:
 
 
 def _limits(hint: Any) -> dict[str, Any]:
-    """The bounds of an annotation, such as {"ge": 0, "lt": 1}; none where it says none."""
+    """Returns the bounds of an annotation, such as {"ge": 0, "lt": 1}; an empty dict for an annotation without any."""
     if get_origin(hint) is not Annotated:
         return {}
     bounds: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def _limits(hint: Any) -> dict[str, Any]:
 
 
 def _wrong(name: str, hint: Any, value: Any) -> Iterator[_Wrong]:
-    """What is wrong with a value and its items, in their order."""
+    """Yields what is wrong with a value and its items, in their order."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = _limits(hint)
@@ -121,7 +121,10 @@ def _wrong(name: str, hint: Any, value: Any) -> Iterator[_Wrong]:
 
 
 def _wrong_of_union(name: str, hints: tuple[Any, ...], value: Any) -> Iterator[_Wrong]:
-    """The same where any of several annotations is enough: what is wrong by the first of those of the value's type."""
+    """Yields what is wrong with a value for which one of several annotations must hold.
+
+    That is the first complaint by the first annotation of the value's type.
+    """
     problems = [list(_wrong(name, hint, value)) for hint in hints if _fits(hint, value)]
     if problems and all(problems):
         first = problems[0][0]
@@ -130,7 +133,7 @@ def _wrong_of_union(name: str, hints: tuple[Any, ...], value: Any) -> Iterator[_
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a value is of the type of an annotation, its items left aside."""
+    """Returns whether a value is of the type of an annotation, whatever its items are."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _fits(get_args(hint)[0], value)

@@ -1,4 +1,4 @@
-"""YAML and overrides to a RunConfig, every key and type checked before any weight is loaded."""
+"""The settings of a run: their sections, and how YAML and overrides are checked before any weight is loaded."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -19,68 +19,79 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class Settings(BaseModel):
-    """Base of every section: unknown keys are errors."""
+    """The base of every section of a config. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MoreSettings(Settings):
-    """Further members for the prompts whose mean score is least certain: `mmrl.training.allocation`."""
+    """Further members of groups, for the prompts whose mean score is least certain: `mmrl.training.allocation`."""
 
-    budget: Positive  # further members of an iteration, all prompts together
-    per_prompt: Positive  # of which one prompt gets so many at most
-    rounds: Positive = 1  # that the budget is spent in; each looks at the scores of those before
-    exploration: Annotated[float, Field(ge=0)]  # what the bonus for prompts with few samples counts
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  # of the interval whose width should fall
+    budget: Positive  # further members of an iteration, of all groups together; they are always sampled
+    per_prompt: Positive  # further members of one prompt, at most
+    rounds: Positive = 1  # rounds that the budget is spread over; each looks at the scores of the rounds before
+    exploration: Annotated[float, Field(ge=0)]  # the bonus of prompts with few samples, in the unit of the totals
+    # The confidence level of the interval of a prompt's mean total, whose width further members make smaller.
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
     def in_round(self, number: int) -> int:
-        """Further members of round `number`, counted from 0; where they do not divide, the first ones draw more."""
+        """Returns the further members of round `number`, counted from 0; the first rounds get those left over."""
         return self.budget // self.rounds + (number < self.budget % self.rounds)
 
 
 class ReplaySettings(Settings):
-    """Samples of earlier iterations in the place of those that teach nothing: `mmrl.training.replay`."""
+    """Samples of earlier iterations in the place of samples that teach nothing: `mmrl.training.replay`."""
 
-    capacity: Positive  # samples that are kept, the newest
-    alpha: Annotated[float, Field(ge=0)] = 1.0  # they are drawn in proportion to |advantage|^alpha
-    correct: Annotated[float, Field(ge=0, le=1)] = 0.1  # share of samples that teach nothing but are fully correct ...
-    correct_above: float = 0.95  # ... whose total is above this
+    capacity: Positive  # samples in the buffer, the newest
+    # Samples are replayed in proportion to |advantage|^alpha, with replacement; 0: all alike.
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    # The share of fully correct samples that teach nothing, among those that the iteration learns from, that stay.
+    correct: Annotated[float, Field(ge=0, le=1)] = 0.1
+    correct_above: float = 0.95  # a sample is fully correct where its total is above this
 
 
 class GroupSettings(Settings):
-    """Groups whose rewards all but agree (spread below `min_spread`) teach nothing: keep, drop or replace them."""
+    """What happens to degenerate groups: those whose rewards all but agree, which teach nothing."""
 
+    # `keep` degenerate groups, `drop` them, or `refill` the iteration with groups of new prompts.
     degenerate: Literal["keep", "drop", "refill"] = "keep"
-    min_spread: Annotated[float, Field(ge=0)] = 0.0
-    mean_between: tuple[float, float] | None = None  # and so do those whose mean total is outside: too hard, too easy
-    max_refills: NotNegative = 2
-    hint: str | None = None  # of a prompt's target: what a refill asks it again with, where no total was above ...
-    hint_above: float = 0.0  # ... this
-    more: MoreSettings | None = None  # further members, before groups are kept, dropped or replaced
+    min_spread: Annotated[float, Field(ge=0)] = 0.0  # a degenerate group has totals of at most this standard deviation
+    # A group whose mean total is below the first number or above the second is degenerate too; null: no group is for
+    # it.
+    mean_between: tuple[float, float] | None = None
+    max_refills: NotNegative = 2  # rounds of new groups in an iteration
+    # For `refill`: the field of a prompt's target with a hint; where all samples of a group fail, the next round
+    # samples its prompt once more with this text in a line behind it. null: no hints.
+    hint: str | None = None
+    hint_above: float = 0.0  # a group fails as a whole where no total is above this
+    # Further members for the prompts whose mean total is least certain; null: all groups have `group_size` members.
+    more: MoreSettings | None = None
 
 
-__all__ = ["GroupSettings", "ReplaySettings"]  # which most look for here
-
-Beta = Annotated[float, Field(ge=0, lt=1)]  # how much an average keeps in one step
-Plugin = dict[str, Any]  # {"name": ..., the plug-in's own fields}; checked when it is built
+Beta = Annotated[float, Field(ge=0, lt=1)]  # the share of an average that one step keeps
+Plugin = dict[str, Any]  # {"name": ..., the plug-in's own settings}; checked when the plug-in is built
 
 
 class DatasetSettings(Settings):
-    """Prompts from files in a layout that others use, with their images; `docs/data.md` lists the layouts."""
+    """Prompts from the files of a data set, with their images; `docs/data.md` lists the layouts."""
 
-    path: str | tuple[str, ...]  # a .jsonl, .json, .csv or .parquet file, a folder, or owner/name of the hub
-    layout: str = "columns"
-    subset: str | None = None  # of a hub name or folder
-    split: str | None = None  # of a hub name or folder; None: train
-    images: str | None = None  # the folder that image paths are under; None: the file's own
-    outside: bool = False  # whether image paths may leave it
-    columns: dict[str, str] = Field(default={})  # fields of the layout that the files call otherwise
-    template: str | None = None  # a text with {prompt} in it; {row.NAME} is another column
+    # A .jsonl, .json, .csv or .parquet file, a folder, or owner/name of a data set of the hub; or a list of them.
+    path: str | tuple[str, ...]
+    layout: str = "columns"  # how the rows are written
+    subset: str | None = None  # the configuration of a data set of the hub
+    split: str | None = None  # of a data set of the hub or a folder: test, train[:100] ...; null: train
+    images: str | None = None  # the folder that image paths are relative to; null: that of the file
+    outside: bool = False  # image paths may leave that folder
+    columns: dict[str, str] = Field(default={})  # fields of the layout -> the columns of the files for them
+    template: str | None = None  # a text around every prompt, with {prompt} in it; {row.NAME} is another column
+    # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
-    decode: bool = False  # open every image whole when the data is read: slower, and a damaged one is a bad row
-    limit: Positive | None = None  # rows at most
-    seed: int | None = None  # takes rows in a random order; None: the first ones
-    cache: str | None = None  # where `datasets` keeps its copies; None: its own folder
+    # Decode every image, and the first and last frame of every video, when the data is read: slower, and a damaged one
+    # is then a bad row. false: only headers are read.
+    decode: bool = False
+    limit: Positive | None = None  # rows, at most; null: all
+    seed: int | None = None  # takes the rows in a random order, for `limit`; null: the first ones
+    cache: str | None = None  # the folder where `datasets` keeps its copies; null: its own, in the home folder
 
     @field_validator("template")
     @classmethod
@@ -91,6 +102,7 @@ class DatasetSettings(Settings):
 
 
 def _kind_of_source(value: Any) -> str:
+    """Returns the tag by which pydantic knows the form of a source."""
     if isinstance(value, Mapping | BaseModel):
         return "DatasetSettings"
     return "list" if isinstance(value, list | tuple) else "text"
@@ -104,158 +116,161 @@ Source = Annotated[Text | Dataset, Discriminator(_kind_of_source)]
 class MixedPrompts(Settings):
     """One source of a weighted mixture."""
 
-    source: Source
-    weight: Annotated[float, Field(gt=0)] = 1.0
+    source: Source  # a lab, a file, or a section with the settings of a data set
+    weight: Annotated[float, Field(gt=0)] = 1.0  # how often prompts come from it, relative to the other sources
 
 
 class CurriculumSettings(Settings):
-    """Sources of a mixture are drawn more often while they teach more: `mmrl.prompts.curriculum`."""
+    """Sources of a mixture give more prompts while they teach more: `mmrl.prompts.curriculum`."""
 
-    window: Positive = 300  # groups of a source that count
-    temperature: Annotated[float, Field(gt=0)] = 0.1
+    window: Positive = 300  # the last groups of a source, over which the mean size of its advantages is taken
+    temperature: Annotated[float, Field(gt=0)] = 0.1  # large: by the weights; small: mostly the most promising source
 
 
 class PromptSettings(Settings):
-    """Where prompts come from: `lab:NAME/SPLIT`, a .txt (one a line) or .jsonl file (`prompt` and target fields).
+    """Where prompts come from.
 
-    Such a path is looked up in the working folder, then beside the shipped configs. All else is a section with a `path`
-    and a `layout`.
+    A source is `lab:NAME/SPLIT`, a .txt file with one prompt a line, a .jsonl file with `prompt` and the fields that
+    rewards need, or a section with the settings of a data set. Paths are looked up in the working folder, then beside
+    the shipped configs.
     """
 
+    # A source, or a list of weighted sources.
     train: Annotated[Text | Dataset | Annotated[tuple[MixedPrompts, ...], Tag("list")], Discriminator(_kind_of_source)]
-    held_out: Source | None = None
+    held_out: Source | None = None  # a source that only the evaluation sees
+    # Takes prompts from the sources of a mixture by what they still teach; null: by their weights.
     curriculum: CurriculumSettings | None = None
 
 
 class OptimizerSettings(Settings):
-    """AdamW, Adam or SGD of torch; `adamw8bit` of bitsandbytes. Schedules count iterations."""
+    """AdamW, Adam or SGD of torch, or `adamw8bit` of bitsandbytes."""
 
-    name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4  # what is larger overflows inside of torch
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    warmup: NotNegative = 0
+    name: Literal["adamw", "adam", "sgd", "adamw8bit"] = "adamw"  # of torch; `adamw8bit` needs the extra `quantise`
+    learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4  # a larger one overflows inside of torch
+    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of Adam; the first is the momentum of `sgd`
+    epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8  # of Adam
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # decoupled from the gradient in adamw and adamw8bit
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0  # gradients are clipped to this norm; null: not clipped
+    warmup: NotNegative = 0  # iterations in which the learning rate rises linearly
+    # The learning rate after the warmup: constant, or falling to 0 at the last iteration.
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
 
 class UpdateSettings(Settings):
-    """Optimizer steps of one rollout: `epochs` times over it, each in `minibatches` parts of whole groups.
+    """The optimizer steps of an iteration: `epochs` passes over the rollout, `minibatches` steps in each."""
 
-    `micro_batch`: network calls of one forward and backward pass; it changes memory, never the result. `old`: with more
-    than one step, log-probs as recorded at sampling, or recomputed in one pass before the first step.
-    """
-
-    epochs: Positive = 1
-    minibatches: Positive = 1
-    micro_batch: Positive = 512
+    epochs: Positive = 1  # passes over a rollout
+    minibatches: Positive = 1  # optimizer steps of a pass, each on its share of whole groups
+    micro_batch: Positive = 512  # network calls of one forward and backward pass; changes memory, not the result
+    # Log-probs of the old weights where there is more than one step: `recorded` at sampling, or `recomputed` in a pass
+    # before the first step.
     old: Literal["recorded", "recomputed"] = "recorded"
 
 
 class CorrectionSettings(Settings):
-    """What is done where another engine draws the answers (`modality.engine`), whose log-probs are never quite ours.
+    """The correction for answers that an inference engine samples, whose log-probs are never quite those of the policy.
 
-    Advantages are multiplied by importance weights w = p_ours / p_theirs of each token or of the whole answer
-    (`sequence`): `truncated` at `cap`, or `masked`, where those outside of `floor` to `cap` become 0. Without such an
-    engine nothing is corrected. `docs/engines.md` says more.
+    Advantages are multiplied by importance weights w = p_policy / p_engine. Without `modality.engine` nothing is
+    corrected. `docs/engines.md` says more.
     """
 
+    # Weights are `truncated` at `cap`, or `masked` to 0 outside of `floor` to `cap`; `none`: no correction.
     kind: Literal["none", "truncated", "masked"] = "truncated"
-    level: Literal["token", "sequence"] = "token"
-    cap: Annotated[float, Field(ge=1)] = 2.0
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.5
+    level: Literal["token", "sequence"] = "token"  # one weight for each token, or one for the whole answer
+    cap: Annotated[float, Field(ge=1)] = 2.0  # the largest weight
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.5  # the smallest weight that is not masked
 
 
 class AveragingSettings(Settings):
-    """An exponential moving average of the trained weights, taken after each optimizer step."""
+    """An exponential moving average of the trained weights, which is evaluated and exported in their place."""
 
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.9  # the share of the average that each optimizer step keeps
 
 
 class ScoringSettings(Settings):
-    """`overlap`: score a chunk of groups while the next is sampled. A larger share of failed samples fails the run, and
-    so does a reward that takes longer than `call_seconds` for one call.
-    """
+    """How rewards are called, and how many failures a run accepts."""
 
-    overlap: bool = True
+    overlap: bool = True  # score a chunk of groups (`rollout_groups`) while the next is sampled
+    # A larger share of samples that a reward could not judge, in an iteration or an evaluation, fails the run; of
+    # episodes where there are some.
     max_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    call_seconds: Annotated[float, Field(gt=0, le=1e6)] = CALL_SECONDS
+    call_seconds: Annotated[float, Field(gt=0, le=1e6)] = CALL_SECONDS  # a longer call of a reward fails the run
 
 
 class EvaluationSettings(Settings):
-    """Held-out evaluation every `every` iterations and at both ends, with fixed noise.
+    """Held-out evaluation every `every` iterations and at both ends, with the same noise each time."""
 
-    `rewards` default to the run's own, `weights` to the averaged ones where there are any. `also` names further
-    samplers that the same prompts are drawn with: `also: {greedy: {...}}` is reported as `held_out_greedy`.
-    """
-
-    every: NotNegative = 0  # 0: only before and after training
-    sampler: Plugin
+    every: NotNegative = 0  # iterations between evaluations; 0: only before and after training
+    sampler: Plugin  # a sampler of its own, with its own steps and guidance
+    # Further samplers for the same prompts, by name: `also: {greedy: {...}}` is reported as `held_out_greedy`.
     also: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], Plugin] = Field(default={})
-    rewards: tuple[Plugin, ...] | None = None
+    rewards: tuple[Plugin, ...] | None = None  # rewards of its own; null: those of the run
+    # The weights that are evaluated; null: the averaged ones, or the trained ones where none are averaged.
     weights: Literal["trained", "averaged", "old"] | None = None
-    num_prompts: Positive | None = None  # of the held-out set, the first; None: all
-    samples_per_prompt: Positive = 4
-    saved_samples: NotNegative = 16
-    seed: int = 123
+    num_prompts: Positive | None = None  # held-out prompts, the first ones; null: all
+    samples_per_prompt: Positive = 4  # samples for each held-out prompt and sampler
+    saved_samples: NotNegative = 16  # pictures and answers that are saved of each evaluation, spread over the prompts
+    seed: int = 123  # of the noise, which is the same in every evaluation
 
 
 class CheckpointSettings(Settings):
-    """A checkpoint every `every` iterations, where an evaluation is the best so far, and at the end.
+    """When checkpoints are written, and how many are kept. One is always written at the end."""
 
-    The last `keep` and the best are kept.
-    """
-
-    every: NotNegative = 10  # 0: only at the end
-    keep: Positive = 2
+    # Iterations between checkpoints, beside one after each evaluation that is the best so far; 0: only at the end.
+    every: NotNegative = 10
+    keep: Positive = 2  # the last checkpoints that are kept, beside the best one
 
 
 class RunConfig(Settings):
-    """One run."""
+    """All settings of one run."""
 
-    seed: int = 0
-    iterations: Positive
-    max_seconds: Annotated[float, Field(gt=0)] | None = None  # of training; the run then ends as if done
+    seed: int = 0  # of everything random: prompts, noise, windows, initial LoRA weights
+    iterations: Positive  # in one iteration groups are sampled, scored and learned from
+    # Seconds of training, without evaluation, after which the run ends as if it was done; null: no limit.
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    # Of frozen weights and of the arithmetic; trained weights are always float32.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    sharding: Literal["none", "full"] = "none"  # full: several processes share the weights, a part of each tensor each
-    threads: Positive | None = None  # of torch on the CPU
-    group_size: Positive
-    prompts_per_iteration: Positive
-    rollout_groups: Positive | None = None  # groups sampled at once on one process; None: all
-    prompts: PromptSettings
-    modality: Plugin
-    sampler: Plugin
-    rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]
-    mix: Plugin | None = None  # how they become one number; None: their weighted sum
-    advantage: Plugin
-    loss: Plugin
-    groups: GroupSettings = GroupSettings()
-    replay: ReplaySettings | None = None
-    updates: UpdateSettings = UpdateSettings()
-    correction: CorrectionSettings = CorrectionSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    averaging: AveragingSettings | None = None
-    scoring: ScoringSettings = ScoringSettings()
-    evaluation: EvaluationSettings | None = None
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    trackers: tuple[Plugin | str, ...] = ()
-    warm_start: str | None = None  # a run whose trained weights this one starts from
+    # full: processes share all weights, gradients and optimizer states, a part of each tensor each (FSDP2).
+    sharding: Literal["none", "full"] = "none"
+    threads: Positive | None = None  # threads of torch on the CPU; null: one for each core
+    group_size: Positive  # samples of each prompt, which are compared with each other
+    prompts_per_iteration: Positive  # groups of an iteration, over all processes
+    # Groups that a process samples at once; the next are sampled while these are scored. Changes memory and time, not
+    # the result. null: all.
+    rollout_groups: Positive | None = None
+    prompts: PromptSettings  # where prompts come from
+    modality: Plugin  # the policy
+    sampler: Plugin  # how groups are sampled
+    rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]  # what judges the samples
+    mix: Plugin | None = None  # how the rewards become one number; null: their weighted sum
+    advantage: Plugin  # what a score is worth
+    loss: Plugin  # what is minimised
+    groups: GroupSettings = GroupSettings()  # what happens to degenerate groups
+    replay: ReplaySettings | None = None  # samples of earlier iterations for those that teach nothing; null: none
+    updates: UpdateSettings = UpdateSettings()  # the optimizer steps of an iteration
+    correction: CorrectionSettings = CorrectionSettings()  # the correction for answers of an inference engine
+    optimizer: OptimizerSettings = OptimizerSettings()  # the optimizer and its learning rate
+    averaging: AveragingSettings | None = None  # an average of the trained weights; null: none
+    scoring: ScoringSettings = ScoringSettings()  # how rewards are called
+    evaluation: EvaluationSettings | None = None  # held-out evaluation; null: none
+    checkpoint: CheckpointSettings = CheckpointSettings()  # when checkpoints are written
+    trackers: tuple[Plugin | str, ...] = ()  # where metrics are shown, beside metrics.jsonl
+    warm_start: str | None = None  # a run directory, whose last trained weights this run starts from
 
 
 SHIPPED = files("mmrl.configs")
-LAB = "lab"  # the folder of the configs of single algorithms
+LAB = "lab"  # the folder of the configs that show one algorithm each
 
 
 def shipped_names() -> list[str]:
-    """Names of the configs that come with mmrl; `lab/NAME` are those of single algorithms on the labs."""
+    """Returns the names of the configs that come with mmrl; `lab/NAME` shows one algorithm on an embedded lab."""
     folders = {"": SHIPPED, f"{LAB}/": SHIPPED.joinpath(LAB)}
-    found = [f"{prefix}{item.name}" for prefix, folder in folders.items() for item in folder.iterdir()]
-    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+    files_in = [f"{prefix}{item.name}" for prefix, folder in folders.items() for item in folder.iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in files_in if name.endswith(".yaml"))
 
 
 def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked settings of a path or a shipped name, with `key.sub=value` overrides.
+    """Returns the checked settings of a path or a shipped name, with `key.sub=value` overrides.
 
     Raises ConfigError for a missing file, text that is not YAML, unknown keys, wrong types.
     """
@@ -263,7 +278,7 @@ def load_config(config: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """The same from a mapping."""
+    """Returns the checked settings of a mapping, with `key.sub=value` overrides; raises as `load_config` does."""
     try:
         text = yaml.safe_dump(dict(settings))
     except NOT_YAML as error:
@@ -272,7 +287,7 @@ def check_config(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
 
 
 def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
-    """The settings of a tree that is this function's own."""
+    """Returns the checked settings of a tree, which the overrides change in place."""
     for override in overrides:
         _override(tree, override)
     try:
@@ -284,32 +299,35 @@ def _checked(tree: Any, overrides: Sequence[str]) -> RunConfig:
 
 
 def label_of(settings: Mapping[str, Any]) -> Any:
-    """What the section of a reward says that it is called in metrics and tables, not checked.
+    """Returns the label of a reward in metrics and tables, from the reward's section, unchecked.
 
-    Its `label`, else its name: of the user's own the class or the function alone, without the module.
+    That is the section's `label`, else its name; of a user's own reward, the class or function without the module.
     """
     name = settings["function"] if settings["name"] == "python" and "function" in settings else settings["name"]
     return settings.get("label", str(name).rpartition(":")[2])
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The resolved settings as text that `load_config` reads back to an equal config."""
+    """Returns the resolved settings as YAML, which `load_config` reads back to an equal config."""
     # null is written too: where a default is a number, null is a setting of its own
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Settings as YAML, keys in their order."""
+    """Returns settings as YAML, with the keys in their order."""
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
 
 
 def near_config(name: str) -> str:
-    """What a message about an unknown config ends with: the nearest shipped name, or where they are listed."""
+    """Returns the end of a message about an unknown config: the nearest shipped name, or where names are listed."""
     return near(name, shipped_names()) or "; `mmrl list configs` names those"
 
 
 def read_yaml(config: str | Path) -> dict[str, Any]:
-    """The settings of a path or a shipped name as YAML has them, unchecked."""
+    """Returns the unchecked settings of a path or a shipped name.
+
+    Raises ConfigError for a name of no config, a file that cannot be read, or one that holds no mapping.
+    """
     path, name = Path(config), str(config)
     is_file = path.is_file()
     if not is_file and name not in shipped_names():

@@ -1,4 +1,13 @@
-"""What a plug-in is: the protocols between the core and modalities, samplers, rewards, advantages and losses."""
+"""What an author of a plug-in writes: the protocols of policies, samplers, environments, rewards, advantages, losses.
+
+Every name that an author needs can be imported from here. A plug-in is a frozen dataclass in one file; its fields are
+its settings. It must have every member of the protocol of its kind: `Modality`, `Sampler`, `Reward`, `Mix`,
+`Advantage`, `Loss` or `Environment`. All other protocols here are optional: a plug-in that has their members can do
+more. Facts about a plug-in, such as the smallest group it works with, stand in its `declaration`
+(`mmrl.core.declarations`), which is optional too.
+
+Letters of shapes: P prompts, B samples, K decisions of a sample, N entries of a view.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,68 +26,138 @@ from mmrl.core.weights import Weights
 from mmrl.parsing.actions.action import Action
 from mmrl.system.errors import ConfigError, DivergedError, RunError
 
-__all__ = [  # what a plug-in raises, says of itself, and all that rewards are
+__all__ = [  # all names that an author of plug-ins needs, also those of other files
+    "Action",
+    "Advantage",
+    "BestChecking",
     "Checking",
     "ConfigError",
+    "Cut",
+    "Cutting",
+    "Differentiable",
+    "DifferentiableScore",
     "DivergedError",
+    "EngineTwinned",
+    "Environment",
+    "ForwardOutputs",
     "Granularity",
+    "GroupKey",
     "Holding",
+    "Loadable",
+    "Loss",
+    "LossBatch",
+    "LossTerms",
     "Mix",
+    "Modality",
+    "Observation",
+    "Outputs",
+    "OutputsByWeights",
+    "Paths",
+    "Placement",
+    "Prepared",
+    "Prompt",
+    "PromptSharing",
+    "RangeChecking",
+    "Reader",
     "Reward",
     "RewardBatch",
+    "Rollout",
     "RunError",
+    "SampleKind",
+    "Sampler",
+    "Scope",
+    "Scores",
     "Segmented",
+    "Selective",
+    "Shardable",
+    "Stateful",
+    "Steered",
+    "Twinned",
+    "Usage",
+    "View",
+    "Weights",
+    "WeightsName",
 ]
 
 Scope = Literal["decision", "path", "group"]
 SampleKind = Literal["latents", "tokens", "turns"]
-# media made anew for the samples [N] -> their scores [N], in a graph
+# outputs rendered for the samples [N] -> their scores [N], with a graph from the scores to the outputs
 DifferentiableScore = Callable[[Outputs, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how a plug-in's weights live; made by the engine, handed to `prepare`."""
+    """Where and in which precision a plug-in keeps its weights. The core makes it and hands it to `prepare`."""
 
     device: torch.device
     dtype: torch.dtype  # of frozen weights and of autocast; trained weights are float32
-    # Where weights are sharded, a network call is one of all processes: this gives the largest of the counts that they
-    # ask with, and those with fewer calls to make fill up with idle ones. None: every process calls as it likes.
+    # Only where weights are sharded, so that all processes must make each network call in lockstep: maps this process's
+    # number of calls to the maximum over processes. A process with fewer calls makes dummy calls up to that number.
+    # None: each process makes its calls on its own.
     maximum: Callable[[int], int] | None = None
 
 
+# ---- policies
+
+
 class Modality(Protocol):
-    """A policy: a modality adapter bound to a model. Construction checks settings; `prepare` loads weights."""
+    """A policy: a model of one family, with what it takes to sample from it and to evaluate its samples again.
 
-    forward_kinds: ClassVar[frozenset[str]]  # kinds of forward outputs, of "decisions", "denoising", "outputs"
+    Its constructor checks settings only; `prepare` loads the weights. All methods but `tiny` are called after
+    `prepare`.
+    """
+
+    forward_kinds: ClassVar[
+        frozenset[str]
+    ]  # kinds of forward outputs that `forward` gives: decisions denoising outputs
     sample_kind: ClassVar[SampleKind]  # what its samples are made of
-    makes: ClassVar[frozenset[str]]  # fields of `Outputs` that its rollouts hold: what rewards may need
-    num_calls: int  # network evaluations so far, in batch elements
+    makes: ClassVar[frozenset[str]]  # fields of `Outputs` that its rollouts have, which rewards may need
+    num_calls: int  # network calls made so far, in batch elements
 
-    def prepare(self, placement: Placement) -> None: ...
+    def prepare(self, placement: Placement) -> None:
+        """Loads the model onto the device of the placement. Raises ConfigError for a model that cannot be used."""
+        ...
+
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same class on a random twin of small sizes, written to `folder`, every part present."""
+        """Returns the same class on a random, small twin of the model, with every part present, written to `folder`."""
         ...
 
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Any], keys: Sequence[GroupKey]) -> Rollout:
-        """Draws one group per prompt by its plan, without a graph, with the weights now in place."""
+        """Samples one group per prompt by its plan, without a graph, with the weights now in place.
+
+        Args:
+            prompts: P prompts.
+            plans: P plans of one sampler, each says how the group of its prompt is sampled.
+            keys: P keys, which all random numbers of a group are derived from.
+        """
         ...
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """A rollout of supplied outputs, one per prompt, without decisions: SFT, offline pairs, replay."""
+        """Makes a rollout of outputs that the data brings, one per prompt: for SFT, offline pairs, replay.
+
+        Images have no decisions in it. An answer's tokens are decisions.
+        """
         ...
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
-        """The forward outputs of the view under the weights now in place; with autograd unless it is switched off
-        around."""
+        """Returns the forward outputs of the view under the weights now in place.
+
+        They have a graph, unless the caller has switched autograd off.
+        """
         ...
 
     def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
-        """The same of the weights that drew the rollout, from its trace, without a network call."""
+        """Returns the forward outputs of the view under the weights that sampled the rollout.
+
+        Reads them from the rollout's trace, without a network call.
+        """
         ...
 
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
-        """The rollout with what `recorded` gives evaluated again, `size` network calls at a time."""
+        """Returns the rollout with the values that `recorded` reads computed again under the weights now in place.
+
+        Makes at most `size` network calls at a time, without a graph.
+        """
         ...
 
     @property
@@ -87,127 +166,173 @@ class Modality(Protocol):
         ...
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """The modules with trained weights."""
+        """Returns the modules that have trained weights, by name."""
         ...
 
     def export(self, folder: Path) -> None:
-        """Writes what other tools load: a plain model folder, or an adapter."""
+        """Writes the trained weights in a format that other tools load: a plain model folder, or an adapter."""
         ...
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How an export is loaded and used with the library that it is for: the middle of its model card."""
+    """How an export is loaded and used with the library that it is for: the middle part of its model card."""
 
     library: str  # as the hub calls it: diffusers, transformers, peft
     task: str  # as the hub calls it: text-to-image, image-text-to-text ...
-    trained: str  # what of the model was trained, in words
-    is_adapter: bool  # a LoRA, which needs the model that was trained
+    trained: str  # which part of the model was trained, in words
+    is_adapter: bool  # the export is a LoRA, and needs the model that it was trained on
     code: str  # Python that runs in the exported folder
-    notes: tuple[str, ...] = ()  # sentences: what the code leaves out, and how its result is read
+    notes: tuple[str, ...] = ()  # sentences on what the code leaves out and how to read its result
 
 
 @runtime_checkable
 class Loadable(Protocol):
-    """Modalities whose exports other libraries load have this too, after `prepare`."""
+    """A policy whose export another library loads. Optional."""
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
-        """How the export draws or answers such a prompt as the plan does (None: there is none to follow).
+        """Returns how the export samples for such a prompt in the way that a plan says.
 
-        `base`: Python for what `from_pretrained` takes to load the model that was trained.
+        Args:
+            prompt: an example.
+            plan: the plan to follow; None: the library's defaults.
+            base: Python source of the argument with which `from_pretrained` loads the model that was trained.
         """
         ...
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Policies whose prompts are not only text have this too, after `prepare`."""
+    """A policy whose prompts hold more than text, so that it may not be able to read some of them. Optional."""
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
+        """Returns why the policy cannot read a prompt, judged by texts and headers of files; None: no reason found."""
         ...
 
     def unreadable(self, prompt: Prompt) -> str | None:
-        """The same with the prompt read as a whole."""
+        """Returns why the policy cannot read a prompt, judged by its whole media; None: the prompt is readable."""
         ...
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a text encoder reads of a prompt that is longer than it can read."""
+    """The part of a too long prompt that a text encoder reads."""
 
     encoder: str  # its family, such as CLIP
-    num_read: int  # tokens, the first ones, without those at the ends
+    num_read: int  # tokens that it reads, the first ones of the prompt, without special tokens at the ends
     num_tokens: int  # of the whole prompt
-    end: str  # the last words that are read
+    end: str  # the last words that it reads
 
 
 @runtime_checkable
 class Cutting(Protocol):
-    """Modalities that read only the beginning of a long prompt have this too, after `prepare`."""
+    """A policy that reads only the beginning of a long prompt. Optional."""
 
     def cuts(self, texts: Sequence[str]) -> Sequence[tuple[Cut, ...]]:
-        """By which encoders each text is cut, and where; () for one that is read whole."""
+        """Returns, for each text, where each encoder cuts it; an empty tuple for a text that is read whole."""
         ...
 
 
 @runtime_checkable
 class Shardable(Protocol):
-    """Modalities whose weights can be sharded have this too.
+    """A policy whose weights can be sharded over processes. Optional.
 
-    Each network call is then made by all processes, in the same order. `rollout`, `recompute` and `forward` ask
-    `Placement.maximum` how many calls there are, and make up for missing ones; `forward` makes the calls of
-    `dummy_forward`.
+    All processes then make each network call in lockstep. `rollout`, `recompute` and `forward` get the maximum number
+    of calls over processes from `Placement.maximum`, and a process with fewer calls makes dummy calls: those of
+    `forward` are `dummy_forward`.
     """
 
     def networks(self) -> Sequence[nn.Module]:
-        """The parts of `modules()` that are called, each a tree of its own."""
+        """Returns the modules that are sharded and called, each a tree of its own below `modules()`."""
         ...
 
     def dummy_forward(self) -> Tensor:
-        """Takes part in one `forward` of others; returns 0, with a graph to all trained weights."""
+        """Takes part in one `forward` of the other processes. Returns 0, with a graph to all trained weights."""
         ...
 
     def dummy_rollout(self, plan: Any) -> None:
-        """Takes part in one `rollout` of others by plans like this one."""
+        """Takes part in one `rollout` of the other processes, by plans like this one."""
+        ...
+
+
+@runtime_checkable
+class EngineTwinned(Protocol):
+    """A policy whose samples an inference engine may make. Optional."""
+
+    def with_tiny_engine(self) -> Self:
+        """Returns the same policy with a small engine on this machine in the place of its engine, if it has one."""
+        ...
+
+
+@runtime_checkable
+class PromptSharing(Protocol):
+    """A policy whose updates run a prompt once for several answers. Optional."""
+
+    @property
+    def sharing_used(self) -> str:
+        """How an update shares prompts, in words, and why not where it does not."""
         ...
 
 
 @runtime_checkable
 class Differentiable(Protocol):
-    """Modalities that evaluate outputs have this too: gradients of rewards reach their samples, and what was drawn.
+    """A policy that carries gradients of rewards back to its outputs and to what its decisions sampled. Optional.
 
-    `records_trajectories` is set by the core where a loss needs such gradients: rollouts then keep what they start
+    The core sets `records_trajectories` where a loss needs such gradients. Rollouts then record what sampling starts
     from.
     """
 
     records_trajectories: bool
 
     def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
-        """The rollout with the gradient of the scores of the samples `rows` with respect to what each of their
-        decisions drew, by the weights now in place, `size` network calls at a time; `forward` then gives it."""
+        """Returns the rollout with gradients of the scores, which `forward` then gives.
+
+        For each decision of the samples `rows` the gradient is that of the sample's score with respect to the value
+        that the decision sampled, under the weights now in place.
+
+        Args:
+            rollout: B samples.
+            rows: [n] int64 indices of samples.
+            score: the scores of rendered outputs.
+            size: network calls at a time, at most.
+        """
         ...
 
 
-class Sampler(Protocol):
-    """Says how a group is drawn; the plan is a value that only the modality of its kind understands.
+# ---- samplers and environments
 
-    One that chooses among samples on their way has the reward it chooses by as `reward`, and `prepare` as rewards have.
+
+class Sampler(Protocol):
+    """Plans how a group is sampled. The plan is a value that only policies of the same `sample_kind` understand.
+
+    A sampler that selects among unfinished samples is `Steered` and `Prepared` too.
     """
 
-    # what it plans for; given: nothing is drawn, the data brings all
+    # kind of the samples that it plans; "given": nothing is sampled, the data brings all outputs
     sample_kind: ClassVar[SampleKind | Literal["given"]]
 
-    def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
+    def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any:
+        """Returns the plan of one group of `group_size` samples; random choices are derived from `key`."""
+        ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """A sampler that selects among unfinished samples by a reward. Optional."""
+
+    @property
+    def reward(self) -> Reward | None:
+        """The reward that the sampler selects by; None where it does not select."""
+        ...
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """A world that an agent acts in, one episode after the other: a plug-in, of which each copy is one world.
+    """A world that an agent acts in, one episode after the other; each copy of the plug-in is one world.
 
-    Construction checks settings only; `reset` opens what it needs. The same task, seed and actions give the same
-    observations, rewards and state keys. All calls of one world come from one thread. An environment may also have
-    `snapshot() -> Any` and `restore(snapshot) -> None`, exact, where that is cheap.
+    Its constructor checks settings only; `reset` opens what an episode needs. The same task, seed and actions give the
+    same observations, rewards and state keys. All calls of one world come from one thread. Optional members, where they
+    are exact and cheap: `snapshot() -> Any` and `restore(snapshot) -> None`.
     """
 
     def reset(self, task: Prompt, seed: int) -> Observation:
@@ -215,100 +340,132 @@ class Environment(Protocol):
         ...
 
     def step(self, action: Action) -> Observation:
-        """Does what the action says, in pixels of the last screenshot. One that cannot be done here changes nothing and
-        gives an observation whose text says so. Raises only where the world itself is broken."""
+        """Executes an action, whose coordinates are in pixels of the last screenshot.
+
+        An action that is impossible here changes nothing, and the text of the observation says so. Raises only where
+        the world itself is broken.
+        """
         ...
 
     def state_key(self) -> str:
-        """Names the present state: equal exactly where what follows an action is the same."""
+        """Returns a name of the present state, equal for two states exactly where the same actions lead on alike."""
         ...
 
     def close(self) -> None:
-        """Gives everything back; `reset` may open it again. May be called more than once."""
+        """Frees all resources. May be called more than once; `reset` may open them again."""
         ...
+
+
+# ---- members that plug-ins of several kinds may have
 
 
 @runtime_checkable
 class Prepared(Protocol):
-    """Rewards, losses, samplers and advantages that load weights or open services have this too."""
+    """A reward, loss, sampler or advantage that loads weights or opens services. Optional."""
 
-    def prepare(self, placement: Placement) -> None: ...
+    def prepare(self, placement: Placement) -> None:
+        """Loads weights and opens services, once, before the plug-in is used."""
+        ...
 
 
 @runtime_checkable
 class Twinned(Protocol):
-    """Plug-ins that load weights, or hold others that do, have this too."""
+    """A plug-in that loads weights, or has inner plug-ins that do. Optional; `mmrl check --tiny` needs it."""
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same class on a random twin of small sizes, written to `folder`, every part present."""
+        """Returns the same class on a random, small twin of the model, with every part present, written to `folder`."""
         ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Plug-ins whose state must survive a resume; `update` is the only place where it changes.
+    """A plug-in whose state must survive a resume. Optional; the state changes in `update` only."""
 
-    It is called once an iteration, on all processes alike, with the scores of all samples of that iteration; those of a
-    reward hold its own column only.
-    """
+    def update(self, scores: Scores) -> None:
+        """Learns from the scores of all samples of an iteration; a reward gets its own column only.
 
-    def update(self, scores: Scores) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+        It is called once an iteration, with the same scores on all processes.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state, as tensors, numbers and texts for a checkpoint."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state that `state_dict` returned."""
+        ...
+
+
+# ---- advantages
 
 
 class Advantage(Protocol):
-    """Turns the scores of a batch into what each sample or decision is worth.
+    """Turns the scores of a batch into what each sample, or each decision, is worth.
 
-    What it requires and what its numbers are about, it says in `declaration` (see `AdvantageDeclaration`); one without
-    has the defaults: it compares the samples of a group, two at least, by their totals.
+    What it requires, it declares in an `AdvantageDeclaration`. By default it compares the samples of a group, of two at
+    least, by their totals.
     """
 
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B], or [B, K] where the decisions make a difference. 0 for invalid samples."""
+        """Returns advantages, float32: [B], or [B, K] where the decisions of one sample differ; 0 for invalid samples.
+
+        Args:
+            scores: of B samples; see `total` [B], `valid` [B] and `group` [B].
+            paths: the decisions [B, K] of the samples; None where the samples have no decisions.
+        """
         ...
 
 
 @runtime_checkable
 class RangeChecking(Protocol):
-    """Advantages that not all rewards fit have this too."""
+    """An advantage that does not work with all rewards. Optional."""
 
     def check(self, ranges: Mapping[str, tuple[float, float]], weights: Mapping[str, float]) -> None:
-        """Raises ValueError where it cannot compare the rewards that count, of these ranges and weights."""
+        """Raises ValueError for rewards that the advantage cannot compare.
+
+        Args:
+            ranges: the lowest and highest score of each reward that counts, by label.
+            weights: their weights, by label.
+        """
         ...
 
 
 @runtime_checkable
 class BestChecking(Protocol):
-    """Advantages that take a total for the best have this too."""
+    """An advantage that assumes a highest total. Optional."""
 
     def check_best(self, best: Mapping[str, tuple[float, float]]) -> None:
-        """Raises ValueError for other totals than theirs, at the start and the end of the weights' schedules.
+        """Raises ValueError where the highest total is another than the advantage assumes.
 
         Args:
-            best: the largest totals that can be, by what they are totals of (see `reward_checks.best_totals`).
+            best: the highest total at the start and at the end of the weights' schedules, by the name of what it is a
+                total of (see `mmrl.assembly.reward_checks.best_totals`).
         """
         ...
 
 
 @runtime_checkable
 class Selective(Protocol):
-    """Advantages that leave samples or decisions out of the update altogether have this too."""
+    """An advantage that leaves some samples or decisions out of the update. Optional."""
 
     def update_mask(self, scores: Scores, paths: Paths | None = None) -> Tensor:
-        """[B] or [B, K] bool: what is learned from. The rest counts nowhere, and no network call is made for it."""
+        """Returns [B] or [B, K] bool: what the update learns from. No network call is made for the rest."""
         ...
+
+
+# ---- losses
 
 
 @dataclass(frozen=True)
 class OutputsByWeights:
-    """The forward outputs of one view, under each of the weights that the loss asked for."""
+    """The forward outputs of one view, under each of the weights that the loss `needs`."""
 
-    trained: Any  # ForwardOutputs with a graph
-    old: Any = None  # ForwardOutputs without
-    reference: Any = None  # ForwardOutputs without
-    averaged: Any = None  # ForwardOutputs without
-    score: DifferentiableScore | None = None  # for losses on outputs
+    trained: Any  # ForwardOutputs, with a graph
+    old: Any = None  # ForwardOutputs without a graph; None: not needed
+    reference: Any = None  # ForwardOutputs without a graph; None: not needed
+    averaged: Any = None  # ForwardOutputs without a graph; None: not needed
+    score: DifferentiableScore | None = None  # the differentiable rewards, for losses on outputs
 
 
 @dataclass(frozen=True)
@@ -316,56 +473,72 @@ class LossBatch:
     """The samples behind the entries [B, K] of a loss."""
 
     advantages: Tensor  # [B, K]
-    weight: Tensor  # [B, K]: what each entry counts; 0 for entries outside the view
-    group: Tensor  # [B] int64: which samples are compared
-    scores: Tensor  # [B] total of the rewards; 0 for samples that take no part
+    weight: Tensor  # [B, K], at least 0: what each entry counts; 0 for entries that are not part of the view
+    group: Tensor  # [B] int64: samples of one number are compared with each other
+    scores: Tensor  # [B] the total of each sample's rewards; 0 for samples that take no part
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    terms: Tensor  # [B, K] unreduced, differentiable
-    metrics: Mapping[str, Tensor]  # [B, K] each, detached; the core takes their weighted mean
+    """The terms of a loss before they are summed, and metrics of them."""
+
+    terms: Tensor  # [B, K] differentiable with respect to the measures
+    metrics: Mapping[str, Tensor]  # [B, K] each, detached; the core logs their weighted mean
 
 
 class Loss(Protocol):
-    """A loss in two stages, so that work can be cut into micro-batches whatever its scope.
+    """A loss in two stages, so that it can be computed in micro-batches whatever its scope.
 
-    `measure` turns forward outputs into a few small tensors [B, K] (the network is behind them); the call is a formula
-    on these. With `scope = "decision"` the two run per micro-batch. With a larger scope the core measures all
-    micro-batches without a graph, takes the formula's gradient with respect to the measures, and replays each
-    micro-batch with that gradient.
+    Stage one, `measure`, turns forward outputs into a few small tensors [B, K], with the network behind them. Stage
+    two, the call, is a formula on these measures. With `scope` "decision" each micro-batch goes through both stages
+    alone. With a larger scope the core measures all micro-batches without a graph, takes the gradient of the formula
+    with respect to the measures, and runs each micro-batch again, backward from that gradient.
 
-    What a loss requires beside this protocol, it declares in a `LossDeclaration`.
+    What the loss requires of decisions and groups, it declares in a `LossDeclaration`.
     """
 
     @property
     def kind(self) -> Literal["decisions", "denoising", "outputs"]:
-        """The evaluation that it reads."""
+        """The kind of forward outputs that it is computed from."""
         ...
 
     @property
-    def scope(self) -> Scope: ...
+    def scope(self) -> Scope:
+        """The entries that one term depends on: its own decision, all of its sample (path), or all of its group."""
+        ...
+
     @property
     def needs(self) -> frozenset[WeightsName]:
-        """Weights to evaluate beside the trained ones: old, reference, averaged."""
+        """The weights that it needs forward outputs of, beside the trained ones: some of old, reference, averaged."""
         ...
 
     def old_decay(self, iteration: int) -> float | None:
-        """None: old are the weights that drew the rollout (log-probs recorded at sampling). A number: old is an average
-        kept across iterations, which draws the rollouts; old <- decay * old + (1 - decay) * trained after the updates
-        of `iteration` (counted from 0)."""
+        """Returns how the old weights follow the trained ones after the updates of `iteration`, counted from 0.
+
+        None: the old weights are those that sampled the rollout, and their log-probs are the recorded ones. A number:
+        the old weights are an average that lasts over iterations and samples the rollouts,
+        old <- decay * old + (1 - decay) * trained.
+        """
         ...
 
     def views(self, rollout: Rollout, rows: Tensor, key: GroupKey) -> Sequence[View]:
-        """What one optimizer step on the samples `rows` evaluates, one view for each block."""
+        """Returns what one optimizer step on the samples `rows` ([n] int64) evaluates: one view for each block."""
         ...
 
     def coefficients(self, batch: LossBatch) -> tuple[Tensor, Tensor]:
-        """[B, K] what each term counts, and the denominator (see `numerics.normalised_weights`)."""
+        """Returns what each term counts, [B, K], and the denominator of their sum, a scalar.
+
+        See `mmrl.core.numerics.normalised_weights`.
+        """
         ...
 
     def measure(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
-        """Small tensors [B, K] (or [B, 1]), 0 outside the view; the first is differentiable, others may be facts."""
+        """Returns small tensors, [B, K] or [B, 1] each, 0 for entries that are not part of the view.
+
+        The first is differentiable; the others may be constants.
+        """
         ...
 
-    def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms: ...
+    def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
+        """Returns the terms [B, K] of the loss, a formula on the measures, and metrics."""
+        ...

@@ -1,74 +1,203 @@
-"""What flows through a run: prompts, rollouts, scores. All frozen."""
+"""The values that flow through a run: prompts, outputs, decisions, rollouts, scores. All are frozen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
 
-from mmrl.core.decisions import DecisionBlock, Paths, after, cat_shifted, count_calls
 from mmrl.core.dense import join_dense
-from mmrl.core.keys import GroupKey, prompt_index_of, subgroup
-from mmrl.core.outputs import Outcome, Outputs
+from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.media.pictures import Clip, Picture
-
-__all__ = [
-    "DecisionBlock",
-    "Outcome",
-    "Outputs",
-    "Paths",
-    "count_calls",
-    "prompt_index_of",
-    "subgroup",
-]  # which most look for here
+from mmrl.parsing.actions.action import Action
+from mmrl.parsing.coordinates import Canvas
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
-# What a reward gives a number for: dense ones (the last three, `dense.DENSE`) for decisions of a sample.
+# What one number of a reward is about; of the last three, those of dense rewards (`dense.DENSE`), a sample has several.
 Granularity = Literal["sample", "turn", "episode", "group", "step", "segment", "token"]
+# How an episode ended: the environment ended it; it reached the limit of turns; too many answers in a row were no
+# action; the environment broke or hung.
+Outcome = Literal["done", "turn_limit", "invalid_limit", "failed"]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the policy is asked, and what rewards need to judge its answers.
+    """The input of a policy, and the target that rewards judge its samples by."""
 
-    `<image>` and `<video>` in the text are where images and videos stand; without such marks they come first, videos
-    before images.
-    """
-
+    # `<image>` and `<video>` mark the places of the media; without marks the media come first, videos before images.
     text: str
-    media: tuple[Picture, ...] = ()  # images that belong to the question, in order
-    target: Mapping[str, Any] = field(default_factory=dict)  # what rewards need: boxes, answers ...
-    system: str | None = None  # a system message of its own; None: the policy's
-    clips: tuple[Clip, ...] = ()  # videos that belong to the question, in order
-    source: str = field(default="", compare=False)  # file and line, for errors
+    media: tuple[Picture, ...] = ()  # images, in the order of their marks
+    target: Mapping[str, Any] = field(default_factory=dict)  # fields that rewards need: boxes, answers ...
+    system: str | None = None  # a system message for this prompt; None: that of the policy
+    clips: tuple[Clip, ...] = ()  # videos, in the order of their marks
+    source: str = field(default="", compare=False)  # file and line that the prompt comes from, for errors
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What an agent sees after a reset or a step; its actions are in pixels of the screenshot."""
+    """The state of an environment as an agent sees it, after a reset or a step."""
 
-    screenshot: Picture
-    text: str = ""  # what the environment says beside it, such as an error
+    screenshot: Picture  # actions are in pixels of this picture
+    text: str = ""  # a message of the environment, such as an error
     is_done: bool = False  # the episode is over
-    reward: float = 0.0  # for the step that led here
-    goal: str | None = None  # of a reset: the task in words, where the prompt does not say it
+    reward: float = 0.0  # for the last step
+    goal: str | None = None  # after a reset: the task in words; None: the prompt holds it
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of B samples. A field is None where the samples have no such output."""
+
+    images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
+    videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
+    texts: tuple[str, ...] | None = None  # B answers, without the end token
+    is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token limit
+    num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
+    # B: the text of each token of an answer; joined, they are the answer. The end token has an empty text. A character
+    # that several tokens make belongs to the last of them.
+    pieces: tuple[tuple[str, ...], ...] | None = None
+    canvases: tuple[Canvas | None, ...] | None = None  # B: the first image of the prompt and the unit of coordinates
+    actions: tuple[Action | None, ...] | None = None  # B: the action that an answer names; None: not understood
+    step_rewards: Tensor | None = None  # [B] float32: the environment's reward for the turn's action
+    outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
+    given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
+
+    @classmethod
+    def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
+        """Returns the outputs of all parts, in order."""
+        return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Returns numbers [B] in float64, by the names of the metrics that are their means."""
+        known: dict[str, Tensor | None] = {
+            "answers/tokens": self.num_tokens,
+            "answers/finished": self.is_finished,
+            "answers/understood": None if self.actions is None else torch.tensor([a is not None for a in self.actions]),
+        }
+        return {name: values.double() for name, values in known.items() if values is not None}
+
+    def select(self, rows: Tensor) -> "Outputs":
+        """Returns the outputs of the samples `rows`, [n] int64."""
+        return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
+
+
+@dataclass(frozen=True)
+class DecisionBlock:
+    """The decisions of one kind of B samples, at most K of each: denoising steps, or tokens.
+
+    A decision is an edge of the tree of samples; samples that share an edge have the same number there. A rollout with
+    decisions of two kinds has two blocks.
+    """
+
+    call: Tensor  # [B, K] int64: number of the network call before each decision; -1: no decision
+    edge: Tensor  # [B, K] int64: number of the decision itself; -1: no decision
+    weight: Tensor  # [B, K] float32: 1 / (number of samples that share the edge); 0: no decision
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # [B, K] float32 each, see `Paths`
+
+    @classmethod
+    def none(cls, num_samples: int) -> "DecisionBlock":
+        """Returns the block of samples without decisions: K = 0."""
+        empty = torch.zeros(num_samples, 0, dtype=torch.int64)
+        return cls(empty, empty, empty.float())
+
+    @property
+    def paths(self) -> "Paths":
+        """What an advantage may know of the decisions."""
+        return Paths(self.edge, self.facts)
+
+    def select(self, rows: Tensor) -> "DecisionBlock":
+        """Returns the decisions of the samples `rows`, [n] int64, with their numbers."""
+        facts = {name: values[rows] for name, values in self.facts.items()}
+        return DecisionBlock(self.call[rows], self.edge[rows], self.weight[rows], facts)
+
+    def weight_among(self, takes_part: Tensor) -> Tensor:
+        """Returns what each decision counts, [B, K] float32, where some samples or decisions take no part.
+
+        That is 1 / (number of samples that share the decision and take part in it); 0 where `takes_part` ([B, 1] or
+        [B, K]) is not above 0.
+        """
+        counted = (self.edge >= 0) & (takes_part > 0)
+        leaves = torch.bincount(self.edge[counted], minlength=1)
+        return torch.where(counted, 1 / leaves[self.edge.clamp(min=0, max=len(leaves) - 1)], torch.zeros(()))
+
+    @classmethod
+    def join(cls, blocks: "Sequence[DecisionBlock]") -> "DecisionBlock":
+        """Returns the decisions of all blocks, in order; the numbers of calls and edges are shifted to stay unique."""
+        width = max(block.call.shape[1] for block in blocks)
+        paths = Paths.join([block.paths for block in blocks])
+        return cls(
+            call=cat_shifted([_widened(b.call, width, -1) for b in blocks], [count_calls(b) for b in blocks]),
+            edge=cat_shifted([_widened(b.edge, width, -1) for b in blocks], [after(b.edge) for b in blocks]),
+            weight=torch.cat([_widened(b.weight, width, 0) for b in blocks]),
+            facts=paths.facts,
+        )
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What an advantage may know of the decisions of B samples, at most K of each.
+
+    Facts of denoising steps: `step` (its number on the grid), `sigma` and `sigma_next` (noise levels in [0, 1]), `std`
+    (of the step's noise). Facts of tokens, where the policy records them: `log_prob` (nats, under the distribution that
+    the token was sampled from) and `entropy` (nats, of that distribution). Facts are 0 where there is no decision.
+    """
+
+    edge: Tensor  # [B, K] int64: unique within a prompt's samples, equal where samples share a decision; -1: none
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # [B, K] float32 each
+
+    def __getitem__(self, rows: Tensor | list[int]) -> "Paths":
+        """Returns the paths of the samples `rows` [n]."""
+        return Paths(self.edge[rows], {name: values[rows] for name, values in self.facts.items()})
+
+    @classmethod
+    def join(cls, parts: "Sequence[Paths]") -> "Paths":
+        """Returns the paths of all parts, in order, as wide as the widest; the numbers of edges stay as they are."""
+        width = max(part.edge.shape[1] for part in parts)
+        known = [set(part.facts) for part in parts if part.edge.shape[1]]  # without decisions there is nothing to know
+        facts = {
+            name: torch.cat([_widened(part.facts.get(name, part.edge[:, :0].float()), width, 0) for part in parts])
+            for name in sorted(set.intersection(*known) if known else ())
+        }
+        return cls(torch.cat([_widened(part.edge, width, -1) for part in parts]), facts)
+
+
+def count_calls(block: DecisionBlock) -> int:
+    """Returns the number of network calls that one pass over the block's decisions takes."""
+    return after(block.call)
+
+
+def after(numbers: Tensor) -> int:
+    """Returns the first number above all of these numbers; 0 for an empty tensor."""
+    return int(numbers.max()) + 1 if numbers.numel() else 0
+
+
+def cat_shifted(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Concatenates index tensors, each shifted by the sum of the sizes before it; -1 stays -1."""
+    offsets = [sum(sizes[:n]) for n in range(len(sizes))]
+    return torch.cat([torch.where(p >= 0, p + offset, p) for p, offset in zip(parts, offsets, strict=True)])
+
+
+def _widened(table: Tensor, width: int, fill: int) -> Tensor:
+    return torch.nn.functional.pad(table, (0, width - table.shape[1]), value=fill)
 
 
 class Trace(Protocol):
-    """What a policy needs to evaluate the decisions of a rollout again; only the policy looks inside."""
+    """The part of a rollout from which the policy evaluates its decisions again; only that policy reads it."""
 
     @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self: ...
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Returns the traces of all parts as one, in order."""
+        ...
 
 
 def _nothing() -> Tensor:
-    """Stands for "the same for all samples" until the number of samples is known."""
+    """Returns an empty tensor, for a field that has its default for all samples."""
     return torch.empty(0, dtype=torch.int64)
 
 
 def _fill_index(samples: "Rollout | Scores") -> None:
-    """Gives every sample what was left out: no anchor state, and that it is learned from."""
+    """Sets fields that were left out to their defaults: no anchor state, and no controls."""
     count = len(samples.group)
     if len(samples.anchor) != count:
         object.__setattr__(samples, "anchor", torch.full((count,), -1))
@@ -78,25 +207,26 @@ def _fill_index(samples: "Rollout | Scores") -> None:
 
 @dataclass(frozen=True)
 class Rollout:
-    """P prompts, B samples drawn for them, and the trace behind them. All index tensors are on the CPU."""
+    """P prompts, B samples of them, and the policy's trace of the sampling. All index tensors are on the CPU."""
 
     prompts: tuple[Prompt, ...]  # P
     keys: tuple[GroupKey, ...]  # P
     prompt: Tensor  # [B] int64: index into prompts
-    group: Tensor  # [B] int64: which samples are compared; the key's draw number, or one of its `keys.subgroup`s
-    episode: Tensor  # [B] int64: the sample's own number where there are no episodes
-    turn: Tensor  # [B] int64
+    # [B] int64: samples of one number are compared with each other; the prompt index of the key, or a `keys.subgroup`
+    # of it
+    group: Tensor
+    episode: Tensor  # [B] int64: turns of one number belong to one episode; elsewhere each sample has its own number
+    turn: Tensor  # [B] int64: the place of a turn in its episode, counted from 0
     outputs: Outputs  # B
-    blocks: tuple[DecisionBlock, ...]
+    blocks: tuple[DecisionBlock, ...]  # the decisions, one block for each kind
     trace: Any  # a Trace of the policy
-    num_calls: int  # network calls (batch elements) that drew it
-    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: names the state that a turn began in; -1: none
-    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: drawn to compare with, never learned from
-    counts: Mapping[str, int] = field(
-        default_factory=dict
-    )  # metrics that are sums over a rollout, such as calls/prompt_reads
-    # noise levels that its sampler called the network at, falling; of given outputs those of the timesteps that the
-    # network was trained at; none: tokens, given outputs of a flow
+    num_calls: int  # network calls that sampling took, in batch elements
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: number of the state that a turn began in; -1: none
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: a sample to compare with, never learned from
+    # Metrics that are sums over rollouts, such as calls/prompt_reads.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    # Noise levels at which the sampler called the network, falling. Of offline outputs: those of the timesteps that the
+    # network was trained at. Empty: tokens, or offline outputs of a flow.
     levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -108,11 +238,11 @@ class Rollout:
 
     @property
     def prompt_index(self) -> Tensor:
-        """[B] int64: the draw number of each sample's key; mostly its group."""
+        """[B] int64: the prompt index of each sample; `group`, except for a prompt of several groups."""
         return prompt_index_of(self.group)
 
     def statistics(self) -> dict[str, Tensor]:
-        """What a run logs the mean of, beside what rewards say: a number per sample or episode, controls left out."""
+        """Returns numbers of samples or episodes without controls, in float64, by the metrics that are their means."""
         counted = ~self.is_control
         statistics = {name: values[counted.to(values.device)] for name, values in self.outputs.statistics().items()}
         if self.outputs.outcomes is not None:
@@ -125,7 +255,10 @@ class Rollout:
 
     @classmethod
     def join(cls, parts: "Sequence[Rollout]") -> "Rollout":
-        """One rollout of all samples of the parts, in order; call, edge, episode and prompt numbers are shifted."""
+        """Returns one rollout of all samples of the parts, in order.
+
+        The numbers of calls, edges, episodes and prompts are shifted to stay unique.
+        """
         if len(parts) == 1:
             return parts[0]
         blocks = tuple(DecisionBlock.join([part.blocks[n] for part in parts]) for n in range(len(parts[0].blocks)))
@@ -149,20 +282,20 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the rewards say of B samples. On every process after the gather, in draw order."""
+    """The rewards of B samples. After the gather they are those of all processes, in the order of the prompts."""
 
     values: Tensor  # [B, R] float32; of a dense reward the sum over the sample's decisions
-    names: tuple[str, ...]  # R
-    weights: tuple[float, ...]  # R
-    valid: Tensor  # [B] bool: False where a turn of its episode could not be judged, and for a control
-    group: Tensor  # [B] int64: which samples are compared, see `Rollout.group`
-    episode: Tensor  # [B] int64
-    turn: Tensor  # [B] int64
-    anchor: Tensor = field(default_factory=_nothing)  # [B] int64; -1: none
-    is_control: Tensor = field(default_factory=_nothing)  # [B] bool
-    granularities: tuple[Granularity, ...] = ()  # R: what each reward judges as one; empty: samples
-    mix: Any = None  # the `contracts.Mix` that makes one number of them; None: their weighted sum
-    # [B, K] float32 by the names of the dense rewards: what they say of each decision; NaN where they say nothing
+    names: tuple[str, ...]  # R labels
+    weights: tuple[float, ...]  # R, at this iteration
+    valid: Tensor  # [B] bool: False for a control, and where a reward could not judge a turn of the sample's episode
+    group: Tensor  # [B] int64: see `Rollout.group`
+    episode: Tensor  # [B] int64: see `Rollout.episode`
+    turn: Tensor  # [B] int64: see `Rollout.turn`
+    anchor: Tensor = field(default_factory=_nothing)  # [B] int64: see `Rollout.anchor`
+    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: see `Rollout.is_control`
+    granularities: tuple[Granularity, ...] = ()  # R; empty: all rewards judge samples
+    mix: Any = None  # the `contracts.Mix` that makes one total of the rewards; None: their weighted sum
+    # [B, K] float32 by the labels of the dense rewards: the number of each decision; NaN where there is none
     dense: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -170,16 +303,16 @@ class Scores:
 
     @property
     def prompt_index(self) -> Tensor:
-        """[B] int64: the draw that each sample belongs to; mostly its group."""
+        """[B] int64: the prompt index of each sample; `group`, except for a prompt of several groups."""
         return prompt_index_of(self.group)
 
     @property
     def share(self) -> Tensor:
-        """[B] float64: what a valid sample counts in means over episodes, one over the valid turns of its episode."""
+        """[B] float64: what a sample counts in a mean over episodes: 1 / (valid turns of its episode), 0 if invalid."""
         return self.share_of(self.valid)
 
     def share_of(self, counted: Tensor) -> Tensor:
-        """[B] float64: the same where the samples `counted` [B] bool are meant, 0 for all others."""
+        """Returns [B] float64: 1 / (turns of its episode that are `counted`, [B] bool); 0 for a turn that is not."""
         _, place = self.episode.unique(return_inverse=True)
         valid = counted.double()
         turns = valid.new_zeros(int(place.max()) + 1 if len(place) else 0).index_add(0, place, valid)
@@ -187,22 +320,22 @@ class Scores:
 
     @property
     def has_failed(self) -> Tensor:
-        """[B] bool: a reward that counts could not judge it."""
+        """[B] bool: a reward with a weight could not judge the sample."""
         return ~self.valid & ~self.is_control
 
     @property
     def total(self) -> Tensor:
-        """[B] what is learned from: the rewards mixed, without a mix their weighted sum."""
+        """[B]: one number for each sample, of all its rewards: that of the mix, or their weighted sum."""
         return self.weighted_sum if self.mix is None else self.mix(self)
 
     @property
     def weighted_sum(self) -> Tensor:
-        """[B] weighted sum of the rewards; a reward of weight 0 is only watched."""
+        """[B]: the weighted sum of the rewards; a reward of weight 0 may hold anything, NaN included."""
         weights = self.values.new_tensor(self.weights)
         return torch.where(weights != 0, self.values * weights, torch.zeros_like(self.values)).sum(1)
 
     def of(self, name: str) -> "Scores":
-        """The same samples as if the reward `name` were the only one, with weight 1."""
+        """Returns the scores of the same samples as if the reward `name` were the only one, with weight 1."""
         column = self.names.index(name)
         return replace(
             self,
@@ -215,7 +348,7 @@ class Scores:
         )
 
     def select(self, rows: Tensor) -> "Scores":
-        """The scores of the samples `rows` [n] (indices or a bool mask)."""
+        """Returns the scores of the samples `rows`, [n] int64 indices or [B] bool."""
         return replace(
             self,
             values=self.values[rows],
@@ -230,8 +363,8 @@ class Scores:
 
     @classmethod
     def join(cls, parts: "Sequence[Scores]") -> "Scores":
-        """The scores of all parts, in order; episode numbers are shifted."""
-        # a part without samples does not know the weights of its iteration
+        """Returns the scores of all parts, in order; the numbers of episodes are shifted to stay unique."""
+        # a part without samples has no weights of its iteration
         first = next((part for part in parts if len(part.group)), parts[0])
         return replace(
             first,
@@ -244,3 +377,21 @@ class Scores:
             is_control=torch.cat([part.is_control for part in parts]),
             dense=join_dense([part.dense for part in parts]),
         )
+
+
+def _join_values(parts: Sequence[Any]) -> Any:
+    """Returns the tensors or tuples of all parts as one; None where no part has any."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if isinstance(present[0], Tensor):
+        return torch.cat(present)
+    return tuple(value for part in present for value in part)
+
+
+def _select_values(values: Any, rows: Tensor) -> Any:
+    if values is None:
+        return None
+    if isinstance(values, Tensor):
+        return values[rows.to(values.device)]
+    return tuple(values[row] for row in rows.tolist())

@@ -1,12 +1,12 @@
-"""What a plug-in requires, and what it can do: one frozen value for each kind, with a default for every field.
+"""What a plug-in requires and what it can do: one frozen value for each kind, with a default for every field.
 
-A plug-in declares it as a class attribute, or as a property where it depends on settings:
+A plug-in has this value as a class attribute, or as a property where the value depends on settings:
 
     declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(min_group_size=1, compares_with="nothing")
 
-`AdvantageDeclaration.of(plugin)` reads it; a plug-in that declares nothing has the defaults. A wrapper passes on the
-value of the plug-in inside, changed with `dataclasses.replace`. What a plug-in does by a method (`prepare`, `keeps`,
-`update` ...) stands in the protocols of `mmrl.core.contracts`, and is no field here.
+`AdvantageDeclaration.of(plugin)` reads it. A plug-in without a declaration has the defaults. A wrapper returns the
+declaration of its inner plug-in, changed with `dataclasses.replace`. What a plug-in does by a method (`prepare`,
+`update_mask`, `update` ...) is no field here: it stands in the protocols of `mmrl.core.contracts`.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from mmrl.core.checked import Checked
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import near
 
-# What a loss may read of decisions beside their log-probs, see `evaluations.PROVIDED`.
+# The quantities of a decision that a loss may require beside the log-prob, see `forward_outputs.PROVIDED`.
 DecisionQuantity = Literal["choice", "entropy", "exact_kl", "gradient", "noise", "step", "velocity"]
 
 
@@ -30,12 +30,12 @@ class _Declaring(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(Checked):
-    """Base of the values that plug-ins declare: a wrong name or a wrong value is a ConfigError."""
+    """The base of all declarations. A wrong name or a wrong value of a field is a ConfigError."""
 
-    formerly: ClassVar[Mapping[str, str]] = MappingProxyType({})  # attributes of plug-ins before -> the field for each
+    formerly: ClassVar[Mapping[str, str]] = MappingProxyType({})  # former attribute of plug-ins -> the field for it
 
     def __new__(cls, **values: object) -> Self:
-        """Raises ConfigError, with the nearest right name, for a field that there is none of."""
+        """Raises ConfigError, with the nearest right name, for the name of no field."""
         known = [item.name for item in fields(cls)]
         if wrong := [name for name in values if name not in known]:
             better = cls.formerly.get(wrong[0])
@@ -44,7 +44,7 @@ class Declaration(Checked):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a value of another type than its field's, or outside of its range."""
+        """Raises ConfigError for a value of another type than its field's, or outside of the field's range."""
         for item in fields(self):
             value, default = object.__getattribute__(self, item.name), item.default
             for kind in (bool, int, frozenset):
@@ -60,9 +60,9 @@ class Declaration(Checked):
 
     @classmethod
     def of(cls, plugin: object) -> Self:
-        """Returns what a plug-in declares; the defaults where it declares nothing.
+        """Returns the declaration of a plug-in; the defaults where it declares nothing.
 
-        Raises ConfigError where its `declaration` is that of another kind.
+        Raises ConfigError where the plug-in's `declaration` is of another kind.
         """
         if not is_declared(type(plugin)):
             return cls()
@@ -74,7 +74,7 @@ class Declaration(Checked):
 
 
 def is_declared(cls: type) -> bool:
-    """Returns whether a class, or one that it inherits from, has a declaration."""
+    """Returns whether a class has a declaration, of its own or inherited."""
     return any("declaration" in vars(base) for base in cls.__mro__)
 
 
@@ -82,28 +82,28 @@ def is_declared(cls: type) -> bool:
 class AdvantageDeclaration(Declaration):
     """What an advantage requires of samples, decisions and rewards, and what its numbers are about."""
 
-    # The smallest group that it can compare.
+    # The size of the smallest group that it can compare.
     min_group_size: Annotated[int, Field(ge=1)] = 2
-    # Facts of each decision that it reads beside the edges, see `Paths.facts`; modalities name theirs in `provides`.
+    # Facts of each decision that it reads beside the edges, see `Paths.facts`; a policy names its facts in `provides`.
     requires: frozenset[str] = frozenset()
-    # Labels of rewards that it reads beside the total.
+    # Labels of the rewards that it reads beside the total.
     requires_rewards: frozenset[str] = frozenset()
-    # Needs a reward that counts and judges steps, segments or tokens.
+    # It needs a dense reward, of steps, segments or tokens, with a weight above 0.
     requires_dense_reward: bool = False
-    # Takes `log_prob` for the logarithm of a probability, which it is of tokens; a density's may be above 0.
+    # It reads `log_prob` as the logarithm of a probability: that of a token is one, that of a density may be above 0.
     requires_probabilities: bool = False
-    # Samples are single answers: turns of an episode are none.
+    # Samples must be single answers, not turns of an episode.
     requires_single_answers: bool = False
-    # What a reward is compared with: the others of its group, all of the batch, a virtual best sample too, the greedy
-    # answer (`GroupPlan.has_greedy`), or nothing. With all but `group`, equal rewards may teach something.
+    # What a total is compared with: the others of its group, the whole batch, a virtual best sample, the greedy answer
+    # (`GroupPlan.has_greedy`), or nothing. With all but `group`, samples of equal rewards may teach something.
     compares_with: Literal["group", "batch", "best", "greedy", "nothing"] = "group"
-    # Compares the branches of a tree whose decisions samples share.
+    # It compares the branches of a tree, whose decisions samples share.
     compares_branches: bool = False
-    # Gives [B, K], a number for each decision, and not [B].
+    # It returns a number for each decision, [B, K], and not [B].
     is_per_decision: bool = False
-    # Counts a sample by the number of its decisions.
+    # A sample counts in proportion to its number of decisions.
     weighs_by_length: bool = False
-    # Adds up rewards by itself, within samples: it takes no mix but the weighted sum.
+    # It adds up the rewards by itself, within each sample: the only mix that it works with is the weighted sum.
     sums_rewards: bool = False
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -127,18 +127,18 @@ class AdvantageDeclaration(Declaration):
 class LossDeclaration(Declaration):
     """What a loss requires of decisions, samples and old log-probs, and what it costs."""
 
-    # The smallest group that it can learn from; 1 where it does not compare the samples of a group.
+    # The size of the smallest group that it can learn from; 1 where it does not compare the samples of a group.
     min_group_size: Annotated[int, Field(ge=1)] = 1
-    # What it reads of decisions beside their log-probs.
+    # The quantities of decisions that it reads beside their log-probs.
     requires: frozenset[DecisionQuantity] = frozenset()
-    # Its old log-probs must be those of whoever made the samples, since it corrects by the ratio to them; False where
-    # old are only what the policy is held near. None: it is so where `needs` has old.
+    # True: the old log-probs must be those of the policy that made the samples, since the loss corrects by the ratio to
+    # them. False: the policy is only kept near the old weights. None: True where `needs` has old.
     requires_behaviour: bool | None = None
-    # Reads noise levels of the sampler's grid.
+    # It reads noise levels of the sampler's grid.
     requires_noise_levels: bool = False
-    # Network calls for each sample, of a loss that does not learn from decisions; the mean where it draws the number.
+    # Network calls per sample, of a loss that does not learn from decisions; their mean where the number is random.
     calls_per_sample: Annotated[float, Field(gt=0)] = 1.0
-    # How many of the sampler's last steps it makes again with a gradient.
+    # The number of the sampler's last steps that it repeats with a gradient.
     num_gradient_steps: Annotated[int, Field(ge=0)] = 0
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -157,15 +157,15 @@ class LossDeclaration(Declaration):
 class RewardDeclaration(Declaration):
     """What a reward can do, and what its scores depend on, beside the class attributes that every reward has."""
 
-    # Its scores have the same mean in every group, as ranks have: they compare no groups.
+    # Its scores have the same mean in every group, as ranks have: they cannot compare groups.
     is_relative: bool = False
-    # Batches that may be under way at once, on threads, as of a reward that asks a server.
+    # The number of batches that may be judged at once, on threads: more than 1 for a reward that calls a server.
     concurrency: Annotated[int, Field(ge=1)] = 1
-    # The same group may score otherwise in another iteration.
+    # The same group may get other scores in another iteration.
     follows_iteration: bool = False
-    # The same sample may score otherwise in another call: by noise of its own, by the iteration, by what was learned.
+    # The same sample may get another score in another call: by its own noise, by the iteration, by what it has learned.
     is_changing: bool = False
-    # The tag of an answer that it looks into, `<tag>...</tag>`; None where it reads whole answers, or none.
+    # The tag of the part of an answer that it reads, `<tag>...</tag>`; None: it reads whole answers, or no answers.
     answer_tag: str | None = None
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -180,13 +180,13 @@ class RewardDeclaration(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class MixDeclaration(Declaration):
-    """What a mix requires of rewards, and what the number that it makes of them is about."""
+    """What a mix requires of rewards, and what its totals are about."""
 
-    # Rewards that it looks at by their labels, whatever their weight.
+    # Labels of the rewards that it reads, whatever their weight.
     requires_rewards: frozenset[str] = frozenset()
-    # Compares a sample with its group: the number says nothing outside of it.
+    # A total compares a sample with its group, and says nothing outside of the group.
     is_relative: bool = False
-    # Each reward has its own advantages, which are summed with the weights.
+    # Each reward has advantages of its own, which are summed with the weights.
     is_of_advantages: bool = False
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -196,19 +196,20 @@ class MixDeclaration(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDeclaration(Declaration):
-    """What a modality provides beside its rollouts, and what its model is."""
+    """What a policy provides beside its rollouts, and what its model is."""
 
-    # Facts of each decision that its rollouts hold, see `Paths.facts`: what advantages may require.
+    # Facts of each decision in its rollouts, see `Paths.facts`: what advantages may require.
     provides: frozenset[str] = frozenset()
-    # The last step of every grid of noise levels ends at 0; False where a model's own grid may end above it, and then
-    # its last step may be random.
+    # Every grid of noise levels ends at 0. False: the model's own grid may end above 0, and then its last step may be
+    # random.
     ends_without_noise: bool = True
-    # Has noise levels of its own, also for images that no sampler drew.
+    # It has noise levels of its own, also for images that the data brings.
     has_noise_levels: bool = False
-    # An inference engine draws its samples, and not the weights that are trained.
+    # An inference engine samples in place of the weights that are trained.
     has_inference_engine: bool = False
-    # The model as it is set, a name or a folder, and the file that a folder of such a model holds.
+    # The model as the config sets it: a hub name or a folder.
     checkpoint: str | None = None
+    # The name of a file that every folder of such a model holds.
     checkpoint_file: str | None = None
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -221,7 +222,7 @@ class PolicyDeclaration(Declaration):
     )
 
 
-# By the kind of `plugins.Kind`. Samplers and environments are asked about nothing but what their protocols say.
+# By the kind of `plugins.Kind`. Samplers and environments declare nothing: their protocols say all.
 DECLARATIONS: Mapping[str, type[Declaration]] = MappingProxyType(
     {
         "advantages": AdvantageDeclaration,

@@ -1,4 +1,4 @@
-"""Misspelt attributes of plug-ins: names that nothing reads, nearly those that mmrl looks for or looked for before."""
+"""Refuses attributes of plug-ins that mmrl never reads, where their names are misspelt or former ones."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields
@@ -8,8 +8,8 @@ from mmrl.core.declarations import DECLARATIONS
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import nearest
 
-# How alike names are that are taken for each other: `prepair` and `prepare` are so by 0.86, `sums_reward` and
-# `sums_rewards` by 0.96.
+# The likeness from which two names are taken for each other: of `prepair` and `prepare` it is 0.86, of `sums_reward`
+# and `sums_rewards` 0.96.
 _LIKENESS = 0.8
 _LIKENESS_OF_SETTINGS = 0.9
 _STATE = frozenset({"update", "state_dict", "load_state_dict"})
@@ -20,7 +20,7 @@ _OF_POLICIES = """
     taken tiny tokens_of unreadable usage weights with_tiny_engine
 """
 _OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source"
-# What plug-ins of a kind have, always or where they can do it: the members of the protocols in `mmrl.core.contracts`.
+# By kind, the members of the protocols in `mmrl.core.contracts`, of the optional ones too.
 MEMBERS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "advantages": _LIFE | _STATE | {"check", "check_best", "update_mask"},
@@ -32,26 +32,46 @@ MEMBERS: Mapping[str, frozenset[str]] = MappingProxyType(
         "samplers": _LIFE | _STATE | {"plan", "reward", "sample_kind"},
     }
 )
+# By kind, the names of members before they were renamed, and the members for them. Attributes that became a field of a
+# declaration stand in its `formerly`.
+FORMER_MEMBERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "advantages": {"keeps": "update_mask", "told": "inner_batch"},
+        "modalities": {
+            "draws": "sample_kind",
+            "evaluate": "forward",
+            "evaluates": "forward_kinds",
+            "given": "offline",
+            "given_tokens": "offline_tokens",
+            "idle": "dummy_forward",
+            "idle_rollout": "dummy_rollout",
+            "keeps_trajectories": "records_trajectories",
+            "told": "with_instructions",
+        },
+        "rewards": {"held": "inner_rewards"},
+        "samplers": {"draws": "sample_kind"},
+    }
+)
 
 
 def refuse_misspelt(kind: str, cls: type) -> None:
-    """Raises ConfigError for an attribute of a plug-in that is not read, and nearly has the name of one that is.
+    """Raises ConfigError for an attribute of a plug-in that mmrl never reads, but whose name is nearly a member's.
 
-    Looked at are the public names that the class, or a class of the same package that it inherits from, gives its
-    attributes. A setting is only compared with what is declared: plug-ins name their settings as they like.
+    Checks the public attributes of the class, and of the classes of the same package that it inherits from. The name of
+    a setting is compared with the fields of the declaration only: plug-ins name their settings as they like.
     """
     settings, own = {item.name for item in fields(cls)}, set(_own_names(cls))
     if "declaration" in settings:
         raise ConfigError(f"{cls.__name__}.declaration: it is no setting; write `declaration: ClassVar[...] = ...`")
     for name in sorted(own - {"declaration"}):
         if name in settings and "declaration" in own:
-            continue  # the declaration may read it
+            continue  # the declaration may be made from the setting
         if (why := _wrong(kind, name, own, is_setting=name in settings)) is not None:
             raise ConfigError(f"{cls.__name__}.{name}: {why}")
 
 
 def _own_names(cls: type) -> Iterator[str]:
-    """The public names of attributes that stand in the package of the class."""
+    """Yields the public names of the attributes that the package of the class defines."""
     package = cls.__module__.partition(".")[0]
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] == package:
@@ -60,24 +80,28 @@ def _own_names(cls: type) -> Iterator[str]:
 
 
 def _wrong(kind: str, name: str, own: Set[str], *, is_setting: bool) -> str | None:
-    """Why an attribute may not have this name, beside the other names `own`; None where it may."""
-    declaration, members = DECLARATIONS.get(kind), MEMBERS[kind]
-    declared: dict[str, str] = {}  # names by which somebody may mean a field of the declaration, and the field
+    """Returns why an attribute may not have this name, where a plug-in has the names `own`; None where it may."""
+    declaration, members, former = DECLARATIONS.get(kind), MEMBERS[kind], FORMER_MEMBERS.get(kind, {})
+    declared: dict[str, str] = {}  # present and former names of the fields of the declaration -> the field
     if declaration is not None:
         declared = {**declaration.formerly, **{item.name: item.name for item in fields(declaration)}}
     if name in members:
         return None
     if name in declared:
-        return f"it is read from what the plug-in declares: `{_in_words(kind, declared[name])}`"
-    lacking = {*members, "declaration"} - own
+        return f"mmrl reads this from the plug-in's declaration: `{_in_words(kind, declared[name])}`"
+    if name in former and not is_setting:
+        return f"nothing reads it; it is now called {former[name]!r}"
+    lacking = {*members, *former, "declaration"} - own
     known, likeness = (declared, _LIKENESS_OF_SETTINGS) if is_setting else ({*declared, *lacking}, _LIKENESS)
     better = nearest(name, known, likeness=likeness)
     if better is None:
         return None
     if better in declared:
         return f"nothing reads it; did you mean {declared[better]!r}, as in `{_in_words(kind, declared[better])}`?"
+    better = former.get(better, better)
     return f"nothing reads it; did you mean {better!r}? (Names of a plug-in's own that are not settings begin with _)"
 
 
 def _in_words(kind: str, field: str) -> str:
+    """Returns the line of code that declares a field."""
     return f"declaration = {DECLARATIONS[kind].__name__}({field}=...)"

@@ -1,4 +1,4 @@
-"""Pure maths that every part shares: masked and grouped statistics, Gaussian densities, KL estimators.
+"""Pure maths for all parts: masked and grouped statistics, Gaussian densities, KL estimators.
 
 Maths: docs/maths/group-relative-losses.md#what-a-sum-is-divided-by
 """
@@ -13,13 +13,13 @@ Reduction = Literal["mean", "sum", "rms"]
 Normalisation = Literal["decision", "sample", "group", "constant"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
-MOST = 10_000  # of what is counted in a plan or drawn for each sample, such as steps, turns and noisings
+MOST = 10_000  # the largest count that a setting may have, such as steps, turns and noise samples
 
-LARGEST_LOG_RATIO = 20.0  # what is raised to a power of e; float32 overflows at 88
+LARGEST_LOG_RATIO = 20.0  # the largest exponent of e; float32 overflows at 88
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Weighted mean of `values` over all elements; 0 where the weights sum to 0.
+    """Returns the weighted mean of `values` over all elements, a scalar; 0 where the weights sum to 0.
 
     Args:
         values: [...] any shape.
@@ -33,8 +33,9 @@ def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
 def reduce_elements(values: Tensor, reduction: Reduction) -> Tensor:
     """Reduces the d elements of each row to one number: values [N, ...] -> [N].
 
-    `sum` is the true density of a latent, `mean` is what the papers' clip ranges are made for, `rms` is sum / sqrt(d),
-    whose spread does not depend on d. It is only a unit: with the clip scaled alike all three train the same.
+    `sum` gives the true density of a latent, `mean` is the unit of the papers' clip ranges, and `rms` is sum / sqrt(d),
+    whose spread does not depend on d. The reduction is only a unit: with clip ranges in the same unit, all three train
+    the same.
     """
     flat = values.flatten(1)
     total = flat.sum(1)
@@ -44,29 +45,30 @@ def reduce_elements(values: Tensor, reduction: Reduction) -> Tensor:
 
 
 def gaussian_log_prob(sample: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Elementwise log-density -(x - mean)^2 / (2 std^2) - log std - log(2 pi) / 2, constants included; std > 0."""
+    """Returns the elementwise log-density -(x - mean)^2 / (2 std^2) - log std - log(2 pi) / 2; std > 0."""
     return -(sample - mean).square() / (2 * std.square()) - std.log() - 0.5 * math.log(2 * math.pi)
 
 
 def gaussian_log_ratio(sample: Tensor, mean: Tensor, old_mean: Tensor, std: Tensor) -> Tensor:
-    """Elementwise log N(x; mean, std) - log N(x; old_mean, std) without cancellation.
+    """Returns the elementwise log N(x; mean, std) - log N(x; old_mean, std), without cancellation.
 
-    (x - old)^2 - (x - mean)^2 = (mean - old)(2x - mean - old); the two large squares are never subtracted.
+    (x - old)^2 - (x - mean)^2 = (mean - old)(2x - mean - old): the two large squares are never subtracted.
     """
     return (mean - old_mean) * (2 * sample - mean - old_mean) / (2 * std.square())
 
 
 def gaussian_kl(mean: Tensor, reference_mean: Tensor, std: Tensor) -> Tensor:
-    """Elementwise KL(N(mean, std) || N(reference_mean, std)) = (mean - reference_mean)^2 / (2 std^2)."""
+    """Returns the elementwise KL(N(mean, std) || N(reference_mean, std)) = (mean - reference_mean)^2 / (2 std^2)."""
     return (mean - reference_mean).square() / (2 * std.square())
 
 
 def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
     """Estimates KL(p || q) at a sample of p from log_ratio = log p - log q (Schulman 2020, "Approximating KL").
 
-    k1 = log_ratio (unbiased), k2 = log_ratio^2 / 2 (low variance), k3 = exp(-log_ratio) - 1 + log_ratio (both, >= 0).
-    Below a log_ratio of -LARGEST_LOG_RATIO, where float32 would soon overflow, k3 goes on along the tangent of its
-    exponential: it stays finite, convex and above 0, and its gradient keeps its sign.
+    k1 = log_ratio is unbiased, k2 = log_ratio^2 / 2 has a low variance, k3 = exp(-log_ratio) - 1 + log_ratio is
+    unbiased, has a low variance and is at least 0. Below a log_ratio of -LARGEST_LOG_RATIO, where float32 would soon
+    overflow, k3 follows the tangent of its exponential: it stays finite, convex and above 0, and its gradient keeps its
+    sign.
     """
     if estimator == "k1":
         return log_ratio
@@ -77,25 +79,25 @@ def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
-    """Renumbers arbitrary group ids [B] to 0 .. n-1 [B], in ascending order of the ids; and n."""
+    """Returns arbitrary group ids [B] renumbered to 0 .. n - 1 [B], in ascending order of the ids; and n."""
     unique, index = torch.unique(group, return_inverse=True)
     return index, len(unique)
 
 
 def group_sum(values: Tensor, group: Tensor) -> Tensor:
-    """Sum of `values` [B, ...] over the members of each sample's group [B], given back to each member: [B, ...]."""
+    """Returns, for each sample, the sum of `values` [B, ...] over all members of its group [B]: [B, ...]."""
     index, count = group_index(group)
     return values.new_zeros(count, *values.shape[1:]).index_add(0, index, values)[index]
 
 
 def group_max(values: Tensor, group: Tensor) -> Tensor:
-    """Largest of `values` [B] among the members of each sample's group, given back to each member: [B]."""
+    """Returns, for each sample, the largest of `values` [B] among all members of its group [B]: [B]."""
     index, count = group_index(group)
     return values.new_zeros(count).scatter_reduce(0, index, values, "amax", include_self=False)[index]
 
 
 def group_mean(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the valid members of each sample's group [B]; 0 for a group without a valid member.
+    """Returns, for each sample, the mean over the valid members of its group: [B]; 0 for a group without any.
 
     Args:
         values: [B]; those of invalid samples may be NaN.
@@ -107,7 +109,7 @@ def group_mean(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:
 
 
 def group_log_softmax(values: Tensor, group: Tensor, members: Tensor) -> Tensor:
-    """log softmax of `values` [B] over those of each sample's group that are `members` [B]; 0 for the others."""
+    """Returns log softmax of `values` [B] over the `members` ([B] bool) of each sample's group; 0 for the others."""
     most = group_max(torch.where(members, values.detach(), -torch.inf), group)
     shifted = torch.where(members, values - most, torch.zeros_like(values))
     total = group_sum(shifted.exp() * members, group)
@@ -115,7 +117,10 @@ def group_log_softmax(values: Tensor, group: Tensor, members: Tensor) -> Tensor:
 
 
 def group_std(values: Tensor, group: Tensor, valid: Tensor, *, unbiased: bool = False) -> Tensor:
-    """Standard deviation over the valid members of each sample's group [B]; 0 for fewer than two of them."""
+    """Returns, for each sample, the standard deviation over the valid members of its group: [B]; 0 for fewer than two.
+
+    `unbiased`: the sum of squares is divided by n - 1, not by n.
+    """
     centred = torch.where(valid, values - group_mean(values, group, valid), torch.zeros_like(values))
     count = group_sum(valid.to(values.dtype), group)
     divisor = (count - 1 if unbiased else count).clamp(min=1)
@@ -123,7 +128,7 @@ def group_std(values: Tensor, group: Tensor, valid: Tensor, *, unbiased: bool = 
 
 
 def group_standardised(values: Tensor, group: Tensor, valid: Tensor, *, unbiased: bool, epsilon: float) -> Tensor:
-    """(value - mean) / (std + epsilon) of its group [B]; 0 for invalid members, and where the others are all equal."""
+    """Returns (value - mean) / (std + epsilon) within each group: [B]; 0 for invalid samples and in groups of std 0."""
     centred = values - group_mean(values, group, valid)
     spread = group_std(values, group, valid, unbiased=unbiased)
     is_spread = valid & (spread > 0)
@@ -131,9 +136,9 @@ def group_standardised(values: Tensor, group: Tensor, valid: Tensor, *, unbiased
 
 
 def group_rank(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:
-    """How many valid members of its group come before each one [B] int64, by value, then by place in the batch.
+    """Returns the rank of each sample in its group, [B] int64 from 0: by value, then by place in the batch.
 
-    Invalid members come last. Arguments as of `group_mean`.
+    Invalid samples come last. The arguments are those of `group_mean`.
     """
     index, count = group_index(group)
     order = torch.where(valid, values, torch.inf).argsort(stable=True)
@@ -148,18 +153,20 @@ def group_rank(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:
 def normalised_weights(
     weight: Tensor, group: Tensor, by: Normalisation, constant: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """What each term of a loss counts, and what their sum is divided by.
+    """Returns what each term of a loss counts, and what the sum of the terms is divided by.
 
     The loss is sum(coefficient * term) / denominator, both summed over micro-batches and processes.
-    `decision`: every decision counts alike (DAPO's token mean). `sample`: mean over a sample's decisions, then over
-    samples (GRPO). `group`: mean over a group's decisions, then over groups. `constant`: the sum over a sample's
+    `decision`: every decision counts alike (DAPO's token mean). `sample`: the mean over a sample's decisions, then over
+    samples (GRPO). `group`: the mean over a group's decisions, then over groups. `constant`: the sum over a sample's
     decisions divided by a constant, then the mean over samples (Dr. GRPO, arXiv 2503.20783).
 
     Args:
         weight: [B, K], at least 0; a row of zeros is a sample that takes no part.
-        group: [B]. constant: > 0, used by `constant` only.
+        group: [B] integer ids.
+        by: what counts alike, as above.
+        constant: above 0, for `constant` only.
     Returns:
-        coefficients [B, K] and the denominator, a scalar (0 where nothing takes part).
+        The coefficients [B, K] and the denominator, a scalar, 0 where no sample takes part.
     """
     takes_part = (weight.sum(1) > 0).to(weight.dtype)  # [B]
     if by == "decision":
@@ -179,7 +186,7 @@ def _one_for_zero(values: Tensor) -> Tensor:
 
 
 def check_count(name: str, value: int, *, least: int = 1, most: int = MOST) -> None:
-    """ValueError unless least <= value <= most."""
+    """Raises ValueError unless least <= value <= most; the message calls the value `name`."""
     if not least <= value <= most:
         bound = f"at least {least}" if value < least else f"at most {most:,}"
         raise ValueError(f"{name} must be {bound}, got {value}")

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from mmrl.system.errors import ConfigError
 
-SHARED = "base"  # a folder of this name holds what plug-ins share, at any depth
+SHARED = "base"  # a folder of this name, at any depth, holds files that plug-ins share
 
 
 def plugin_files(folder: Path, *, is_nested: bool) -> dict[str, str]:
-    """Returns the plug-ins of a folder by name, sorted: the module of each, counted from the folder ("text.bleu").
+    """Returns the plug-ins of a folder, sorted by name: the module of each, relative to the folder ("text.bleu").
 
     A plug-in is a Python file whose name does not begin with `_`. Only files that stand in the folder itself are
-    plug-ins, and folders beside them hold what they share. With `is_nested`, files at any depth are plug-ins, but for
-    those below a folder that is named `base` or begins with `_`; two files of one name are then a mistake.
+    plug-ins; sub-folders hold files that plug-ins share. With `is_nested`, files at any depth are plug-ins, except
+    those below a folder whose name is `base` or begins with `_`.
 
     Raises:
-        ConfigError: two files have one name; it names both.
+        ConfigError: two files have the same name.
     """
     files: dict[str, Path] = {}
     for file in sorted(_walk(folder) if is_nested else folder.glob("*.py")):
@@ -30,7 +30,7 @@ def plugin_files(folder: Path, *, is_nested: bool) -> dict[str, str]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The Python files at any depth that are not below a shared or a private folder."""
+    """Yields the Python files at any depth, except those below a shared or a private folder."""
     for entry in folder.iterdir():
         if entry.is_dir():
             if entry.name != SHARED and not entry.name.startswith(("_", ".")):

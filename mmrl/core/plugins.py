@@ -1,4 +1,7 @@
-"""Plug-ins by name: one public dataclass in one file; the file's name is the entry, the fields are the settings."""
+"""Plug-ins by name: one public dataclass in one file.
+
+The file's name is the plug-in's name, its fields are settings.
+"""
 
 import importlib
 import logging
@@ -21,21 +24,21 @@ from mmrl.system.user_modules import own_module
 
 Kind = Literal["modalities", "samplers", "rewards", "mixes", "losses", "advantages", "environments"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-NESTED: Kind = "rewards"  # in folders by what they judge; those of another kind stand in one folder
-INNER: dict[str, Kind] = {  # a field of this protocol is a plug-in
+NESTED: Kind = "rewards"  # its files stand in folders by what they judge; those of another kind stand in one folder
+INNER: dict[str, Kind] = {  # a field whose type is this protocol holds an inner plug-in of this kind
     "Advantage": "advantages",
     "Environment": "environments",
     "Reward": "rewards",
     "Sampler": "samplers",
 }
 
-# Plug-ins that had another name, which configs of then still have.
+# Former names of plug-ins, which older configs still have, and the names for them.
 RENAMED: Mapping[tuple[Kind, str], str] = {
     ("advantages", "entropy_shaped"): "entropy_advantage",  # GTPO and GRPO-S (arXiv 2508.04349) shape by entropy, too
 }
 
-_LARGEST = 3.4028234663852886e38  # finite in float32
-# What a user's own plug-in must have; rewards that no other holds are looked at where they are mixed.
+_LARGEST = 3.4028234663852886e38  # the largest finite number of float32
+# What a user's own plug-in must have; a reward that is no inner one is checked where rewards are mixed.
 _ATTRIBUTES: dict[Kind, tuple[str, ...]]
 _ATTRIBUTES = {"samplers": ("sample_kind",), "losses": ("kind", "scope", "needs")}
 _METHODS: dict[Kind, tuple[str, ...]] = {
@@ -50,34 +53,34 @@ log = logging.getLogger(__name__)
 
 
 def names(kind: Kind) -> list[str]:
-    """The shipped plug-ins of a kind, by walking its folder; none is imported."""
+    """Returns the names of the shipped plug-ins of a kind, sorted, without an import of any of them."""
     return list(_modules(kind))
 
 
 @cache
 def _modules(kind: Kind) -> dict[str, str]:
-    """The modules of the shipped plug-ins of a kind, by name."""
+    """Returns the modules of the shipped plug-ins of a kind, by name."""
     package = f"mmrl.{kind}"
     folder = Path(next(iter(importlib.import_module(package).__path__)))
     return {name: f"{package}.{file}" for name, file in plugin_files(folder, is_nested=kind == NESTED).items()}
 
 
 def find(kind: Kind, name: str) -> type:
-    """The plug-in's class: a shipped name, one that it had before, or `module:Class` of the user's own.
+    """Returns the class of a plug-in by its name, its former name, or `module:Class` of the user's own.
 
-    Raises ConfigError when there is no such plug-in.
+    Raises ConfigError where there is no such plug-in.
     """
     if ":" in name:
         return _own(kind, name)
     if (renamed := RENAMED.get((kind, name))) is not None:
-        log.warning("%s %r is called %r now; that is the name to write in a config", singular(kind), name, renamed)
+        log.warning("%s %r is now called %r; write the new name in the config", singular(kind), name, renamed)
         name = renamed
     known = _modules(kind)
     if name not in known:
         hint = near(name, known) or f"; known are {', '.join(known)}, and module:Class of your own"
         raise ConfigError(f"unknown {singular(kind)} {name!r}{hint}")
     module = importlib.import_module(known[name])
-    found = [
+    public = [
         value
         for key, value in vars(module).items()
         if isinstance(value, type)
@@ -85,24 +88,29 @@ def find(kind: Kind, name: str) -> type:
         and value.__module__ == module.__name__
         and not key.startswith("_")
     ]
-    assert len(found) == 1, f"{module.__name__} must hold one public dataclass, has {[c.__name__ for c in found]}"
-    return found[0]
+    assert len(public) == 1, f"{module.__name__} must hold one public dataclass, has {[c.__name__ for c in public]}"
+    return public[0]
 
 
 def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()) -> Any:
-    """The plug-in that `settings` name, its fields checked; `settings` are `{"name": ..., field: value ...}`.
+    """Builds a plug-in from its section of a config, after all settings are checked.
 
-    `beside`: settings that the user may give next to the plug-in's own; errors list them.
-    Raises ConfigError for an unknown name, an unknown field, a wrong type, or what the plug-in itself refuses.
+    Args:
+        kind: the kind of the plug-in.
+        settings: `{"name": ..., field: value ...}`.
+        beside: names of settings that the caller handles, which errors list next to the plug-in's own.
+
+    Raises:
+        ConfigError: an unknown name or field, a wrong type, or a value that the plug-in refuses.
     """
     name = settings.get("name")
     if not isinstance(name, str):
         raise ConfigError(f"{kind}: a plug-in needs a name, got {dict(settings)}; known are {', '.join(names(kind))}")
     cls, place = find(kind, name), f"{kind}.{name}"
     given = {key: value for key, value in settings.items() if key != "name"}
-    settings_of_it = given | _inner_settings(cls, given, place)
+    with_inner = given | _inner_settings(cls, given, place)
     try:
-        plugin = checked(cls, settings_of_it, place, beside=beside)
+        plugin = checked(cls, with_inner, place, beside=beside)
     except ConfigError as error:
         if hint := _of_another(kind, name, [key for key in given if key not in (*_settings(cls), *beside)]):
             raise ConfigError(f"{error}\n{hint}") from error
@@ -113,7 +121,7 @@ def build(kind: Kind, settings: Mapping[str, Any], *, beside: Sequence[str] = ()
 
 
 def _check_declaration(kind: Kind, plugin: Any, place: str) -> None:
-    """Raises ConfigError where what a plug-in declares cannot be read, or is that of another kind."""
+    """Raises ConfigError where the declaration of a plug-in cannot be read, or is of another kind."""
     try:
         DECLARATIONS[kind].of(plugin)
     except ConfigError as error:
@@ -121,18 +129,18 @@ def _check_declaration(kind: Kind, plugin: Any, place: str) -> None:
 
 
 def _of_another(kind: Kind, name: str, unknown: Sequence[str]) -> str:
-    """What to do where all that a plug-in does not know are settings of another one: only the name was changed."""
+    """Returns advice where all unknown settings are those of another plug-in: then the user changed only the name."""
     if not unknown or not any(set(unknown) <= _settings(find(kind, other)).keys() for other in names(kind)):
         return ""
     section = {"rewards": "rewards.0", "environments": "modality.environment"}.get(kind, singular(kind))
     return (
-        f"settings differ between {kind}, and those of the one before stay where only its name is changed: give the "
+        f"settings differ between {kind}, and a change of the name alone keeps those of the plug-in before: give the "
         f"whole section, {section}={{name: {name}, ...}}"
     )
 
 
 def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence[str] = ()) -> Any:
-    """An instance of a dataclass from settings, their names and types checked. Raises ConfigError, as `build` does."""
+    """Returns an instance of a dataclass from settings, whose names and types it checks. Raises as `build` does."""
     try:
         model = _model(cls).model_validate(given)
     except ValidationError as error:
@@ -148,7 +156,7 @@ def checked(cls: type, given: Mapping[str, Any], place: str, *, beside: Sequence
 
 
 def _inner_settings(cls: type, given: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The plug-ins that the fields of another one hold, built of their own sections."""
+    """Returns the inner plug-ins of a plug-in by field, built from their own sections."""
     hints = _settings(cls)
     return {
         name: _built(hints[name], kind, given[name], f"{place}.{name}")
@@ -158,18 +166,19 @@ def _inner_settings(cls: type, given: Mapping[str, Any], place: str) -> dict[str
 
 
 def inner_kinds(cls: type) -> dict[str, Kind]:
-    """The fields of a plug-in that hold other plug-ins, and of which kind these are."""
+    """Returns the fields of a plug-in that hold inner plug-ins, and the kind of these."""
     return {name: kind for name, hint in _settings(cls).items() if (kind := _inner_kind(hint)) is not None}
 
 
 def _inner_kind(hint: Any) -> Kind | None:
-    """The kind of the plug-ins in a field of this type: one, an optional one, a tuple or a dictionary of them."""
+    """Returns the kind of the inner plug-ins in a field of this type: one, or None, or a tuple or dict of them."""
     if (kind := INNER.get(getattr(hint, "__name__", ""))) is not None:
         return kind
     return next((kind for part in get_args(hint) if (kind := _inner_kind(part)) is not None), None)
 
 
 def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
+    """Builds the inner plug-ins in the value of a field: one, a list, or a dict of them."""
     if get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_built(get_args(hint)[0], kind, one, f"{place}.{number}") for number, one in enumerate(value))
     if get_origin(hint) is dict and isinstance(value, Mapping):
@@ -190,7 +199,7 @@ def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
 
 
 def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
-    """Raises ConfigError, which begins with `where`, for an object that lacks what plug-ins of the kind have."""
+    """Raises ConfigError, which begins with `where`, for a plug-in that lacks a needed member of its kind."""
     lacking = [part for part in _ATTRIBUTES.get(kind, ()) if not hasattr(plugin, part)]
     lacking += [part for part in _METHODS.get(kind, ()) if not callable(getattr(plugin, part, None))]
     if lacking:
@@ -199,19 +208,21 @@ def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
 
 
 def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:
-    """One line per problem: what was wrong, what was got, what is allowed.
+    """Returns one line per problem: what was wrong, what was got, what is allowed.
 
     Args:
-        error: what pydantic found. place: how the user calls the whole that was checked.
-        owner: the dataclass or pydantic model that was checked. beside: settings allowed next to its fields.
+        error: the error of pydantic.
+        place: the user's name for the section that was checked.
+        owner: the dataclass or pydantic model that was checked.
+        beside: settings that are allowed next to the fields of `owner`.
     """
     lines: list[str] = []
-    unknown: dict[tuple[str, str], list[str]] = {}  # by the section and the fields that it has
+    unknown: dict[tuple[str, str], list[str]] = {}  # unknown names, by the section and its fields in words
     problems = error.errors(include_url=False)
     for problem in problems:
         location = problem["loc"]
         if problem["type"] == "too_short" and any(location == other["loc"][:-1] for other in problems):
-            continue  # pydantic counts only the items that are right
+            continue  # pydantic counts only the valid items
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             path, classes = _locate(location[:-1], owner)
             wrong, known = str(location[-1]), [*_settings(classes[0]), *(() if path else beside)]
@@ -232,19 +243,19 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
 
 
 def _range_refusal(where: str, owner: type, problem: Any) -> str | None:
-    """What `Checked` would say of a number outside of its range; None where something else is wrong."""
+    """Returns the message of `Checked` for a number outside of its range; None where something else is wrong."""
     words = bound_in_words(problem.get("ctx", {}))
     if not words:
         return None
-    said = None
-    if len(problem["loc"]) == 1:  # beside the bound, its annotation says the other one, and null
-        said = refusal(where, _settings(owner)[str(problem["loc"][0])], float(problem["input"]))
-    text = f"{where} must be {words}, got " if said is None else said.rpartition(", got ")[0] + ", got "
+    message = None
+    if len(problem["loc"]) == 1:  # the annotation also has the other bound, and null
+        message = refusal(where, _settings(owner)[str(problem["loc"][0])], float(problem["input"]))
+    text = f"{where} must be {words}, got " if message is None else message.rpartition(", got ")[0] + ", got "
     return text + (problem["input"] if isinstance(problem["input"], str) else repr(problem["input"]))
 
 
 def _in_yaml(message: str) -> str:
-    """Pydantic's message in the words of a config: a tuple is a list there, a dictionary a section."""
+    """Returns a message of pydantic in the words of a config, where a tuple is a list and a dictionary a section."""
     message = message.removeprefix("Value error, ").replace("Input should", "should", 1)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a section such as {name: value}", message)
     message = message.replace(", got a number with a fractional part", "")
@@ -252,8 +263,11 @@ def _in_yaml(message: str) -> str:
 
 
 def check_numbers(given: Any, checked: Any, place: str) -> None:
-    """Raises ConfigError where a number was given as true or false, which pydantic reads as 1 and 0, or is too large to
-    compute with: no finite one of float32, or an integer of more than 64 bits."""
+    """Raises ConfigError for a number that was given as true or false, or that is too large.
+
+    Pydantic reads true and false as 1 and 0. Too large are numbers that are not finite in float32, and integers of more
+    than 64 bits.
+    """
     if isinstance(given, bool) and not isinstance(checked, bool):
         raise ConfigError(f"{place}: should be a number, got {given}")
     if isinstance(checked, float) and abs(checked) > _LARGEST:
@@ -270,49 +284,50 @@ def check_numbers(given: Any, checked: Any, place: str) -> None:
 
 
 def singular(kind: Kind) -> str:
-    """Returns what one plug-in of a kind is called."""
+    """Returns the name of a kind in the singular, such as "loss"."""
     return {"modalities": "modality", "losses": "loss", "mixes": "mix"}.get(kind, kind[:-1])
 
 
 def _own(kind: Kind, name: str) -> type:
+    """Returns the class of a user's own plug-in, named `module:Class`."""
     module_name, _, class_name = name.partition(":")
     what = f"{singular(kind)} {name!r}"
     if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
         raise ConfigError(f"{what}: a user's plug-in is named module:Class")
     module = own_module(module_name, what)
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and is_dataclass(found)):
-        why = "" if found is None else ": what is called so there lacks @dataclass"
+    cls = getattr(module, class_name, None)
+    if not (isinstance(cls, type) and is_dataclass(cls)):
+        why = "" if cls is None else f": {class_name} lacks @dataclass"
         raise ConfigError(f"{what}: {module_name} has no dataclass {class_name!r}{why}")
     try:
-        refuse_misspelt(kind, found)
+        refuse_misspelt(kind, cls)
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from error
-    return found
+    return cls
 
 
 @cache
 def _model(cls: type) -> type[BaseModel]:
-    """A pydantic model with the dataclass's fields, so that types are checked and `1e-4` as text becomes a number."""
+    """Returns a pydantic model of a dataclass, which checks types and reads the text `1e-4` as a number."""
     defaults = {item.name: item for item in fields(cls) if item.init}
     model_fields: dict[str, Any] = {}
     for name, hint in _settings(cls).items():
         is_needed = defaults[name].default is MISSING and defaults[name].default_factory is MISSING
         if _inner_kind(hint) is not None:
-            hint = Any  # built, and so checked, by now
-        # What is not given stays away from the constructor, so the model's own default is never read.
+            hint = Any  # an inner plug-in, already built and checked
+        # Settings that the user left out are not passed to the constructor: the model's own default is never read.
         model_fields[_model_name(name)] = (hint, Field(... if is_needed else None, alias=name))
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     return create_model(cls.__name__, __config__=config, **model_fields)
 
 
 def _model_name(field: str) -> str:
-    """A name that no attribute of pydantic's has; users see the alias."""
+    """Returns a name for a field that no attribute of pydantic has; users see the alias."""
     return f"setting_{field}"
 
 
 def _settings(owner: type) -> dict[str, Any]:
-    """Names and types of what can be set in a dataclass or a pydantic model."""
+    """Returns the names and the types of the settings of a dataclass or a pydantic model."""
     hints = get_type_hints(owner, include_extras=True)
     if issubclass(owner, BaseModel):
         return {name: hints[name] for name in owner.model_fields}
@@ -321,7 +336,7 @@ def _settings(owner: type) -> dict[str, Any]:
 
 
 def _locate(location: tuple[int | str, ...], owner: type) -> tuple[list[str], list[type]]:
-    """The path that the user wrote, and the classes whose fields may stand at its end.
+    """Returns the path in the user's config, and the classes whose fields may stand at its end.
 
     Pydantic's location also holds the branches of unions that it tried, such as `list[float]`; these are left out.
     """
@@ -339,7 +354,7 @@ def _locate(location: tuple[int | str, ...], owner: type) -> tuple[list[str], li
 
 
 def _classes_in(hint: Any) -> list[type]:
-    """The dataclasses and pydantic models inside a type."""
+    """Returns the dataclasses and pydantic models inside of a type."""
     if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, BaseModel)):
         return [hint]
     return [cls for part in get_args(hint) for cls in _classes_in(part)]

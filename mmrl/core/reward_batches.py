@@ -1,4 +1,4 @@
-"""What a reward sees: the samples of a rollout as batches, cut where the reward allows."""
+"""The batches that rewards see: made of a rollout, checked against what a reward needs, cut where it allows."""
 
 import math
 from collections import defaultdict
@@ -9,12 +9,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Checking, ConfigError, Reward, RewardBatch
 from mmrl.core.data import Prompt, Rollout
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
+from mmrl.core.rewards import Checking, Reward, RewardBatch
+from mmrl.system.errors import ConfigError
 
-# What a policy can make; a reward may also need target.<field>.
+# The fields of `Outputs` that a policy can make, and that a reward may need. A reward may also need target.<field>.
 MEDIA = (
     "images",
     "videos",
@@ -26,16 +27,19 @@ MEDIA = (
     "step_rewards",
     "outcomes",
     "pieces",
-    "given",  # by a sampler of given outputs
+    "given",  # by a sampler of offline outputs
 )
-CONTROLS = "controls"  # what a reward needs that compares with samples which are not learned from
-IMAGE = "prompt.image"  # what a reward needs that looks at the first image of the question
-LOADED = ("model", "service")  # weights that `prepare` loads, files included; a server that is asked
+CONTROLS = "controls"  # needed by a reward that compares with samples which are not learned from
+IMAGE = "prompt.image"  # needed by a reward that reads the first image of the prompt
+LOADED = ("model", "service")  # weights or files that `prepare` loads; a server that the reward calls
 NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED)
 
 
 def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
-    """All samples of a rollout as a reward sees them; a sample's seed depends on its group's key and place alone."""
+    """Returns all samples of a rollout as a reward sees them.
+
+    A sample's seed depends on the key of its group and on its place there alone.
+    """
     places: defaultdict[GroupKey, int] = defaultdict(int)
     seeds = []
     for key in (rollout.keys[prompt] for prompt in rollout.prompt.tolist()):
@@ -56,17 +60,17 @@ def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
 
 
 def _num_decisions(rollout: Rollout) -> Tensor | None:
-    """[B] int64; answers are made of tokens even where none was left to chance, as at temperature 0."""
+    """Returns the number of decisions of each sample, [B] int64; of answers all tokens, at temperature 0 too."""
     if not rollout.blocks:
         return None
-    counted = rollout.outputs.num_tokens
-    return (rollout.blocks[0].edge >= 0).sum(1) if counted is None else counted
+    num_tokens = rollout.outputs.num_tokens
+    return (rollout.blocks[0].edge >= 0).sum(1) if num_tokens is None else num_tokens
 
 
 def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
-    """The samples `rows` [n] of a batch, with a generator of their own."""
+    """Returns the samples `rows`, [n] int64, of a batch, with a generator of their own."""
     chosen = rows.tolist()
-    is_everyone = chosen == list(range(len(batch)))  # then nobody copies the images
+    is_everyone = chosen == list(range(len(batch)))  # then the images are not copied
     seeds = tuple(batch.seeds[row] for row in chosen)
     return replace(
         batch,
@@ -91,7 +95,7 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         elif need == IMAGE:
             check_images(name, reward, batch.prompts)
         elif need == CONTROLS or need in LOADED:
-            continue  # controls are asked of the sampler, before any sample is drawn; a group about images has none
+            continue  # whether there are controls is checked of the sampler's plan, before any sample is drawn
         elif need not in MEDIA:
             raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(NEEDS)} and target.<field>")
         elif getattr(batch.outputs, need) is None:
@@ -100,21 +104,21 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
 
 
 def refuse_dense(name: str, reward: Reward) -> None:
-    """Raises ConfigError for a dense reward, where there are outputs alone."""
+    """Raises ConfigError for a dense reward, where the decisions behind the outputs are unknown."""
     if reward.granularity in DENSE:
         raise ConfigError(
-            f"reward {name!r} judges each {reward.granularity} of what a policy of mmrl drew; of outputs alone, or of "
-            "another trainer's, it is not known what they were drawn in"
+            f"reward {name!r} judges each {reward.granularity} of samples of a policy of mmrl; of outputs alone, or of "
+            "another trainer's samples, the decisions are unknown"
         )
 
 
 def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str) -> None:
-    """Raises ConfigError where samples of the modality, which hold `makes`, will lack what the reward `name` needs."""
+    """Raises ConfigError where the reward `name` needs outputs that are not among those that the modality `makes`."""
     if lacking := sorted(need for need in reward.needs if need in MEDIA and need not in makes):
         raise ConfigError(
             f"reward {name!r} needs {' and '.join(lacking)}, but modality {modality!r} makes "
             f"{', '.join(one for one in MEDIA if one in makes)}"
-            + ("; the samplers given and given_and_drawn bring what is given" if "given" in lacking else "")
+            + ("; 'given' is made by the samplers given and given_and_drawn" if "given" in lacking else "")
         )
 
 
@@ -136,7 +140,7 @@ def check_images(name: str, reward: Reward, prompts: Iterable[Prompt]) -> None:
 
 
 def check_prompts(name: str, reward: Reward, prompts: Sequence[Prompt]) -> None:
-    """Raises ConfigError for a prompt to which the reward `name` could judge no answer."""
+    """Raises ConfigError for a prompt for which the reward `name` could judge no sample."""
     check_targets(name, reward, prompts)
     check_images(name, reward, prompts)
     demands = Demands(((name, reward),))
@@ -146,7 +150,10 @@ def check_prompts(name: str, reward: Reward, prompts: Sequence[Prompt]) -> None:
 
 
 def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:
-    """The rows [n] of what the reward judges as one: samples (a turn is one), episodes or groups; in order."""
+    """Returns the rows, [n] int64 each, that the reward judges together: single samples, episodes or groups.
+
+    In order.
+    """
     if reward.granularity in ("sample", "turn", *DENSE):
         return [torch.tensor([row]) for row in range(len(batch))]
     names = batch.group if reward.granularity == "group" else batch.episode
@@ -157,7 +164,7 @@ def units_of(reward: Reward, batch: RewardBatch) -> list[Tensor]:
 
 
 def pack(units: list[Tensor], size: int | None) -> list[list[Tensor]]:
-    """Units in batches of at most `size` samples; a unit larger than that is a batch of its own."""
+    """Returns units as batches of at most `size` samples (None: any number); a larger unit is a batch of its own."""
     packs: list[list[Tensor]] = []
     room = 0.0
     for unit in units:
@@ -171,12 +178,12 @@ def pack(units: list[Tensor], size: int | None) -> list[list[Tensor]]:
 
 @dataclass(frozen=True)
 class Demands:
-    """The rewards of a run, by their names, as judges of its data."""
+    """What the rewards of a run, by their labels, demand of each prompt of its data."""
 
     rewards: tuple[tuple[str, Reward], ...] = ()
 
     def lacking(self, prompt: Prompt) -> tuple[str, str] | None:
-        """The first field that the target lacks, and the name of the reward that needs it; None where it lacks none."""
+        """Returns the first field that the prompt's target lacks, and the reward that needs it; None: it lacks none."""
         for name, reward in self.rewards:
             for need in sorted(need for need in reward.needs if need.startswith("target.")):
                 if prompt.target.get(entry := need.removeprefix("target.")) is None:
@@ -184,7 +191,7 @@ class Demands:
         return None
 
     def fault(self, prompt: Prompt) -> str | None:
-        """Why a reward could judge no answer to this prompt, in words; None where every one could."""
+        """Returns why some reward could judge no sample for this prompt, in words; None: all rewards could."""
         for name, reward in self._checking:
             try:
                 reward.check(prompt)
@@ -194,5 +201,5 @@ class Demands:
 
     @cached_property
     def _checking(self) -> list[tuple[str, Checking]]:
-        """Asked of a protocol once, and not for each row: that takes longer than to read the row."""
+        """The rewards that check prompts; found once, since the check of a protocol takes longer than to read a row."""
         return [(name, reward) for name, reward in self.rewards if isinstance(reward, Checking)]

@@ -1,4 +1,8 @@
-"""What a reward is, what it sees, and how rewards become one number: part of `mmrl.core.contracts`."""
+"""What an author of a reward or a mix writes, and what a reward sees. `mmrl.core.contracts` exports these names too.
+
+A reward must have the members of `Reward`. `Segmented`, `Checking` and `Holding` are optional. Letters of shapes: B
+samples, K decisions of a sample.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,85 +17,93 @@ from mmrl.core.dense import decision_mask
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """What a reward sees: B samples, whole groups, with their prompts."""
+    """The B samples that a reward judges in one call: whole groups, with their prompts."""
 
-    prompts: tuple[Prompt, ...]  # B, the prompt of each sample
-    outputs: Outputs  # B
-    group: Tensor  # [B] int64
-    episode: Tensor  # [B] int64
-    turn: Tensor  # [B] int64
-    seeds: tuple[int, ...]  # B, each sample's own seed
-    iteration: int
-    generator: torch.Generator  # seeded by the batch's keys
-    is_control: Tensor | None = None  # [B] bool: drawn to compare with, not learned from; None: no sample is
-    num_decisions: Tensor | None = None  # [B] int64: tokens or random steps of each sample; None: outputs alone
+    prompts: tuple[Prompt, ...]  # B: the prompt of each sample
+    outputs: Outputs  # B: images, videos or answers
+    group: Tensor  # [B] int64: samples of one number are compared with each other
+    episode: Tensor  # [B] int64: turns of one number belong to one episode; elsewhere each sample has its own number
+    turn: Tensor  # [B] int64: the place of a turn in its episode, counted from 0
+    seeds: tuple[int, ...]  # B: each sample's own seed
+    iteration: int  # counted from 0
+    generator: torch.Generator  # on the CPU, seeded by the keys of the batch
+    is_control: Tensor | None = None  # [B] bool: a sample to compare with, which is not learned from; None: all False
+    num_decisions: Tensor | None = None  # [B] int64: tokens or random steps of each sample; None: unknown
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     @property
     def is_member(self) -> Tensor:
-        """[B] bool: the samples of groups themselves, without the controls."""
+        """[B] bool: False for the controls."""
         return torch.ones_like(self.group, dtype=torch.bool) if self.is_control is None else ~self.is_control
 
     def members(self) -> list[Tensor]:
-        """[n] int64 rows of each group's samples, on the CPU, without the controls; n may be 0."""
+        """Returns the rows [n] int64 of each group's samples, on the CPU, without the controls; n may be 0."""
         group, is_member = self.group.cpu(), self.is_member.cpu()
         return [((group == number) & is_member).nonzero()[:, 0] for number in group.unique()]
 
     @property
     def is_decision(self) -> Tensor:
-        """[B, K] bool: where the samples have decisions; K is the largest number of them. For dense rewards."""
-        assert self.num_decisions is not None, "asked of outputs alone"
+        """[B, K] bool, for dense rewards: where a sample has a decision; K is the largest number of decisions."""
+        assert self.num_decisions is not None, "the number of decisions is unknown"
         return decision_mask(self.num_decisions)
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """Judges samples. The class attributes tell users and the core what it is."""
+    """Judges samples. Its class attributes say to users and to the core what it judges, and by what.
 
-    source: ClassVar[str]  # paper or repository
-    range: ClassVar[tuple[float, float]]  # ends of the score, may be infinite
-    granularity: ClassVar[Granularity]
-    differentiable: ClassVar[bool]
-    needs: ClassVar[frozenset[str]]  # of `reward_batches.NEEDS`, and "target.<field>"
-    batch_size: ClassVar[int | None]  # samples it wants at once; None: any number
-    # How many batches are under way at once, of a reward that asks a server, stands in its `RewardDeclaration`.
-    # One whose scores have the same mean in every group, such as a rank, has `is_relative` True: it compares no groups.
+    What else is true of a reward, it declares in a `RewardDeclaration`: for example `is_relative`, that its scores have
+    the same mean in every group, or `concurrency`, the batches that a reward on a server judges at once.
+    """
+
+    source: ClassVar[str]  # the paper or the repository that it comes from
+    range: ClassVar[tuple[float, float]]  # the lowest and the highest score; both may be infinite
+    granularity: ClassVar[
+        Granularity
+    ]  # what one number is about: a sample, turn, episode, group, step, segment or token
+    differentiable: ClassVar[bool]  # the score has a gradient with respect to the images or videos
+    needs: ClassVar[frozenset[str]]  # what it reads: names of `reward_batches.NEEDS`, and "target.<field>"
+    batch_size: ClassVar[int | None]  # samples of one call, at most; None: any number
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32, higher is better; pure. Raises where it cannot judge, never returns a made-up number.
+        """Returns the scores of a batch, float32 [B], higher is better.
 
-        Of granularity step, segment or token: [B, K], a number for each decision of a sample (`range` is that of one),
-        0 behind its last one; a segment's number stands at its last token, with 0 before it.
+        A dense reward, of granularity step, segment or token, returns [B, K]: a number for each decision of a sample,
+        to which `range` applies, and 0 behind the last decision. The number of a segment stands at the segment's last
+        token, with 0 before it. The scores depend on the batch only.
+
+        Raises:
+            Exception: any, where the reward cannot judge; it never returns a number instead. The core masks the sample.
         """
         ...
 
 
 @runtime_checkable
 class Segmented(Protocol):
-    """Rewards of granularity segment have this too: a number of 0 is no gap between numbers."""
+    """A reward of granularity segment. Needed there: a segment of score 0 could else not be told from no segment."""
 
     def ends(self, batch: RewardBatch) -> Tensor:
-        """[B, K] bool: the decisions at which a segment ends, the last one of every sample among them."""
+        """Returns [B, K] bool: the decisions at which a segment ends; the last decision of every sample is one."""
         ...
 
 
 @runtime_checkable
 class Checking(Protocol):
-    """Rewards that cannot judge by every target have this too; asked once for each prompt, when data is loaded."""
+    """A reward that cannot judge by every target. Optional; the core calls it once per prompt, when data is loaded."""
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError, with what is wrong, where no answer to this prompt could be judged."""
+        """Raises ValueError, with what is wrong with the prompt's target, where no sample for it could be judged."""
         ...
 
 
 @runtime_checkable
 class Holding(Protocol):
-    """Rewards that hold other rewards have this too."""
+    """A reward that is made of other rewards. Optional; `rewards/base/wrapper.py` has it."""
 
     def inner_rewards(self) -> Mapping[str, Reward]:
-        """The rewards that it holds, by the names of their fields and of their places in these."""
+        """Returns the inner rewards by the names of their fields; in a list, by field and place ("rewards.0")."""
         ...
 
 

@@ -1,4 +1,7 @@
-"""Views: what is evaluated, made once per optimizer step and handed to every evaluation of that step."""
+"""Views: what a forward pass evaluates.
+
+A view is made once per optimizer step and handed to every pass of that step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,33 +14,36 @@ from mmrl.core.data import Rollout
 
 
 class View(Protocol):
-    """A value that says what to evaluate; it can be cut into micro-batches of network calls."""
+    """A value that says what to evaluate of a rollout. It can be cut into micro-batches of network calls."""
 
     @property
-    def num_calls(self) -> int: ...
+    def num_calls(self) -> int:
+        """The number of network calls that evaluate the view, in batch elements."""
+        ...
+
     def split(self, size: int) -> "Sequence[View]":
-        """Parts of at most `size` network calls each."""
+        """Returns parts of at most `size` network calls each, and of one entry at least."""
         ...
 
     def weight(self, rollout: Rollout) -> Tensor:
-        """[B, K] what each entry counts in the loss; 0 for entries that are not part of this view."""
+        """Returns what each entry counts in the loss, [B, K]; 0 for entries that are not part of this view."""
         ...
 
     def weight_among(self, rollout: Rollout, takes_part: Tensor) -> Tensor:
-        """[B, K] the same where only what has a `takes_part` ([B, 1] or [B, K]) above 0 counts."""
+        """Returns what each entry counts, [B, K]; 0 also where `takes_part` ([B, 1] or [B, K]) is not above 0."""
         ...
 
     def among(self, rollout: Rollout, takes_part: Tensor) -> "View":
-        """The view without the network calls behind which nothing has a `takes_part` above 0."""
+        """Returns the view without network calls that no entry with a `takes_part` above 0 needs."""
         ...
 
 
 @dataclass(frozen=True)
 class DecisionView:
-    """The log-probabilities of the choices made after the given network calls."""
+    """The view of the decisions after some network calls, for their log-probs."""
 
-    calls: Tensor  # [n] int64, unique
-    block: int = 0
+    calls: Tensor  # [n] int64, unique numbers of network calls
+    block: int = 0  # index into `Rollout.blocks`
 
     @property
     def num_calls(self) -> int:
@@ -51,7 +57,7 @@ class DecisionView:
         return block.weight * torch.isin(block.call, self.calls)
 
     def weight_among(self, rollout: Rollout, takes_part: Tensor) -> Tensor:
-        """A decision shared by leaves of which m take part counts 1 / m in each of these."""
+        """Returns [B, K]: a decision that m samples share and take part in counts 1 / m in each of them."""
         block = rollout.blocks[self.block]
         return block.weight_among(takes_part) * torch.isin(block.call, self.calls)
 
@@ -63,10 +69,10 @@ class DecisionView:
 
 @dataclass(frozen=True)
 class DenoisingView:
-    """The network's prediction on the samples' own outputs, noised again: `sigma` and noise for each of N entries."""
+    """The view of the network's predictions on the samples' own outputs, noised again: N pairs of sigma and noise."""
 
-    sample: Tensor  # [N] int64: which sample
-    noise_sample: Tensor  # [N] int64 in [0, num_noise_samples): which draw of that sample; the column in [B, K]
+    sample: Tensor  # [N] int64: the sample of each entry
+    noise_sample: Tensor  # [N] int64 in [0, num_noise_samples): number of the pair of that sample; the column in [B, K]
     sigma: Tensor  # [N] float32 noise level in (0, 1)
     noise_seed: tuple[int, ...]  # N seeds; samples that share a seed share the noise
     num_noise_samples: int  # K
@@ -106,17 +112,17 @@ class DenoisingView:
 
 @dataclass(frozen=True)
 class OutputsView:
-    """The media of N entries with a gradient through `num_steps` steps of their sampling.
+    """The view of N rendered media with a gradient through `num_steps` steps of their sampling.
 
-    These are the steps before the last `left_out`; where some are left out, the media are those of the clean latents
-    that the last prediction implies. With a `noise_seed` for each entry the last step is made not from where sampling
-    passed but from the sample's own clean latents, noised anew to the level of that step.
+    These are the steps before the last `left_out` steps. Where steps are left out, the media are those of the clean
+    latents that the last prediction implies. With a `noise_seed` for each entry, the last step begins at the sample's
+    own clean latents, noised anew to the level of that step, and not at the latents that sampling passed through.
     """
 
-    sample: Tensor  # [N] int64: which sample
-    num_steps: int
-    left_out: int = 0
-    # [N] int64 in [0, num_noise_samples): which draw of that sample, as in [B, K]; None: 0
+    sample: Tensor  # [N] int64: the sample of each entry
+    num_steps: int  # sampling steps with a gradient, at least 1
+    left_out: int = 0  # last sampling steps that are not made
+    # [N] int64 in [0, num_noise_samples): number of the noise of that sample, the column in [B, K]; None: all 0
     noise_sample: Tensor | None = None
     num_noise_samples: int = 1  # K
     noise_seed: tuple[int, ...] = ()  # N seeds, or none
@@ -124,7 +130,7 @@ class OutputsView:
     def __post_init__(self) -> None:
         if self.num_steps < 1 or self.left_out < 0:
             raise ValueError(
-                f"a view of outputs needs a step with a gradient, and leaves out no step or some, got num_steps "
+                f"a view of outputs needs num_steps of at least 1 and left_out of at least 0, got num_steps "
                 f"{self.num_steps} and left_out {self.left_out}"
             )
         if self.noise_seed and (len(self.noise_seed) != len(self.sample) or (self.num_steps, self.left_out) != (1, 0)):
@@ -141,7 +147,7 @@ class OutputsView:
 
     @property
     def num_calls(self) -> int:
-        """Entries that share states may need fewer."""
+        """The number of network calls, at most: entries that share states may need fewer."""
         return len(self.sample) * self.num_steps
 
     def split(self, size: int) -> "list[OutputsView]":

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Whether this process holds a part of it; the class takes half a second to import, and so it is done here."""
+    """Returns whether this process holds only a shard of a tensor."""
+    # inside, since this import takes half a second
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """The full tensor of a sharded parameter, for use outside of a network's own forward call; any other as it is.
+    """Returns the full tensor of a sharded parameter, for use outside of a network's own forward call.
 
-    Its gradient is summed over processes and cut into shards again. Every process must call it, in the same order.
+    Returns any other tensor as it is. The gradient is summed over processes and cut into shards again. All processes
+    must call this function, in the same order.
     """
     from torch.distributed.tensor import Partial
 
@@ -31,7 +33,7 @@ def whole(parameter: Tensor) -> Tensor:
 
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The shard of the full tensor that this process holds where `like` is sharded, else the tensor. Sends nothing."""
+    """Returns this process's shard of a full tensor where `like` is sharded, else the tensor. Sends nothing."""
     from torch.distributed.tensor import distribute_tensor
 
     if is_sharded(like):
@@ -40,16 +42,17 @@ def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The numbers that this process holds of a tensor; the same storage."""
+    """Returns the part of a tensor that this process holds, on the same storage."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 class Weights:
-    """Puts copies of the trained tensors in place of them: `with weights("old"): ...`, nestable, restored on error.
+    """The trained tensors of a policy and their copies. `with weights("old"): ...` puts a copy in place of the tensors.
 
-    Only what is trained is copied (a LoRA's own tensors, or the full network). The trained tensors keep their storage,
-    so an optimizer never notices. Where they are sharded so are the copies, which are then written into that storage
-    (`fully_shard` gathers from there and would not see another); the trained numbers wait beside it.
+    Such blocks can be nested, and an error restores the tensors too. Only trained tensors are copied: those of a LoRA,
+    or the full network. The trained tensors keep their storage, which an optimizer refers to. Where they are sharded,
+    so are the copies. A copy is then written into that storage, since `fully_shard` gathers from there only, and the
+    trained numbers are stored elsewhere meanwhile.
     """
 
     def __init__(
@@ -59,9 +62,12 @@ class Weights:
         adapter_off: Callable[[], AbstractContextManager[None]] | None = None,
         rate_scale: Mapping[str, float] | None = None,
     ) -> None:
-        """`trained`: parameters by name. `adapter_off`: how an adapter is switched off, which gives the reference.
+        """Makes the weights of a policy.
 
-        `rate_scale`: by parameter name, what its learning rate is multiplied by, where that is not 1.
+        Args:
+            trained: the trained parameters by name.
+            adapter_off: returns a context that switches the adapter off: the weights are then the reference.
+            rate_scale: factors of the learning rate by parameter name, where they are not 1.
         """
         self.parameters = dict(trained)
         self.rate_scale = {name: (rate_scale or {}).get(name, 1.0) for name in self.parameters}
@@ -72,41 +78,44 @@ class Weights:
         self._placed: WeightsName = "trained"
 
     def shard(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Takes the sharded parameters that now stand in the network, by the same names, before any copy is made."""
+        """Replaces the parameters by the sharded ones of the network, by the same names, before any copy is made."""
         assert not self._copies and parameters.keys() == self.parameters.keys(), "other weights, or copies of them"
         self.parameters = {name: parameters[name] for name in self.parameters}
         self._is_sharded, self._storage = True, {}
 
     def keep(self, which: WeightsName) -> None:
-        """Makes the copy `which`, equal to the trained tensors now; does nothing where it is there or not needed."""
+        """Makes the copy `which` of the trained tensors as they are now, unless there is one or none is needed."""
         if which == "trained" or which in self._copies or (which == "reference" and self._adapter_off):
             return
         self._copies[which] = {name: tensor.detach().clone() for name, tensor in self.tensors("trained").items()}
 
     def start_from(self, tensors: Mapping[str, Tensor]) -> None:
-        """Loads the trained tensors of an earlier run as the start of this one, before any copy is made.
+        """Loads the trained tensors of an earlier run as the start of this run, before any copy is made.
 
-        The reference is then a copy of them, as in a full training: an adapter switched off would be the model from
-        before that run. Raises ValueError when names or shapes differ.
+        The reference is then a copy of these tensors: with the adapter off, the model would be that from before the
+        earlier run. Raises ValueError when names or shapes differ.
         """
         assert not self._copies, "copies of the weights from before the start"
         self.load("trained", tensors)
         self._adapter_off = None
 
     def has(self, which: WeightsName) -> bool:
-        """Whether `with weights(which)` would work."""
+        """Returns whether `with weights(which)` would work."""
         return which == "trained" or which in self._copies or (which == "reference" and self._adapter_off is not None)
 
     @torch.no_grad()
     def average(self, which: WeightsName, decay: float) -> None:
-        """copy <- decay * copy + (1 - decay) * trained, in float32; decay 0 copies exactly, decay 1 freezes."""
+        """Updates copy <- decay * copy + (1 - decay) * trained, in float32.
+
+        Decay 0 copies exactly, 1 changes nothing.
+        """
         copies, trained = self._copies[which], self.tensors("trained")
         ends = [_local(trained[name]) for name in copies]
         torch._foreach_lerp_([_local(copy) for copy in copies.values()], ends, 1 - decay)
 
     @contextmanager
     def __call__(self, which: WeightsName) -> Iterator[None]:
-        """Puts the named tensors in place inside the block."""
+        """Puts the tensors `which` in place inside of the block."""
         if which == "reference" and which not in self._copies and self._adapter_off is not None:
             with self._adapter_off():
                 yield
@@ -119,7 +128,7 @@ class Weights:
             self._place(before)
 
     def tensors(self, which: WeightsName) -> dict[str, Tensor]:
-        """The tensors themselves, not copies, by name; DTensors where they are sharded."""
+        """Returns the tensors `which` themselves, by name; DTensors where they are sharded."""
         if which != "trained":
             return dict(self._copies[which])
         if self._is_sharded and self._placed == "trained":
@@ -128,17 +137,17 @@ class Weights:
 
     @property
     def kept(self) -> list[WeightsName]:
-        """The copies that are there."""
+        """The names of the copies that there are."""
         return sorted(self._copies)
 
     @torch.no_grad()
     def load(self, which: WeightsName, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrites the named tensors in place. Raises ValueError when names or shapes differ."""
+        """Overwrites the tensors `which` in place. Raises ValueError when names or shapes differ."""
         self.keep(which)
-        mine = self.tensors(which)
-        if wrong := sorted(set(mine) ^ set(tensors)):
+        current = self.tensors(which)
+        if wrong := sorted(set(current) ^ set(tensors)):
             raise ValueError(f"{which} weights do not fit the model: {len(wrong)} names differ, such as {wrong[0]!r}")
-        for name, tensor in mine.items():
+        for name, tensor in current.items():
             if tensor.shape != tensors[name].shape:
                 raise ValueError(
                     f"{which} weights do not fit the model: {name!r} has shape {list(tensors[name].shape)}, "
@@ -159,7 +168,7 @@ class Weights:
 
     @torch.no_grad()
     def _write(self, which: WeightsName) -> None:
-        """Writes the shards of the named tensors into the parameters' own storage."""
+        """Writes the shards of the tensors `which` into the parameters' own storage."""
         tensors = self.tensors(which)
         if self._placed == "trained":
             self._storage = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}

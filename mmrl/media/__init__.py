@@ -1,1 +1,1 @@
-"""Pictures and videos that belong to prompts."""
+"""Images and videos of prompts."""

@@ -1,4 +1,4 @@
-"""What a video file says of itself at its start: enough to refuse most broken ones without decoding a frame."""
+"""The header of a video file, which is enough to refuse most broken files without decoding a frame."""
 
 from dataclasses import dataclass
 from io import BufferedReader
@@ -11,17 +11,18 @@ from mmrl.media.readers import check_signature, check_size, failures, is_usable
 
 @dataclass(frozen=True)
 class Header:
-    """Of the first video stream of a file; all of it unknown where PyAV is not installed."""
+    """Facts from the header of a file's first video stream. All are unknown where PyAV is not installed."""
 
-    seconds: float | None = None  # how long it is, where the header says so
-    size: tuple[int, int] | None = None  # width and height in pixels
+    seconds: float | None = None  # its duration; None: unknown
+    size: tuple[int, int] | None = None  # width and height in pixels; None: unknown
 
 
 def read_header(name: str, source: Path | bytes | memoryview) -> Header:
-    """The header of a file or its bytes, in about a millisecond; without PyAV only its first bytes are looked at.
+    """Returns the header of a video, from its path or its bytes, in about a millisecond.
 
-    Raises ConfigError for what is no video, has no picture or one that is too large, or has lost its index. A file that
-    is cut off behind its index is found where its frames are counted.
+    Without PyAV only the first bytes are checked. Raises ConfigError for a file that is no video, without a picture,
+    with too large frames, or without its index. A file that is cut off behind its index passes: its frames must be
+    counted.
     """
     check_signature(name, source)
     if not is_usable("pyav"):
@@ -38,7 +39,10 @@ def read_header(name: str, source: Path | bytes | memoryview) -> Header:
 
 
 def counted_seconds(name: str, source: Path | bytes) -> float | None:
-    """How long a file is whose header does not say it, by its frames; None without PyAV. Raises as `read_header`."""
+    """Returns the duration of a video in seconds by a count of its frames; None without PyAV.
+
+    This is for headers without a duration. Raises as `read_header` does.
+    """
     if not is_usable("pyav"):
         return None
     with failures(name, "pyav"):

@@ -1,13 +1,14 @@
-"""How long a Matroska or WebM file says that it is: what is cut off shows nowhere else, its frames just end."""
+"""The length that a Matroska or WebM file announces: the only sign of a file that is cut off, whose frames just end."""
 
 EBML, SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
-START = 4096  # bytes in which both elements begin
+START = 4096  # both elements begin within so many bytes
 
 
 def announced_length(start: bytes) -> int | None:
-    """Bytes of the whole file, by its first ones; None for other formats, and for files that do not say it (RFC 8794).
+    """Returns the length of a file in bytes, as its first bytes announce it (RFC 8794).
 
-    A file is an EBML header and a segment, each an identifier of 4 bytes, a size, and that many bytes.
+    Returns None for other formats, and for files that announce no length. A file is an EBML header and a segment, each
+    of them an identifier of 4 bytes, a size, and that many bytes.
     """
     if not start.startswith(EBML):
         return None
@@ -22,9 +23,10 @@ def announced_length(start: bytes) -> int | None:
 
 
 def _size(start: bytes, at: int) -> tuple[int, int] | None:
-    """Where the content of an element begins whose size stands `at`, and how long it is; None where that is unknown.
+    """Returns the place and the length of the content of an element whose size stands `at`; None: an unknown length.
 
-    The zeros before the highest one of the first byte say how many more bytes the size has; all ones are unknown.
+    The number of leading zero bits of the first byte is the number of further bytes of the size. A size of only one
+    bits is an unknown length.
     """
     length = 9 - start[at].bit_length() if at < len(start) and start[at] else 9
     if length > 8 or at + length > len(start):

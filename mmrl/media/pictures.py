@@ -1,4 +1,4 @@
-"""Images that belong to prompts: kept as files or bytes, opened when a policy looks at them."""
+"""The images of prompts: stored as files or bytes, opened when a policy or a reward needs them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_PIXELS = 80_000_000  # of a decoded image: two screens of 8K; below the size at which Pillow itself warns
-# Pillow knows more, among them some that start other programs (EPS)
+# Pillow can read more formats, but some of them start other programs (EPS)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO")
-# what Pillow raises for a broken file, depending on its format; warnings where they are errors
+# The exceptions of Pillow for broken files, which depend on the format; `Warning` where warnings are errors
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
 
 
 class BytesFile(RawIOBase):
-    """Bytes as a file, without the copy that BytesIO makes: for a size, only the header is touched."""
+    """A file of bytes in memory, without the copy that BytesIO makes: reading a size touches only the header."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         self.content, self.position = memoryview(content).cast("B"), 0
@@ -51,24 +51,24 @@ class Picture(Protocol):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels, without its pixels where they can be left alone; raises as `load` does."""
+        """Width and height in pixels, mostly without decoding the pixels; raises as `load` does."""
         ...
 
     def load(self) -> "Image":
-        """The image in RGB; raises ConfigError, with its name, where it cannot be read."""
+        """Returns the image in RGB. Raises ConfigError, with the image's name, where it cannot be read."""
         ...
 
 
 class Clip(Protocol):
-    """A video of a prompt; `mmrl.media.video` holds those that are files, bytes or lists of frames. Hashable."""
+    """A video of a prompt, hashable. `mmrl.media.video` has the clips of files, bytes and lists of frames."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         ...
 
     def load(self, sampling: Any) -> Any:
-        """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses.
+        """Returns the frames (`mmrl.media.video.Frames`) that a `FrameSampling` selects.
 
         Raises ConfigError for a clip that cannot be read.
         """
@@ -77,14 +77,14 @@ class Clip(Protocol):
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """An image file, or the bytes of one (also a view of a file that is mapped into memory).
+    """An image that is stored in a file, or in memory.
 
-    `name` is what errors call it. Raises ConfigError, where it is opened, for what is no image, is cut off, has more
-    than `MAX_PIXELS` pixels, or pixels of no known range.
+    `size` and `load` raise ConfigError for a file that is no image, is cut off, has more than `MAX_PIXELS` pixels, or
+    has pixels of an unknown range.
     """
 
-    name: str
-    path: Path | None = None
+    name: str  # in errors
+    path: Path | None = None  # of the file; None: `content` holds its bytes
     content: bytes | memoryview | None = field(default=None, hash=False)  # compared, but Arrow's views have no hash
 
     def __post_init__(self) -> None:
@@ -93,11 +93,11 @@ class StoredPicture:
 
     @property
     def called(self) -> str:
-        """Its name in a sentence; one that stands in the field `image` of a row is an image already."""
+        """Its name in a sentence, where a name such as "image 2" already says that it is an image."""
         return f"the {self.name}" if self.name.startswith("image ") else f"the image {self.name}"
 
     def load(self) -> "Image":
-        """The image in RGB; what is transparent becomes white."""
+        """Returns the image in RGB; transparent parts become white."""
         with self._opened() as opened:
             image = _eight_bit(opened)
             if "A" not in image.getbands() and "transparency" not in image.info:
@@ -148,7 +148,7 @@ class StoredPicture:
 
 
 def as_tensor(image: "Image") -> "Tensor":
-    """[3, H, W] float32 in [0, 1], RGB, as rewards see images."""
+    """Returns an image as [3, H, W] float32 in [0, 1], RGB, the form that rewards see."""
     import numpy
     import torch
 
@@ -156,7 +156,7 @@ def as_tensor(image: "Image") -> "Tensor":
 
 
 def _eight_bit(image: "Image") -> "Image":
-    """Greys of 16 bits as greys of 8, which Pillow would clip to white; all else as it is."""
+    """Returns an image of 16-bit greys with 8 bits, which Pillow would clip to white; other images as they are."""
     if not image.mode.startswith("I;16"):
         return image
     import numpy

@@ -1,4 +1,4 @@
-"""A video file read by PyAV: its frames are listed without decoding them, then decoded from the nearest key frame."""
+"""The reader of video files by PyAV: lists frames without decoding them, then decodes from the nearest key frame."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ MAX_PACKETS = 10_000_000
 
 
 class PyavFile:
-    """Frames by number, in the order in which they are shown."""
+    """A video file opened by PyAV. Frames are numbered in the order in which they are shown."""
 
     def __init__(self, source: Path | bytes) -> None:
         self._container, self._stream = opened_stream(BytesIO(source) if isinstance(source, bytes) else source)
@@ -26,7 +26,7 @@ class PyavFile:
         self.size = (self._stream.codec_context.width, self._stream.codec_context.height)
 
     def _listed(self) -> tuple[list[int], list[int]]:
-        """When each frame is shown, and each of those that need no other to be decoded."""
+        """Returns the times of all frames, and those of key frames, which need no other frame to be decoded."""
         times, keys = [], []
         for number, packet in enumerate(self._container.demux(self._stream)):
             time = packet.pts if packet.pts is not None else packet.dts
@@ -40,7 +40,7 @@ class PyavFile:
         return sorted(times), sorted(keys)
 
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
-        """Seconds since the first frame, and uint8 [3, H, W] RGB, of frames in ascending order."""
+        """Yields the seconds since the first frame, and uint8 [3, H, W] RGB, of frames in ascending order."""
         decoding: Iterator[Any] = iter(())
         shown, last = None, None  # the last frame that was decoded, and when it is shown
         for index in indices:
@@ -61,7 +61,7 @@ class PyavFile:
             yield float((time - self._times[0]) * self._stream.time_base), _pixels(shown, self.size)
 
     def _decoded_from(self, key: int) -> Iterator[Any]:
-        """Frames from the key frame on. Formats without an index may land too late: then from the start."""
+        """Yields frames from a key frame on; of formats whose seek lands too late, frames from the start on."""
         self._container.seek(key, stream=self._stream)
         decoding = self._container.decode(self._stream)
         first = next(decoding, None)
@@ -75,18 +75,21 @@ class PyavFile:
 
 
 def opened_stream(file: Path | Any) -> tuple[Any, Any]:
-    """The container and its first video stream, of a path or an open file. Raises ValueError where there is none."""
+    """Returns the container and the first video stream of a path or an open file.
+
+    Raises ValueError without a stream.
+    """
     import av
 
     container: Any = av.open(str(file.absolute()) if isinstance(file, Path) else file)
     streams = [stream for stream in container.streams.video if "attached_pic" not in str(stream.disposition)]
     if not streams:
-        raise ValueError("it has no video, perhaps sound alone")
+        raise ValueError("it has no video stream, perhaps sound alone")
     return container, streams[0]
 
 
 def _pixels(frame: Any, size: tuple[int, int]) -> Tensor:
-    """uint8 [3, H, W] of the stream's size, upright: phones write a turned picture and how it was turned."""
+    """Returns a frame as uint8 [3, H, W] of the stream's size, upright: phones store rotated pictures and the angle."""
     width, height = size
     pixels = torch.from_numpy(frame.to_ndarray(format="rgb24", width=width, height=height))
     turns = round(frame.rotation / 90) % 4

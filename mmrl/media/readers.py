@@ -1,4 +1,4 @@
-"""Frames of a video file by their numbers, through torchcodec, PyAV or decord: one face, one kind of error."""
+"""The readers of video files, torchcodec, PyAV and decord, behind one protocol and with one kind of error."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,8 @@ from mmrl.system.errors import ConfigError
 
 Reader = Literal["auto", "pyav", "torchcodec", "decord"]
 MAX_FILE_PIXELS = 10**12  # of all frames of a file together: four hours of 1920 x 1080 at 30 frames a second
-# How files of these formats begin; others are not opened: some that FFmpeg knows are lists of files or addresses.
+# Offsets and bytes by which files of these formats begin. Other files are not opened: FFmpeg also reads formats that
+# are lists of files or addresses.
 _SIGNATURES: tuple[tuple[int, bytes], ...] = (
     *((4, box) for box in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # MP4, MOV
     (0, b"\x1aE\xdf\xa3"),  # Matroska, WebM
@@ -36,21 +37,21 @@ _FORMATS = "MP4, MOV, WebM, Matroska, AVI, GIF, MPEG, FLV, Ogg or WMV"
 class VideoFile(Protocol):
     """An opened video file."""
 
-    num_frames: int  # that are really in it
-    num_announced: int | None  # frames that its header speaks of
-    fps: float  # the mean of the file
+    num_frames: int  # counted in the file
+    num_announced: int | None  # frames by the header; None: unknown
+    fps: float  # frames per second, on average
     size: tuple[int, int]  # width and height in pixels
 
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
-        """Seconds since the first frame, and uint8 [3, H, W] RGB, of frames in ascending order."""
+        """Yields the seconds since the first frame, and uint8 [3, H, W] RGB, of frames in ascending order."""
         ...
 
 
 @contextmanager
 def opened(name: str, source: Path | bytes, reader: Reader) -> Iterator[VideoFile]:
-    """The file, opened by the reader. What it raises inside becomes a ConfigError that names both.
+    """Opens a video, a path or bytes, by a reader; exceptions inside of the block become ConfigErrors that name both.
 
-    Raises ConfigError for what is no video, is cut off or empty, or would take too long to decode.
+    Raises ConfigError for a file that is no video, is cut off or empty, or would take too long to decode.
     """
     check_signature(name, source)
     chosen = usable(reader)
@@ -62,7 +63,7 @@ def opened(name: str, source: Path | bytes, reader: Reader) -> Iterator[VideoFil
 
 @contextmanager
 def failures(name: str, reader: Reader) -> Iterator[None]:
-    """What the library of a reader raises inside becomes a ConfigError that names the video and the reader."""
+    """Turns exceptions of a reader's library in the block into ConfigErrors that name the video and the reader."""
     module, errors = _LIBRARIES[reader]
     library = import_module(module)
     caught = tuple(getattr(library, error) for error in errors)
@@ -76,9 +77,9 @@ def failures(name: str, reader: Reader) -> Iterator[None]:
 
 
 def usable(reader: Reader) -> Reader:
-    """The reader that a setting stands for; `auto` is the first whose libraries can be loaded.
+    """Returns the reader that a setting names; for `auto`, the first reader whose libraries can be loaded.
 
-    Raises ConfigError where it, or none of them, can.
+    Raises ConfigError where the libraries of the reader, or of all readers, cannot be loaded.
     """
     problems = []
     for name in _LIBRARIES if reader == "auto" else (reader,):
@@ -92,25 +93,24 @@ def usable(reader: Reader) -> Reader:
 
 
 def is_usable(reader: Reader) -> bool:
-    """Whether the libraries of one reader can be loaded."""
+    """Returns whether the libraries of a reader can be loaded."""
     return _problem(reader) is None
 
 
 def _problem(reader: Reader) -> str | None:
-    """Why a reader cannot be used here."""
+    """Returns why a reader cannot be used on this machine; None where it can."""
     try:
         module = import_module(_LIBRARIES[reader][0])
     except (ImportError, OSError, RuntimeError) as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     if reader == "torchcodec" and import_module("torchcodec").ffmpeg_major_version is None:
-        return "it finds no shared libraries of FFmpeg, which it does not bring"
+        return "it finds no shared libraries of FFmpeg, which it does not come with"
     assert module is not None
     return None
 
 
 def check_signature(name: str, source: Path | bytes | memoryview) -> None:
-    """Raises ConfigError for what does not begin as a video of a known format, for a file that is missing, and for one
-    that is shorter than it says."""
+    """Raises ConfigError for a file that is missing, is no video of a known format, or is shorter than it announces."""
     if not isinstance(source, Path):
         start, length = bytes(source[:START]), len(source)
     else:
@@ -129,13 +129,14 @@ def check_signature(name: str, source: Path | bytes | memoryview) -> None:
 
 
 def _check(name: str, file: VideoFile) -> None:
+    """Raises ConfigError for an opened file without frames or a frame rate, cut off, or too large."""
     width, height = file.size
     if file.num_frames < 1:
         raise ConfigError(f"the video {name} has no frames")
     if file.num_announced is not None and file.num_frames < file.num_announced:
         raise ConfigError(f"the video {name} is cut off: it has {file.num_frames} of {file.num_announced} frames")
     if not 0 < file.fps < float("inf"):
-        raise ConfigError(f"the video {name} says no rate of frames")
+        raise ConfigError(f"the video {name} has no frame rate")
     check_size(name, file.size)
     if width * height * file.num_frames > MAX_FILE_PIXELS:
         raise ConfigError(
@@ -145,7 +146,7 @@ def _check(name: str, file: VideoFile) -> None:
 
 
 def check_size(name: str, size: tuple[int, int]) -> None:
-    """Raises ConfigError for frames of this width and height that are too large."""
+    """Raises ConfigError for a width and height of frames above `MAX_PIXELS`."""
     width, height = size
     if width * height > MAX_PIXELS:
         raise ConfigError(f"the video {name} has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed")
@@ -153,27 +154,27 @@ def check_size(name: str, size: tuple[int, int]) -> None:
 
 @dataclass
 class _TorchcodecFile:
-    """By torchcodec, which looks through the whole file for its frames when it is opened."""
+    """A video file opened by torchcodec, which scans the whole file for frames."""
 
     decoder: Any
 
     def __post_init__(self) -> None:
-        found = self.decoder.metadata
-        self.num_frames = found.num_frames_from_content or found.num_frames or 0
-        self.num_announced = found.num_frames_from_header
-        self.fps = float(found.average_fps or 0)
-        self.size = (found.width, found.height)
+        metadata = self.decoder.metadata
+        self.num_frames = metadata.num_frames_from_content or metadata.num_frames or 0
+        self.num_announced = metadata.num_frames_from_header
+        self.fps = float(metadata.average_fps or 0)
+        self.size = (metadata.width, metadata.height)
 
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
         first = self.decoder.get_frame_at(0).pts_seconds  # of some formats it is not 0
         for part in _parts(indices):
-            found = self.decoder.get_frames_at(indices=part)
-            yield from zip((found.pts_seconds - first).tolist(), found.data, strict=True)
+            frames = self.decoder.get_frames_at(indices=part)
+            yield from zip((frames.pts_seconds - first).tolist(), frames.data, strict=True)
 
 
 @dataclass
 class _DecordFile:
-    """By decord, which has had no release since 2021 and is known to hang on some broken files."""
+    """A video file opened by decord, which has had no release since 2021 and hangs on some broken files."""
 
     reader: Any
 
@@ -187,13 +188,13 @@ class _DecordFile:
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
         first = float(self.reader.get_frame_timestamp(0)[0])
         for part in _parts(indices):
-            found = torch.from_numpy(self.reader.get_batch(part).asnumpy()).permute(0, 3, 1, 2)
-            for index, pixels in zip(part, found, strict=True):
+            frames = torch.from_numpy(self.reader.get_batch(part).asnumpy()).permute(0, 3, 1, 2)
+            for index, pixels in zip(part, frames, strict=True):
                 yield float(self.reader.get_frame_timestamp(index)[0]) - first, pixels
 
 
 def _parts(indices: Sequence[int]) -> Iterator[list[int]]:
-    """Some frames at a time, so that few are held before they are made smaller."""
+    """Yields a few indices at a time, so that few frames are in memory before they are resized."""
     for start in range(0, len(indices), 8):
         yield list(indices[start : start + 8])
 
@@ -205,11 +206,11 @@ def _open_torchcodec(source: Path | bytes) -> VideoFile:
 
 def _open_decord(source: Path | bytes) -> VideoFile:
     decord = import_module("decord")
-    given = BytesIO(source) if isinstance(source, bytes) else str(source.absolute())
-    return _DecordFile(decord.VideoReader(given, ctx=decord.cpu(0), num_threads=1))
+    file = BytesIO(source) if isinstance(source, bytes) else str(source.absolute())
+    return _DecordFile(decord.VideoReader(file, ctx=decord.cpu(0), num_threads=1))
 
 
-# In the order of `auto`: the module, and the errors of its own that are no built-in ones.
+# In the order of `auto`: the module, and those of its exceptions that inherit from none of Python's usual ones.
 _LIBRARIES: dict[Reader, tuple[str, tuple[str, ...]]] = {
     "torchcodec": ("torchcodec.decoders", ()),
     "pyav": ("av", ("FFmpegError",)),

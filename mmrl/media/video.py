@@ -1,4 +1,4 @@
-"""Videos that belong to prompts: files, bytes or lists of pictures, and which of their frames a model sees."""
+"""The videos of prompts: files, bytes or lists of pictures, and the frames of them that a model sees."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -11,71 +11,58 @@ from torch import Tensor
 from mmrl.media.file_headers import Header, counted_seconds, read_header
 from mmrl.media.frame_sizes import FRAME_FACTOR, FrameSize, nearest_even
 from mmrl.media.pictures import Clip, Picture
-from mmrl.media.readers import Reader, opened, usable
+from mmrl.media.readers import Reader, opened
 from mmrl.system.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "FRAME_FACTOR",
-    "FrameClip",
-    "FrameSampling",
-    "FrameSize",
-    "Frames",
-    "Header",
-    "Reader",
-    "ShuffledClip",
-    "StoredClip",
-    "key_frames",
-    "usable",
-]
-MAX_CHOSEN_PIXELS = 2 * 10**9  # of the frames of one clip together, as they are kept: 6 GB
+MAX_CHOSEN_PIXELS = 2 * 10**9  # of all selected frames of one clip, as they are stored: 6 GB
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The chosen frames of one clip, in the order of time."""
+    """The selected frames of one clip, in the order of time."""
 
     pixels: Tensor  # [F, 3, H, W] uint8, RGB
-    seconds: Tensor  # [F] float64: when each is shown, from the first frame of the file
-    indices: Tensor  # [F] int64: its number in the file
+    seconds: Tensor  # [F] float64: the time of each frame, from the first frame of the file
+    indices: Tensor  # [F] int64: the number of each frame in the file
     fps: float  # frames per second of the file, on average
-    total: int  # frames that there were to choose from
+    total: int  # frames that the selection was made from
 
     @property
     def sampled_fps(self) -> float:
-        """Frames per second as the model sees them, on average (qwen-vl-utils)."""
+        """The frames per second that the model sees, on average (qwen-vl-utils)."""
         return len(self.indices) / self.total * self.fps
 
     @property
     def times(self) -> list[float]:
-        """F numbers of frames which, divided by `fps`, say when each is shown.
+        """F frame numbers, whose quotients by `fps` are the times of the frames.
 
-        Those of the file where its rate is constant (whole numbers, which are what models were trained with); where a
-        frame is shown at another time than its number says, a number that says the true one.
+        Where the frame rate is constant, they are the whole numbers in the file, with which models were trained. A
+        frame whose true time differs from its number gets the number of its true time.
         """
         numbers, shown = self.indices.tolist(), (self.seconds * self.fps).tolist()
         return [number if abs(number - at) < 0.5 else at for number, at in zip(numbers, shown, strict=True)]
 
     def resized(self, size: FrameSize | None) -> "Frames":
+        """Returns the frames with resized pixels; the same frames for a size of None."""
         return self if size is None else replace(self, pixels=size.resize(self.pixels))
 
 
 @dataclass(frozen=True)
 class FrameSampling:
-    """Which frames of a clip are taken, their size, and what reads them; the rules are those of qwen-vl-utils.
+    """The selection of frames of a clip, their size, and their reader, by the rules of qwen-vl-utils.
 
-    Either `fps` frames for each second, at least `min_frames` and at most `max_frames` or all, rounded down to a
-    multiple of 2; or `num_frames`, rounded to the nearest one (5 -> 4, 7 -> 8). They lie evenly by number over the
-    clip, its first and last frame among them.
+    The frames are selected by `fps` or by `num_frames`. They are spaced evenly by number over the clip, with its first
+    and its last frame among them.
     """
 
-    fps: float | None = None
-    num_frames: int | None = None
-    min_frames: int = 4
-    max_frames: int = 768
-    size: FrameSize | None = None  # None: as they are
+    fps: float | None = None  # frames per second; their number is rounded down to a multiple of 2
+    num_frames: int | None = None  # frames of the clip, rounded to the nearest multiple of 2 (5 -> 4, 7 -> 8)
+    min_frames: int = 4  # with `fps`: at least so many, or all that there are
+    max_frames: int = 768  # with `fps`: at most so many
+    size: FrameSize | None = None  # None: that of the file
     reader: Reader = "auto"
 
     def __post_init__(self) -> None:
@@ -92,7 +79,7 @@ class FrameSampling:
             )
 
     def count(self, total: int, fps: float) -> int:
-        """How many of `total` frames at `fps` frames per second. Raises ValueError where there are too few."""
+        """Returns how many of `total` frames at `fps` frames per second are selected. Raises ValueError for too few."""
         if self.num_frames is not None:
             count = nearest_even(self.num_frames)
         else:
@@ -106,27 +93,25 @@ class FrameSampling:
         return count
 
     def indices(self, first: int, last: int, fps: float) -> Tensor:
-        """[F] int64: the numbers of the frames to take, of those from `first` to `last`."""
+        """Returns the numbers of the selected frames, [F] int64, of those from `first` to `last`."""
         count = self.count(last - first + 1, fps)
         return torch.linspace(first, last, count).round().long()
 
 
 @dataclass(frozen=True)
 class StoredClip:
-    """A video file, or the bytes of one; only what lies between `start` and `end` seconds, where they are given.
+    """A video that is stored in a file, or in memory, or the part of one between two times.
 
-    `name` is what errors call it. Raises ConfigError, where it is loaded, for what is no video, has no frames or fewer
-    than are needed, is cut off, or is too large. Times stay those of the whole file. Frames are chosen by number: where
-    the rate varies they do not lie evenly in time.
+    Times stay those of the whole file. Frames are selected by number: where the frame rate varies they are not spaced
+    evenly in time.
     """
 
-    name: str
-    path: Path | None = None
+    name: str  # in errors
+    path: Path | None = None  # of the file; None: `content` holds its bytes
     content: bytes | memoryview | None = field(default=None, hash=False)
-    start: float | None = None
-    end: float | None = None
-    # its header, where that was read before
-    known_header: Header | None = field(default=None, compare=False, repr=False)
+    start: float | None = None  # seconds; None: the start of the file
+    end: float | None = None  # seconds; None: the end of the file
+    known_header: Header | None = field(default=None, compare=False, repr=False)  # the header, if it was read before
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
@@ -136,15 +121,15 @@ class StoredClip:
             raise ValueError(f"video {self.name!r}: start must be 0 or more and before end, got {start} and {end}")
 
     def header(self) -> Header:
-        """What the file says of itself; raises ConfigError for most files that `load` cannot read, in a millisecond."""
+        """Returns the header, in about a millisecond. Raises ConfigError for most files that `load` cannot read."""
         if self.known_header is not None:
             return self.known_header
         return read_header(self.name, self.path if self.path is not None else self.content or b"")
 
     def duration(self) -> float | None:
-        """Seconds between `start` and `end`, as far as the file reaches; None where PyAV is not there to say it.
+        """Returns the seconds between `start` and `end`, within the file; None where PyAV is not installed.
 
-        By its header; where that says nothing, its frames are counted. Raises ConfigError as `load` does.
+        The duration of the file is that of the header, or by a count of its frames. Raises ConfigError as `load` does.
         """
         seconds = self.header().seconds
         if seconds is None:
@@ -154,7 +139,10 @@ class StoredClip:
         return max(0.0, min(seconds, math.inf if self.end is None else self.end) - (self.start or 0.0))
 
     def load(self, sampling: FrameSampling) -> Frames:
-        """The frames that the sampling takes."""
+        """Returns the frames that a sampling selects.
+
+        Raises ConfigError for a file that is no video, has no frames or too few, is cut off, or is too large.
+        """
         source = self.path if self.path is not None else bytes(self.content or b"")
         with opened(self.name, source, sampling.reader) as file:
             first, last = self._window(file.num_frames, file.fps)
@@ -177,7 +165,7 @@ class StoredClip:
         return Frames(torch.stack(pixels), shown, indices, file.fps, last - first + 1)
 
     def _window(self, total: int, fps: float) -> tuple[int, int]:
-        """The first and the last frame between `start` and `end`."""
+        """Returns the first and the last frame between `start` and `end`, of `total` frames."""
         if self.start is None and self.end is None:
             return 0, total - 1
         duration = total / fps
@@ -197,15 +185,15 @@ class StoredClip:
 
 @dataclass(frozen=True)
 class FrameClip:
-    """Pictures of one size, and when each is shown in seconds.
+    """A video as a list of pictures of one size, which were selected before.
 
-    They are taken as they are, as they were chosen before; an odd number of them shows the last one twice. More than
-    `max_frames` are thinned out evenly.
+    All pictures are used, the last one twice where their number is odd. Of more than the sampling's `max_frames` or
+    `num_frames`, evenly spaced ones are selected.
     """
 
-    name: str
+    name: str  # in errors
     pictures: tuple[Picture, ...]
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...]  # the time of each picture, ascending
 
     def __post_init__(self) -> None:
         if not self.pictures or len(self.pictures) != len(self.seconds):
@@ -218,7 +206,7 @@ class FrameClip:
             raise ValueError(f"video {self.name!r}: times must be finite and grow, got {self.seconds}")
 
     def load(self, sampling: FrameSampling) -> Frames:
-        """The frames that the sampling takes."""
+        """Returns the frames that a sampling selects. Raises ConfigError for pictures of different or wrong sizes."""
         total = len(self.pictures)
         most = nearest_even(sampling.num_frames) if sampling.num_frames is not None else sampling.max_frames // 2 * 2
         indices = torch.arange(total) if total <= most else torch.linspace(0, total - 1, most).round().long()
@@ -240,10 +228,10 @@ class FrameClip:
 
 @dataclass(frozen=True)
 class ShuffledClip:
-    """A clip whose chosen frames stand in disorder, while their times stay in order (T-GRPO 2025, arXiv 2503.21776)."""
+    """A clip whose selected frames are shuffled, while their times stay in order (T-GRPO 2025, arXiv 2503.21776)."""
 
     clip: Clip
-    seed: int
+    seed: int  # of the order
 
     @property
     def name(self) -> str:
@@ -253,7 +241,7 @@ class ShuffledClip:
         return self.shuffled(self.clip.load(sampling))
 
     def shuffled(self, frames: Frames) -> Frames:
-        """The frames of the clip in the order drawn from the seed, which is never their own."""
+        """Returns frames in an order from the seed, which is never the order of time unless all are the same frame."""
         count, generator = len(frames.indices), torch.Generator().manual_seed(self.seed)
         order = torch.arange(count)
         while len(frames.indices.unique()) > 1 and torch.equal(frames.indices[order], frames.indices):
@@ -262,7 +250,7 @@ class ShuffledClip:
 
 
 def key_frames(clip: Clip, count: int) -> "list[tuple[float, Image]]":
-    """Up to `count` pictures spread evenly over a clip, each with its second. Raises ConfigError as `load` does."""
+    """Returns up to `count` pictures, evenly spaced over a clip, each with its second. Raises as `load` does."""
     from PIL import Image
 
     frames: Frames = clip.load(FrameSampling(fps=1e6, min_frames=FRAME_FACTOR, max_frames=max(FRAME_FACTOR, count)))
@@ -271,7 +259,7 @@ def key_frames(clip: Clip, count: int) -> "list[tuple[float, Image]]":
 
 
 def _pixels(image: "Image") -> Tensor:
-    """[3, H, W] uint8."""
+    """Returns an image as [3, H, W] uint8."""
     import numpy
 
     return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)

@@ -1,1 +1,1 @@
-"""Reading what models write: answers, coordinates, actions."""
+"""Parsers of the texts that models write: answers, coordinates, actions."""

@@ -1,10 +1,10 @@
-"""Reading what a model wrote: tags, numbers, points, boxes and JSON, in linear time and without evaluating anything.
+"""Parsers of answers: tags, numbers, points, boxes, spans of time and JSON, in linear time, without evaluation.
 
-An answer is data from a stranger. Every function takes any text, looks at no more than MAX_CHARACTERS of it, and
-raises ParseError where the text does not hold exactly one answer: nobody earns more by answering several times.
-The one exception is `read_span`, which the field reads as the last one of a sentence.
-Numbers are ASCII digits with a sign and decimals, at most 12 digits before the point and 20 behind; exponents,
-infinities and NaN are none. Patterns use possessive quantifiers, so that no text makes them backtrack.
+An answer is untrusted data. Every function takes any text of at most MAX_CHARACTERS, and raises ParseError where the
+text does not hold exactly one answer: several answers never score better than one. The exception is `read_span`, which
+takes the last span of a text, as the field does.
+Numbers are ASCII digits with a sign and decimals, at most 12 digits before the point and 20 behind it. Exponents,
+infinities and NaN are no numbers here. Patterns use possessive quantifiers, so that no text makes them backtrack.
 """
 
 import json
@@ -16,7 +16,7 @@ from itertools import islice
 from mmrl.parsing.coordinates import Box, Point
 
 MAX_CHARACTERS = 1_000_000
-MAX_JSON_CHARACTERS = 100_000  # its numbers and brackets are looked at one by one
+MAX_JSON_CHARACTERS = 100_000  # fewer, since numbers and brackets are checked one by one
 MAX_DEPTH = 20  # of nested JSON
 MAX_SPANS = 100  # of time in one text
 
@@ -47,38 +47,38 @@ _BOXED = "\\boxed{"
 _BRACES = re.compile(r"(?:\\.)++|\{++|\}++", re.DOTALL)  # what follows a backslash is no brace
 
 
-Span = tuple[float, float]  # start and end in seconds
+Span = tuple[float, float]  # start and end in seconds, as written: the end may come before the start
 
 
 class ParseError(ValueError):
-    """The text holds no answer of the kind that was looked for, or several."""
+    """A text that holds no answer of the wanted kind, or several."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """The parts of a text that stand in tags."""
+    """A text, split by its tags."""
 
-    contents: tuple[str, ...]  # one for each tag
-    outside: str  # everything before, between and after them
+    contents: tuple[str, ...]  # the text inside of each tag
+    outside: str  # all text before, between and after the tags
 
 
 def check_tag(tag: str | None) -> None:
-    """Raises ValueError unless this is the name of a tag, or none."""
+    """Raises ValueError unless `tag` is a valid name of a tag, or None."""
     if tag is not None:
         check_tags((tag,))
 
 
 def check_tags(tags: tuple[str, ...]) -> None:
-    """Raises ValueError unless these are names of tags, at least one, each once."""
+    """Raises ValueError unless `tags` are valid names of tags, at least one, each once."""
     if not tags or len(set(tags)) != len(tags) or not all(_TAG_NAME.fullmatch(tag) for tag in tags):
         raise ValueError(f"tags must be different names of letters, digits and _, got {', '.join(tags) or 'none'}")
 
 
 def tagged(text: str, tags: tuple[str, ...]) -> Tagged:
-    """The contents of `tags`: each `<tag>...</tag>` once in the whole text, in this order, none inside another.
+    """Returns the contents of `tags`: each `<tag>...</tag>` must be there once, in this order, none inside another.
 
-    This is the one rule for tags, of the format rewards and of everything that reads an answer out of its tag. Tags
-    are written in exactly this way: no capitals, spaces or attributes of their own.
+    This is the one rule for tags: of the format rewards, and of everything that reads an answer inside of a tag. Tags
+    must be written exactly so, without other capitals, spaces or attributes.
 
     Raises:
         ParseError: a tag is missing, repeated, closed before it is opened, or not in its place.
@@ -101,12 +101,15 @@ def tagged(text: str, tags: tuple[str, ...]) -> Tagged:
 
 
 def extract(text: str, tag: str | None) -> str:
-    """What stands in the one pair `<tag>...</tag>` of the text; the whole text where `tag` is None."""
+    """Returns the text inside of the one pair `<tag>...</tag>`; the whole text where `tag` is None."""
     return text if tag is None else tagged(text, (tag,)).contents[0]
 
 
 def read_numbers(text: str) -> tuple[float, ...]:
-    """The numbers of a text that is nothing else: with commas or white space between, maybe in one pair of brackets."""
+    """Returns the numbers of a text of numbers alone: between commas or white space, perhaps in a pair of brackets.
+
+    Raises ParseError for any other text.
+    """
     _bound(text)
     inner = text.strip(" \t\r\n")
     if inner[:1] + inner[-1:] in ("()", "[]"):
@@ -117,14 +120,15 @@ def read_numbers(text: str) -> tuple[float, ...]:
 
 
 def read_place(text: str) -> Point | Box:
-    """The one point or box in a text; other words around it do not matter. How many numbers it has decides, no key.
+    """Returns the one point or box in a text, whatever words stand around it.
 
-    A point: `(x, y)`, `[x, y]`, `<point>x y</point>`. A box: `[x1, y1, x2, y2]`, `(x1, y1, x2, y2)`, or its corners
-    `(x1, y1), (x2, y2)`. So also `{"point_2d": [x, y]}`, `{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}` and both in
-    `<|box_start|>...<|box_end|>`. The corners of a box are as written: in the wrong order too.
+    A point is `(x, y)`, `[x, y]` or `<point>x y</point>`. A box is `[x1, y1, x2, y2]`, `(x1, y1, x2, y2)` or its
+    corners `(x1, y1), (x2, y2)`. The number of coordinates decides, not a key: `{"point_2d": [x, y]}` is a point, and
+    `{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}` a box; both may stand in `<|box_start|>...<|box_end|>`. The corners
+    of a box are returned as written, also in the wrong order.
 
     Raises:
-        ParseError: there is no place in the text, or more than one.
+        ParseError: there is no point or box in the text, or more than one.
     """
     _bound(text)
     places = _PLACE.finditer(text)
@@ -138,7 +142,7 @@ def read_place(text: str) -> Point | Box:
 
 
 def read_point(text: str) -> Point:
-    """The one place in a text (`read_place`), which must be a point."""
+    """Returns the one point in a text. Raises ParseError for a box, and as `read_place` does."""
     place = read_place(text)
     if len(place) != 2:
         raise ParseError(f"a point has two numbers, not four: {shown(text)}")
@@ -146,7 +150,10 @@ def read_point(text: str) -> Point:
 
 
 def read_box(text: str) -> Box:
-    """The one place in a text (`read_place`), which must be a box; its corners are as written."""
+    """Returns the one box in a text, with its corners as written.
+
+    Raises ParseError for a point, and as `read_place`.
+    """
     place = read_place(text)
     if len(place) != 4:
         raise ParseError(f"a box has four numbers, not two: {shown(text)}")
@@ -154,12 +161,12 @@ def read_box(text: str) -> Box:
 
 
 def read_span(text: str) -> Span:
-    """The last span of time in a text, in seconds: `3.5 to 7.2`, `3.5 and 7.2`, `3.5 - 7.2`, `3.5, 7.2`.
+    """Returns the last span of time in a text, in seconds: `3.5 to 7.2`, `3.5 and 7.2`, `3.5 - 7.2`, `3.5, 7.2`.
 
-    Units are `s`, `sec` or `seconds`, or none; capitals do not matter. Times like 1:20 and exponents are none, and a
-    sign in front of the first time is a dash. Of three numbers in a row the last two count. Start and end are as
-    written: in the wrong order too. (VideoChat-R1 2025, arXiv 2504.06958, and Time-R1 2025, arXiv 2503.13377, read `to`
-    and `and` in this way.)
+    A unit is `s`, `sec`, `seconds` or nothing, in any case. Times such as 1:20 and exponents are not read, and a sign
+    in front of the first time is a dash. Of three numbers in a row, the last two are the span. Start and end are
+    returned as written, also in the wrong order. (VideoChat-R1 2025, arXiv 2504.06958, and Time-R1 2025, arXiv
+    2503.13377, read `to` and `and` in this way.)
 
     Raises:
         ParseError: there is no span in the text.
@@ -173,11 +180,11 @@ def read_span(text: str) -> Span:
 
 
 def read_spans(text: str) -> tuple[Span, ...]:
-    """All spans of time in a text, in seconds and in their order, as written: in the wrong order too.
+    """Returns all spans of time in a text, in seconds, in the order of the text, each with start and end as written.
 
-    Either a list and nothing else, of tuples as Python writes them, `[(3.5, 7.2), (9, 12)]` (VideoChat-R1 2025, arXiv
-    2504.06958), or as JSON, `[[3.5, 7.2], [9, 12]]`, of which one span needs no outer brackets; `[]` for none. Or in
-    words, `3.5 to 7.2 and 9 s - 12 s`, times as in `read_span`.
+    The text is either a list and nothing else: tuples of Python, `[(3.5, 7.2), (9, 12)]` (VideoChat-R1 2025, arXiv
+    2504.06958), or JSON, `[[3.5, 7.2], [9, 12]]`, where a single span needs no outer brackets and `[]` is no span. Or
+    it is in words, `3.5 to 7.2 and 9 s - 12 s`, with times as in `read_span`.
 
     Raises:
         ParseError: words without a span, a list of another kind, or more than MAX_SPANS spans.
@@ -188,12 +195,12 @@ def read_spans(text: str) -> tuple[Span, ...]:
         times = [float(one[0]) for one in islice(_NUMBER_ALONE.finditer(inner), 2 * MAX_SPANS + 2)]
         spans = tuple(zip(times[::2], times[1::2], strict=True))
     elif inner.startswith("["):
-        found = read_json(text)
-        pairs = [found] if isinstance(found, list) and found and not isinstance(found[0], list) else found
+        value = read_json(text)
+        pairs = [value] if isinstance(value, list) and value and not isinstance(value[0], list) else value
         spans = tuple(_span(pair) for pair in pairs) if isinstance(pairs, list) else ()
     else:
         words = islice(_ONE_SPAN.finditer(text), MAX_SPANS + 1)
-        spans = tuple((float(one), float(two)) for one, two in (_TIME.findall(found[0]) for found in words))
+        spans = tuple((float(one), float(two)) for one, two in (_TIME.findall(match[0]) for match in words))
         if not spans:
             raise ParseError(f"there is no span of seconds, like `3.5 to 7.2`, in {shown(text)}")
     if len(spans) > MAX_SPANS:
@@ -202,10 +209,10 @@ def read_spans(text: str) -> tuple[Span, ...]:
 
 
 def read_json(text: str) -> object:
-    """The value of a JSON text, at most MAX_JSON_CHARACTERS long and MAX_DEPTH deep; its numbers as in this module.
+    """Returns the value of a JSON text of at most MAX_JSON_CHARACTERS, nested at most MAX_DEPTH deep.
 
     Raises:
-        ParseError: not JSON, too long or deep, a key twice in an object, or a number that is none here.
+        ParseError: the text is not JSON, too long or too deep, has a key twice, or a number that this module refuses.
     """
     _bound(text, MAX_JSON_CHARACTERS)
     depth = 0
@@ -226,17 +233,17 @@ def read_json(text: str) -> object:
 
 
 def read_literal(text: str) -> object:
-    """The value of JSON as Python writes it: texts may stand in single quotes, True, False and None are known too.
+    """Returns the value of JSON as Python writes it: also with single quotes, and with True, False and None.
 
-    Nothing is evaluated: the text becomes JSON and is read as that (`read_json`), with its limits. Tuples, sets and
-    calls are none. Raises ParseError where it is neither.
+    Nothing is evaluated: the text is rewritten as JSON and read by `read_json`, with its limits. Raises ParseError for
+    any other text, such as one with tuples, sets or calls.
     """
     _bound(text, MAX_JSON_CHARACTERS)
     return read_json(_LITERAL_PIECE.sub(_as_json, text))
 
 
 def read_boxed(text: str) -> str:
-    r"""What stands in the one `\boxed{...}` of a text; what was thought before the last `</think>` does not count.
+    r"""Returns the text inside of the one `\boxed{...}` behind the last `</think>`, or of the whole text without it.
 
     Raises:
         ParseError: there is no such box, or more than one, or its braces do not close.
@@ -255,7 +262,7 @@ def read_boxed(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The beginning of a text, for a message."""
+    """Returns the beginning of a text in quotes, for a message."""
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
@@ -265,14 +272,14 @@ def _bound(text: str, most: int = MAX_CHARACTERS) -> None:
 
 
 def _as_json(piece: re.Match[str]) -> str:
-    """A text in single quotes, or a word of Python, as JSON has it."""
+    """Returns a piece of Python, a quoted text or one of its three words, as JSON."""
     words = {"True": "true", "False": "false", "None": "null"}
     if piece[0] in words:
         return words[piece[0]]
     if piece[0][0] == '"':
         return piece[0]
     is_closed = len(piece[0]) > 1 and piece[0][-1] == "'"
-    inner = _IN_QUOTES.sub(lambda found: {"\\'": "'", '"': '\\"'}.get(found[0], found[0]), piece[0][1:-1])
+    inner = _IN_QUOTES.sub(lambda match: {"\\'": "'", '"': '\\"'}.get(match[0], match[0]), piece[0][1:-1])
     return f'"{inner}"' if is_closed else piece[0]
 
 
@@ -290,7 +297,7 @@ def _number(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         raise ParseError("a key stands twice in an object of the JSON")
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""The one place where coordinates change their unit: pixels of the original image, and the numbers a model writes.
+"""Conversion of coordinates between pixels of the original image and the numbers that a model writes, only here.
 
 Maths: docs/maths/agents.md#actions-and-coordinates
 """
@@ -15,21 +15,21 @@ Point = tuple[float, float]  # x, y
 
 @dataclass(frozen=True)
 class Canvas:
-    """An image as its owner has it, as the model saw it, and the unit in which the model writes coordinates.
+    """The size of an image before and after the processor, and the unit in which the model writes coordinates.
 
-    Points are continuous and boxes half-open: x_model = x_original * span / width, on each axis by itself (resizing to
-    multiples of a patch scales the two axes differently). The span is
-      original: the original size in pixels; resized: the size the model saw (Qwen2.5-VL, UI-TARS-1.5);
+    Points are continuous and boxes half-open: x_model = x_original * span / width, on each axis by itself, since
+    resizing to multiples of a patch scales the two axes differently. The span is
+      original: the original size in pixels; resized: the size that the model saw (Qwen2.5-VL, UI-TARS-1.5);
       thousand: 1000 (Qwen2-VL, Qwen3-VL, InternVL); unit: 1.
-    Nothing is clamped: an answer outside of the image stays outside. As text, coordinates stand on the grid of the
-    convention: whole numbers, thousandths for `unit`.
+    Nothing is clamped: a point outside of the image stays outside. As text, coordinates are rounded to whole numbers,
+    in `unit` to thousandths.
 
     Raises ValueError for a size below one pixel or an unknown convention.
     """
 
     original: tuple[int, int]  # width, height in pixels
     resized: tuple[int, int]  # width, height in pixels, after the processor
-    convention: Convention
+    convention: Convention  # the unit of coordinates
 
     def __post_init__(self) -> None:
         if min(*self.original, *self.resized) < 1:
@@ -39,7 +39,7 @@ class Canvas:
 
     @property
     def span(self) -> tuple[float, float]:
-        """What the right and the lower edge of the image are called in the model's unit."""
+        """The coordinates of the right and the lower edge of the image in the model's unit."""
         if self.convention == "original":
             return float(self.original[0]), float(self.original[1])
         if self.convention == "resized":
@@ -47,45 +47,45 @@ class Canvas:
         return (1000.0, 1000.0) if self.convention == "thousand" else (1.0, 1.0)
 
     def point_to_original(self, point: Point) -> Point:
-        """From the model's unit to pixels of the original image."""
+        """Converts a point from the model's unit to pixels of the original image."""
         (width, height), (x_span, y_span) = self.original, self.span
         return point[0] * width / x_span, point[1] * height / y_span
 
     def point_to_model(self, point: Point) -> Point:
-        """From pixels of the original image to the model's unit, not rounded."""
+        """Converts a point from pixels of the original image to the model's unit, without rounding."""
         (width, height), (x_span, y_span) = self.original, self.span
         return point[0] * x_span / width, point[1] * y_span / height
 
     def box_to_original(self, box: Box) -> Box:
-        """Both corners by `point_to_original`."""
+        """Converts a box from the model's unit to pixels of the original image."""
         return *self.point_to_original(box[:2]), *self.point_to_original(box[2:])
 
     def box_to_model(self, box: Box) -> Box:
-        """Both corners by `point_to_model`."""
+        """Converts a box from pixels of the original image to the model's unit, without rounding."""
         return *self.point_to_model(box[:2]), *self.point_to_model(box[2:])
 
     @property
     def decimals(self) -> int:
-        """Digits after the point of a coordinate as text."""
+        """The number of decimals of a coordinate as text."""
         return 3 if self.convention == "unit" else 0
 
     @property
     def range_in_words(self) -> str:
-        """What a prompt tells the model about the unit of its coordinates."""
+        """The range of coordinates in words, for a prompt."""
         width, height = self.span
         spoken = {"original": " (pixels)", "resized": " (pixels)", "thousand": "", "unit": ", with three decimals"}
         return f"x runs from 0 to {width:.0f} and y from 0 to {height:.0f}{spoken[self.convention]}"
 
 
 def format_point(point: Point, canvas: Canvas) -> str:
-    """`x, y` in the model's unit, rounded to its grid; `point` in pixels of the original image."""
+    """Returns a point, in pixels of the original image, as text `x, y` in the model's unit, rounded."""
     return _format(canvas.point_to_model(point), canvas.decimals)
 
 
 def format_box(box: Box, canvas: Canvas) -> str:
-    """`x1, y1, x2, y2` in the model's unit, rounded to its grid; `box` in pixels of the original image.
+    """Returns a box, in pixels of the original image, as text `x1, y1, x2, y2` in the model's unit, rounded.
 
-    A side below half a unit of the grid can vanish.
+    A side that is shorter than the rounding can vanish.
     """
     return _format(canvas.box_to_model(box), canvas.decimals)
 
@@ -95,18 +95,21 @@ def _format(values: Sequence[float], decimals: int) -> str:
 
 
 def resized_size(width: int, height: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Width and height of an image after the processors of Qwen's models: the `smart_resize` of the field.
+    """Returns the width and height of an image after the processors of Qwen's models: the field's `smart_resize`.
 
-    Each side goes to the nearest multiple of `factor` by itself (a tie to the even multiple), and where the area is
-    then outside of the limits both are scaled by one number and rounded inwards. Applied twice it changes nothing
-    more, if the limits are well apart and no side had to be kept from vanishing (such an image stays too large).
+    Each side is rounded to the nearest multiple of `factor` (a tie to the even multiple). Where the area is then
+    outside of its limits, both sides are scaled by one number and rounded inwards. A second call changes nothing, if
+    the limits are well apart and no side was raised to one `factor` (such an image stays too large).
 
     Args:
-        width, height: pixels of the original image, at least 1. factor: patch size times merge size, 28 for Qwen2-VL
-        and Qwen2.5-VL, 32 for Qwen3-VL. min_pixels, max_pixels: limits of the area after resizing.
+        width: of the original image in pixels, at least 1.
+        height: of the original image in pixels, at least 1.
+        factor: patch size times merge size: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL.
+        min_pixels: lower limit of the area after resizing.
+        max_pixels: upper limit of the area after resizing.
 
     Raises:
-        ValueError: no pixels, or one side is more than 200 times the other; the processors refuse these too.
+        ValueError: a side below 1, or one side more than 200 times the other, which the processors refuse too.
     """
     if min(width, height) < 1:
         raise ValueError(f"an image has at least one pixel a side, got {width} x {height}")

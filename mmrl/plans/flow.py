@@ -1,35 +1,176 @@
-"""How a group is drawn, as a value: a flow's tree of steps on the noise grid."""
+"""The plan of a group of images or videos, as a value: a tree of denoising steps on a grid of noise levels.
 
-from collections.abc import Callable, Iterator, Mapping
+From small to large: a transition is the arithmetic of one step, a step joins two noise levels, a tail is many steps of
+a solver, a choice selects among states, a fork is another way on, a plan is the tree of all.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mmrl.core.rewards import Reward
-from mmrl.plans.answers import PROMPT_READS, AnswerPlan, EpisodePlan
-from mmrl.plans.groups import GroupPlan
-from mmrl.plans.neighbors import Neighbors
-from mmrl.plans.steps import Step, Tail, Transition
 
-# Rewards [n, of, J] float64 of `of` states each, at the choices on the way of each and last at this one, NaN where it
-# passed none; how many of them go on; randomness of this choice alone -> their places [n, keep] int64.
+SMALLEST_STD = 1e-15  # log-probs divide by its square, which float32 can still hold
+
+
+@dataclass(frozen=True)
+class Transition:
+    """The arithmetic of one step, x' = state * x + velocity * v(x) + std * z with z ~ N(0, I).
+
+    Every published kernel is linear in the latents x and the predicted velocity v, so three numbers define it.
+    """
+
+    state: float
+    velocity: float
+    std: float  # at least 0; 0 for a deterministic step, which has no log-prob
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0:
+            raise ValueError(f"the standard deviation of a step must be at least 0, got {self.std}")
+        if 0 < self.std < SMALLEST_STD:
+            raise ValueError(f"the noise of a step, of standard deviation {self.std:g}, is too small for float32")
+
+    def mean(self, latents: Tensor, velocity: Tensor) -> Tensor:
+        """Returns the mean of the next latents, with the shape of `latents` and of `velocity`."""
+        return self.state * latents + self.velocity * velocity
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step from one noise level to a lower one.
+
+    A random step that is not trained explores, but is no decision (DanceGRPO trains a share of its steps).
+    """
+
+    sigma: float  # in [0, 1]
+    sigma_next: float  # in [0, 1], below sigma
+    transition: Transition
+    branch: int = 1  # next states that are sampled from each state
+    is_trained: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma_next < self.sigma <= 1:
+            raise ValueError(f"a step must fall within [0, 1], got sigma {self.sigma} -> {self.sigma_next}")
+        if self.branch < 1:
+            raise ValueError(f"a step must have at least one child, got branch {self.branch}")
+        if self.branch > 1 and self.transition.std == 0:
+            raise ValueError(f"a step without noise cannot branch: all {self.branch} children would be the same")
+
+    @property
+    def is_random(self) -> bool:
+        return self.transition.std > 0
+
+    @property
+    def is_decision(self) -> bool:
+        return self.is_random and self.is_trained
+
+
+SolverName = Literal["dpmpp_2m", "unipc", "heun"]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The deterministic steps of a solver, none of which is a decision.
+
+    `dpmpp_2m`: DPM-Solver++(2M) (Lu et al. 2022, arXiv 2211.01095, algorithm 2); `unipc`: UniPC of order 2 with its
+    corrector (Zhao et al. 2023, arXiv 2302.04867); `heun`: Heun's method (Karras et al. 2022, arXiv 2206.00364,
+    algorithm 1), which calls the network twice for each step but the last.
+    """
+
+    solver: SolverName
+    sigmas: tuple[float, ...]  # the n + 1 noise levels of n steps, falling within [0, 1]
+
+    def __post_init__(self) -> None:
+        falls = all(sigma > sigma_next for sigma, sigma_next in pairwise(self.sigmas))
+        if len(self.sigmas) < 2 or not (falls and self.sigmas[0] <= 1 and self.sigmas[-1] >= 0):
+            raise ValueError(f"a solver needs at least two levels that fall within [0, 1], got {list(self.sigmas)}")
+
+    @property
+    def calls(self) -> tuple[float, ...]:
+        """The noise level of each network call."""
+        if self.solver != "heun":
+            return self.sigmas[:-1]
+        return (self.sigmas[0], *(sigma for sigma in self.sigmas[1:-1] for _ in range(2)))
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """The initial noises of a group that are near one another, and the calls at which its members are compared.
+
+    The members begin at sqrt(1 - spread^2) base + spread own, where `base` is one noise for all and `own` one for each.
+    With a spread of 1 each has its own noise, with 0 all have the same; the variance is 1 in any case.
+
+    A decision is which member to go on as. At each network call of `moves`, the step from the state of an anchor gives
+    the mean of its next state, and the next states of all members count as samples from there. So one call has as many
+    next states as the group has members. The std of the step is that of this density; no noise is added.
+    """
+
+    spread: float  # in [0, 1]
+    anchors: tuple[int, ...] = ()  # places of members in the group, ascending
+    moves: tuple[tuple[int, Step], ...] = ()  # number of a network call, ascending, and the step there
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.spread <= 1:
+            raise ValueError(f"spread must be within [0, 1], got {self.spread}")
+        numbers = [number for number, _ in self.moves]
+        if bool(numbers) != bool(self.anchors) or numbers != sorted(set(numbers)):
+            raise ValueError(f"anchors and ascending calls go together, got {list(self.anchors)} and calls {numbers}")
+        if list(self.anchors) != sorted(set(self.anchors)) or min(self.anchors, default=0) < 0:
+            raise ValueError(f"anchors are members of a group, ascending, got {list(self.anchors)}")
+        if not all(step.is_decision and step.branch == 1 for _, step in self.moves):
+            raise ValueError("the step from an anchor has a std above 0 and one child")
+
+    def check(self, roots: int, levels: Sequence[float]) -> None:
+        """Raises ValueError unless a group of `roots` members has the anchors and makes the steps of `moves`.
+
+        `levels`: the noise levels of the group's network calls, and the last one.
+        """
+        if self.anchors[-1] >= roots:
+            raise ValueError(f"anchors are members of a group of {roots}, got {list(self.anchors)}")
+        ways = list(pairwise(levels))
+        for number, step in self.moves:
+            if not (0 <= number < len(ways) and ways[number] == (step.sigma, step.sigma_next)):
+                raise ValueError(
+                    f"the step from an anchor at call {number} must have the plan's noise levels, got {step}"
+                )
+
+    def mixed(self, base: Tensor, own: Tensor) -> Tensor:
+        """Returns the initial noise [n, ...] of n members, of the base noise [...] and their own noise [n, ...]."""
+        return math.sqrt(1 - self.spread**2) * base + self.spread * own
+
+    def move(self, number: int) -> Step | None:
+        """Returns the step at which anchors are compared with members behind a network call; None: none are."""
+        return next((step for call, step in self.moves if call == number), None)
+
+    @property
+    def num_calls(self) -> int:
+        """The number of network calls of one pass over the decisions."""
+        return len(self.anchors) * len(self.moves)
+
+
+# Which states a choice keeps: (rewards [n, of, J] float64 of n times `of` states; `keep`; a generator for this choice)
+# -> their places [n, keep] int64. The J rewards of a state are those at the choices before, NaN where there were fewer,
+# and last that at this choice.
 Rule = Callable[[Tensor, int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Of each `of` states side by side `keep` go on, some maybe more than once, as a rule says of their rewards.
+    """A selection among states on their way: of every `of` states in a row the rule keeps `keep`, by their rewards.
 
-    The reward judges the clean latents that the network estimates at a state, or those at the end of the path. The
-    choice stands behind network call `at` of its path (from 0) and before the step from there; at the number of calls:
-    behind the last step.
+    A state may be kept more than once. The reward judges the clean latents that the network estimates at a state, or
+    those at the end of the path.
     """
 
-    at: int
-    of: int
-    keep: int
+    at: int  # behind this network call of the path, from 0, before the step from there; the number of calls: at the end
+    of: int  # states to select from, at least 1
+    keep: int  # states to keep, at least 1
     rule: Rule
     reward: Reward
 
@@ -38,23 +179,15 @@ class Choice:
             raise ValueError(f"a choice keeps at least 1 of at least 1 state, got {self.keep} of {self.of}")
 
 
-# what most look for here
-__all__ = ["PROMPT_READS", "AnswerPlan", "EpisodePlan", "GroupPlan", "Step", "Tail", "Transition"]
-
-
 @dataclass(frozen=True)
 class Fork:
-    """Another way on from the states before step `at` of a path, whose network calls it shares with the path's step.
+    """Another way on from the states before a step of a path, which shares the network calls of that step."""
 
-    `steps` lead to its ends, on a grid of their own, and `tail` behind them; `forks` leave it in turn, at places
-    counted in its steps. `group` numbers the comparison group of its ends within the draw (see `keys.subgroup`).
-    """
-
-    at: int
-    steps: tuple[Step, ...]
-    forks: tuple["Fork", ...] = ()
-    group: int = 0
-    tail: Tail | None = None
+    at: int  # the step of the path that it leaves before
+    steps: tuple[Step, ...]  # on a grid of their own
+    forks: tuple["Fork", ...] = ()  # ways that leave this one, at places counted in its own steps
+    group: int = 0  # number of the group of its ends among those of the prompt, see `keys.subgroup`
+    tail: Tail | None = None  # behind the steps
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -64,22 +197,22 @@ class Fork:
 
 @dataclass(frozen=True)
 class Path:
-    """One way through a plan, from where it leaves its parent to its ends, which are samples."""
+    """One way through a plan, from where it leaves its parent to its ends. Each end is a sample."""
 
     steps: tuple[Step, ...]
-    group: int  # of its ends, or of the first of them where they are in several
-    parent: int | None  # the path it leaves, by its place in `Plan.paths`
-    start: int  # steps of the tree before its own first
-    num_starts: int  # states it begins at
-    name: tuple[int, ...]  # the forks that lead to it, by their places: which noise it draws
+    group: int  # number of the group of its ends; of the first group where there are several
+    parent: int | None  # the place in `Plan.paths` of the path that it leaves; None: it begins at the roots
+    start: int  # steps of the tree before its own first step
+    num_starts: int  # states that it begins at
+    name: tuple[int, ...]  # the places of the forks that lead to it, from which the keys of its noise are made
     tail: Tail | None = None
     choices: tuple[Choice, ...] = ()
     neighbors: Neighbors | None = None
-    num_groups: int = 1  # that its ends fall into, as many in each, one after the other
+    num_groups: int = 1  # groups of its ends, of the same size, one after the other
 
     @property
     def groups(self) -> list[int]:
-        """The comparison group of each of its ends."""
+        """The number of the group of each of its ends."""
         return [self.group + place * self.num_groups // self.num_ends for place in range(self.num_ends)]
 
     @property
@@ -89,20 +222,20 @@ class Path:
 
     @property
     def end(self) -> int:
-        """The number of the network call behind its own, counted from that of the tree's first."""
+        """The number of the network call behind its last one, counted from the first of the tree."""
         return self.start + len(self.levels)
 
     @property
     def last_level(self) -> float:
-        """Where it ends."""
+        """The noise level that it ends at."""
         return self.steps[-1].sigma_next if self.tail is None else self.tail.sigmas[-1]
 
     def choice(self, at: int) -> Choice | None:
-        """What is chosen behind its network call `at`, or at its end."""
+        """Returns the choice behind its network call `at`, or at its end; None: there is no choice."""
         return next((choice for choice in self.choices if choice.at == at), None)
 
     def _states(self) -> list[int]:
-        """States at each network call, and at the end before a choice is made there."""
+        """Returns the number of states at each network call, and at the end before a choice there."""
         counts = [self.num_starts]
         for number in range(len(self.levels)):
             branch = self.steps[number].branch if number < len(self.steps) else 1
@@ -110,7 +243,7 @@ class Path:
         return counts
 
     def num_nodes(self) -> list[int]:
-        """States that each of its network calls is made at."""
+        """Returns the number of states that each of its network calls evaluates."""
         return self._states()[:-1]
 
     @property
@@ -120,36 +253,32 @@ class Path:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one group is drawn: `roots` initial latents, then a tree of steps. Each leaf is a sample.
+    """The plan of one group: initial latents, then a tree of steps. Each leaf of the tree is a sample.
 
-    The tree is a path of `steps` that other paths may leave (`forks`), and others those; `group` and those of the forks
-    say which ends are compared with each other. A path may end in a `tail`, which needs no steps before it. `choices`
-    are made on the way of a plan without forks, at ascending places. `neighbors` says how near one another its roots
-    are, and where they are compared. With `by_root` the ends that come of different roots are not compared.
-    `guidance_scale` is that of classifier-free guidance:
-    v = v_negative + scale * (v_prompt - v_negative); 1 is without, and makes one network call where others make two.
+    The tree is a path of steps, which forks leave, which other forks leave in turn.
     """
 
-    roots: int
-    steps: tuple[Step, ...]
+    roots: int  # initial latents, at least 1
+    steps: tuple[Step, ...]  # none where there is a tail
+    # Of classifier-free guidance, v = v_negative + scale * (v_prompt - v_negative). 1: no guidance, half of the calls.
     guidance_scale: float = 1.0
-    forks: tuple[Fork, ...] = ()
-    group: int = 0
-    tail: Tail | None = None
-    choices: tuple[Choice, ...] = ()
-    neighbors: Neighbors | None = None
-    by_root: bool = False
+    forks: tuple[Fork, ...] = ()  # other ways, which leave the path
+    group: int = 0  # number of the group of the path's own ends among those of the prompt, see `keys.subgroup`
+    tail: Tail | None = None  # a solver's steps behind the steps
+    choices: tuple[Choice, ...] = ()  # selections on the way, at ascending places, of a plan without forks
+    neighbors: Neighbors | None = None  # how near one another the roots are, and where they are compared
+    by_root: bool = False  # ends of different roots are in different groups
 
     def __post_init__(self) -> None:
         if self.roots < 1 or not (self.steps or self.tail):
             raise ValueError(f"a plan needs roots and steps, got {self.roots} roots and {len(self.steps)} steps")
         _check_path(self, first_fork=0)
         if self.by_root and (self.choices or self.neighbors is not None):
-            raise ValueError("ends of a plan that makes choices, or has neighbours, are compared whatever their roots")
+            raise ValueError("by_root does not go with choices or neighbors, which compare ends of different roots")
         if self.choices and self.forks:
             raise ValueError("a plan with forks makes no choices: the ends of its paths are compared with each other")
         places = [choice.at for choice in self.choices]
-        allowed = [*range(len(self.steps) + 1), len(self.paths[0].levels)]  # a solver remembers the states it left
+        allowed = [*range(len(self.steps) + 1), len(self.paths[0].levels)]  # not within a tail: a solver has a memory
         if places != sorted(set(places)) or not set(places) <= set(allowed):
             raise ValueError(f"choices stand behind calls of {allowed}, ascending, got {places}")
         if self.neighbors is not None and self.neighbors.moves:
@@ -160,7 +289,7 @@ class Plan:
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """All ways through the tree: its own, then each fork followed by the forks of that."""
+        """All ways through the tree: the plan's own path, then each fork, followed by the forks of that fork."""
         own = Path(self.steps, self.group, None, 0, self.roots, (), self.tail, self.choices, self.neighbors)
         paths = _paths(self, own, 0)
         if not self.by_root:
@@ -169,19 +298,18 @@ class Plan:
 
     @property
     def num_compared(self) -> int:
-        """Samples that are compared with each other, in the smallest of its groups."""
+        """The number of samples of the smallest group."""
         return min(path.num_ends // path.num_groups for path in self.paths)
 
     @property
     def is_plain(self) -> bool:
-        """Whether all its steps are its own transitions, one after the other, and the random ones its decisions: no
-        solver, no choices, no anchors."""
+        """Whether all its steps are transitions and all decisions are steps: no solver, no choices, no anchors."""
         has_anchors = self.neighbors is not None and bool(self.neighbors.moves)
         return not (self.choices or has_anchors) and all(path.tail is None for path in self.paths)
 
     @property
     def num_tree_steps(self) -> int:
-        """Steps of the whole tree one after the other: how often the network is called, on batches of states."""
+        """The depth of the tree: how often the network is called, on batches of states."""
         return max(path.end for path in self.paths)
 
     @property
@@ -197,7 +325,7 @@ class Plan:
         return False
 
     def num_nodes(self) -> list[int]:
-        """States at each step of the tree = network evaluations of that step (batch elements, guidance apart)."""
+        """Returns the number of states at each step of the tree: its network calls, in batch elements."""
         counts = [0] * self.num_tree_steps
         for path in self.paths:
             for number, nodes in enumerate(path.num_nodes()):
@@ -207,30 +335,30 @@ class Plan:
 
     @property
     def num_rollout_calls(self) -> int:
-        """Network evaluations (batch elements) of a rollout of one group."""
+        """The number of network calls of a rollout, in batch elements."""
         return sum(self.num_nodes())
 
     @property
     def num_update_calls(self) -> int:
-        """Network evaluations of one pass over the group's decisions: one for each state a trained step starts from."""
-        drawn = sum(
+        """The number of network calls of one pass over the decisions: one for each state before a decision."""
+        at_steps = sum(
             nodes
             for path in self.paths
             for nodes, step in zip(path.num_nodes(), path.steps, strict=False)  # a tail has calls and no steps
             if step.is_decision
         )
-        return drawn + (0 if self.neighbors is None else self.neighbors.num_calls)
+        return at_steps + (0 if self.neighbors is None else self.neighbors.num_calls)
 
     @property
     def max_next_states(self) -> int:
-        """Next states beside one network call of an update, where there are the most; 0 without decisions."""
-        drawn = [step.branch for path in self.paths for step in path.steps if step.is_decision]
-        beside = [self.roots] if self.neighbors is not None and self.neighbors.moves else []
-        return max([*drawn, *beside], default=0)
+        """The largest number of next states behind one network call of an update; 0 without decisions."""
+        of_steps = [step.branch for path in self.paths for step in path.steps if step.is_decision]
+        of_anchors = [self.roots] if self.neighbors is not None and self.neighbors.moves else []
+        return max([*of_steps, *of_anchors], default=0)
 
     @property
     def forwards_per_call(self) -> int:
-        """Classifier-free guidance evaluates the network twice."""
+        """2 with classifier-free guidance, else 1."""
         return 1 if self.guidance_scale == 1 else 2
 
     @property
@@ -239,13 +367,13 @@ class Plan:
 
     @property
     def shared_work(self) -> Mapping[str, int]:
-        """Beside `num_rollout_calls`, the calls where every member is drawn alone; none where a reward chooses."""
+        """The calls of a rollout in which each member is sampled alone; empty where a reward selects states."""
         alone = sum(path.num_ends * path.end for path in self.paths)
         return {} if self.choices else {"calls of a rollout without sharing": alone}
 
 
 def _paths(path: Plan | Fork, as_path: Path, number: int) -> Iterator[Path]:
-    """The path, which stands at place `number` of all, and what leaves it."""
+    """Yields the path, whose place in `Plan.paths` is `number`, and all paths that leave it."""
     yield as_path
     nodes, place = as_path.num_nodes(), number + 1
     for index, fork in enumerate(path.forks):
@@ -257,16 +385,19 @@ def _paths(path: Plan | Fork, as_path: Path, number: int) -> Iterator[Path]:
 
 
 def _kept(count: int, choice: Choice | None) -> int:
-    """How many of so many states go on. Raises ValueError for a choice among more than there are side by side."""
+    """Returns how many of `count` states a choice keeps.
+
+    Raises ValueError where `choice.of` does not divide `count`.
+    """
     if choice is None:
         return count
     if count % choice.of:
-        raise ValueError(f"a choice among {choice.of} states each does not go with {count} states")
+        raise ValueError(f"a choice among every {choice.of} states needs a multiple of {choice.of} states, got {count}")
     return count // choice.of * choice.keep
 
 
 def _check_path(path: Plan | Fork, first_fork: int) -> None:
-    """Raises ValueError where a fork does not leave the path at one of its states, or chooses twice from one state."""
+    """Raises ValueError where a fork leaves the path at no state of it, or two trained steps leave the same states."""
     if path.steps and path.tail and path.tail.sigmas[0] != path.steps[-1].sigma_next:
         raise ValueError(
             f"a tail must begin where the steps end, at {path.steps[-1].sigma_next}, got {path.tail.sigmas[0]}"

@@ -1,4 +1,4 @@
-"""Groups whose members the data brings: images or answers with scores, alone or beside members that are drawn."""
+"""Groups of offline outputs: images or answers that the data brings with scores, alone or beside sampled members."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,20 +7,21 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Loss, Modality, SampleKind, Sampler
+from mmrl.core.contracts import Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
-from mmrl.plans.flow import GroupPlan
+from mmrl.plans.groups import GroupPlan
+from mmrl.system.errors import ConfigError
 
-OFFLINE, SCORES = "given", "given_scores"  # of a prompt's target: the outputs that it brings, and how good each is
-TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # and, of answers, how each was drawn: together, or neither
+OFFLINE, SCORES = "given", "given_scores"  # fields of a prompt's target: its offline outputs, and a score for each
+TOKENS, LOG_PROBS = "given_token_ids", "given_log_probs"  # of answers, as they were sampled: both fields, or neither
 
 
 @runtime_checkable
 class Recording(Protocol):
-    """Policies of answers, which may be supplied as the tokens that they were drawn as, have this too."""
+    """A policy of answers, which can take offline answers as tokens with the log-probs of their sampling. Optional."""
 
     def offline_tokens(
         self,
@@ -29,28 +30,28 @@ class Recording(Protocol):
         log_probs: Sequence[Sequence[float]],
         keys: Sequence[GroupKey],
     ) -> Rollout:
-        """A rollout of supplied answers, one per prompt, with the log-probs of whoever drew them as those recorded."""
+        """Returns a rollout of offline answers, one per prompt, whose recorded log-probs are the given ones (nats)."""
         ...
 
     def tokens_of(self, text: str) -> tuple[int, ...]:
-        """The tokens of an answer that ended by itself."""
+        """Returns the tokens of an answer that ended by itself."""
         ...
 
 
 @dataclass(frozen=True)
 class OfflinePlan:
-    """A group of the `num_offline` best outputs that its prompt brings, and of members that are drawn by another
-    plan."""
+    """The plan of a group of offline outputs, the best of its prompt, and of members that another plan samples."""
 
-    num_offline: int
-    are_decisions: bool  # answers are; images have no steps that led to them
-    online: Any = None  # a GroupPlan; None: nothing is drawn
+    num_offline: int  # offline outputs, at least 1
+    are_decisions: bool  # True for answers; images have no steps that led to them
+    online: Any = None  # the GroupPlan of the sampled members; None: there are none
 
     def __post_init__(self) -> None:
         if self.num_offline < 1:
-            raise ValueError(f"a plan of given outputs needs at least one of them, got {self.num_offline}")
+            raise ValueError(f"num_offline must be at least 1, got {self.num_offline}")
 
     def _of_online(self, name: str, otherwise: Any = 0) -> Any:
+        """Returns an attribute of the plan of the sampled members; `otherwise` where there is no such plan."""
         return otherwise if self.online is None else getattr(self.online, name)
 
     @property
@@ -67,7 +68,7 @@ class OfflinePlan:
 
     @property
     def num_rollout_calls(self) -> int:
-        """What is given takes no call."""
+        """The calls for sampled members; offline outputs take none."""
         return int(self._of_online("num_rollout_calls"))
 
     @property
@@ -89,9 +90,10 @@ class OfflinePlan:
 
 
 def check_offline(plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: SampleKind) -> None:
-    """Raises ConfigError for a prompt that brings too few outputs for a plan of them, or of another kind.
+    """Raises ConfigError for a prompt with too few offline outputs for a plan, or with outputs of another kind.
 
-    And where some of the prompts bring log-probs: what is learned would depend on which are taken together.
+    Raises it also where some prompts bring log-probs and others do not: the loss would depend on which ones meet in a
+    batch.
     """
     if not isinstance(plan, OfflinePlan):
         return
@@ -103,59 +105,60 @@ def check_offline(plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: Sampl
             f"{_called(lacking[0])} has none; all must, or none"
         )
     if sample_kind == "turns":
-        raise ConfigError("outputs that the data brings are images or single answers, and the policy plays episodes")
+        raise ConfigError("outputs that the data brings are images or single answers, but the policy plays episodes")
     kind, named = (Picture, "images") if sample_kind == "latents" else (str, "texts")
     for prompt in prompts:
         given, scores = prompt.target.get(OFFLINE, ()), prompt.target.get(SCORES, ())
         where = f"prompts: {_called(prompt)}"
         if len(given) < plan.num_offline or len(scores) != len(given):
             raise ConfigError(
-                f"{where} brings {len(given)} outputs with {len(scores)} scores, and the sampler takes "
+                f"{where} brings {len(given)} outputs with {len(scores)} scores, but the sampler takes "
                 f"{plan.num_offline} of each prompt; the layouts given_images and given_answers read them"
             )
         if wrong := [type(one).__name__ for one in given if not _is(one, kind)]:
-            raise ConfigError(f"{where} brings outputs of type {wrong[0]}, and the policy makes {named}")
+            raise ConfigError(f"{where} brings outputs of type {wrong[0]}, but the policy makes {named}")
 
 
 def brings_log_probs(sampler: Sampler, prompts: Iterable[Prompt]) -> bool:
-    """Whether the data brings the log-probs of all that the sampler takes, under the policies that made it."""
+    """Returns whether all samples are offline, with log-probs under the policies that made them."""
     return sampler.sample_kind == "given" and all(LOG_PROBS in prompt.target for prompt in prompts)
 
 
 def check_behaviour(loss: Loss, name: str, old: str, sampler: Sampler, prompts: Sequence[Prompt]) -> None:
-    """Raises ConfigError for a loss on given outputs that needs to know how likely their makers were to make them.
+    """Raises ConfigError for a loss on offline outputs that requires log-probs under the policies that made them.
 
-    `old`: where the log-probs of the old weights come from, `updates.old`.
+    `old`: the setting `updates.old`, where the log-probs of the old weights come from.
     """
     requires_behaviour = LossDeclaration.of(loss).requires_behaviour
     if not ("old" in loss.needs if requires_behaviour is None else requires_behaviour):
         return
-    what = f"loss {name!r} weighs outputs by how likely they are now over how likely they were to whoever made them"
+    what = f"loss {name!r} weighs outputs by their probability now over that under the policy that made them"
     if not brings_log_probs(sampler, prompts):
         raise ConfigError(
-            f"{what}, which nothing says of outputs that the data brings: the ratio would be 1; for answers each row "
+            f"{what}, which is unknown of outputs that the data brings: the ratio would be 1; for answers each row "
             f"may bring log_probs with token_ids (layout given_answers), or take a loss without such a ratio, "
             "such as 'sft', or 'dpo' for answers and 'flow_dpo' for images"
         )
     if old == "recomputed":
         raise ConfigError(
-            f"{what}, and updates.old 'recomputed' puts the weights of this iteration in the place of those; "
-            "set it to recorded, which are the log_probs of the data"
+            f"{what}, but updates.old 'recomputed' takes the probability under the weights of this iteration; "
+            "set it to recorded, to take the log_probs of the data"
         )
 
 
 def _called(prompt: Prompt) -> str:
+    """Returns the name of a prompt in messages."""
     return prompt.source or repr(prompt.text[:40])
 
 
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
-    """Raises ConfigError for a loss that reads noise levels of a grid, where all outputs are given and none has one."""
+    """Raises ConfigError for a loss that requires noise levels of a grid, where all outputs are offline."""
     has_online = not isinstance(plan, OfflinePlan) or plan.online is not None
     has_levels: bool = getattr(policy, "has_levels", False)
     if not has_online and LossDeclaration.of(loss).requires_noise_levels and not has_levels:
         raise ConfigError(
-            "loss.sigmas is 'grid', but outputs that are given have no sampler with noise levels, and a flow has none "
-            "of its own; set it to uniform, stratified or logit_normal"
+            "loss.sigmas is 'grid', but outputs that the data brings have no sampler with noise levels, and a flow has "
+            "none of its own; set it to uniform, stratified or logit_normal"
         )
 
 
@@ -166,53 +169,54 @@ def _is(output: Any, kind: Any) -> bool:
 def roll_out(
     policy: Modality, prompts: Sequence[Prompt], plans: Sequence[GroupPlan], keys: Sequence[GroupKey]
 ) -> Rollout:
-    """One group per prompt by its plan; all plans are of one sampler.
+    """Returns a rollout of one group per prompt, sampled or taken from the data by its plan; all plans of one sampler.
 
-    Of a group that is given and drawn, the members that are drawn come first. Raises ConfigError for a prompt that
-    brings too little.
+    In a group of both kinds, sampled members come first. Raises ConfigError for a prompt with too few offline outputs.
     """
-    given = [plan for plan in plans if isinstance(plan, OfflinePlan)]
-    if not given:
+    offline_plans = [plan for plan in plans if isinstance(plan, OfflinePlan)]
+    if not offline_plans:
         return policy.rollout(prompts, plans, keys)
-    supplied = _supplied(policy, prompts, given, keys)
-    if given[0].online is None:
-        return supplied
-    online = policy.rollout(prompts, [plan.online for plan in given], keys)
+    offline = _offline(policy, prompts, offline_plans, keys)
+    if offline_plans[0].online is None:
+        return offline
+    online = policy.rollout(prompts, [plan.online for plan in offline_plans], keys)
     outputs = replace(online.outputs, given=torch.full((online.num_samples,), -1))
-    return Rollout.join([replace(online, outputs=outputs), supplied])
+    return Rollout.join([replace(online, outputs=outputs), offline])
 
 
-def _supplied(
+def _offline(
     policy: Modality, prompts: Sequence[Prompt], plans: Sequence[OfflinePlan], keys: Sequence[GroupKey]
 ) -> Rollout:
-    asked: list[Prompt] = []
+    """Returns a rollout of the best offline outputs of each prompt, as many as its plan takes."""
+    of_prompt: list[Prompt] = []
     of_group: list[GroupKey] = []
     numbers: list[int] = []
     for prompt, plan, key in zip(prompts, plans, keys, strict=True):
         check_offline(plan, [prompt], policy.sample_kind)
         scores = torch.tensor(prompt.target[SCORES], dtype=torch.float64)
         best = scores.argsort(descending=True, stable=True)[: plan.num_offline].tolist()
-        asked, of_group, numbers = asked + [prompt] * len(best), of_group + [key] * len(best), numbers + best
-    chosen = [prompt.target[OFFLINE][number] for prompt, number in zip(asked, numbers, strict=True)]
+        of_prompt, of_group, numbers = of_prompt + [prompt] * len(best), of_group + [key] * len(best), numbers + best
+    chosen = [prompt.target[OFFLINE][number] for prompt, number in zip(of_prompt, numbers, strict=True)]
     if policy.sample_kind == "latents":
         size = (policy.height, policy.width)  # type: ignore[attr-defined]  # all that make images have them
-        rollout = policy.offline(asked, Outputs(images=torch.stack([fitted(one, size) for one in chosen])), of_group)
-    elif LOG_PROBS in asked[0].target:  # all have them, or none
+        images = torch.stack([fitted(one, size) for one in chosen])
+        rollout = policy.offline(of_prompt, Outputs(images=images), of_group)
+    elif LOG_PROBS in of_prompt[0].target:  # all have them, or none
         assert isinstance(policy, Recording), "policies of answers are"
         tokens, log_probs = (
-            [prompt.target[name][number] for prompt, number in zip(asked, numbers, strict=True)]
+            [prompt.target[name][number] for prompt, number in zip(of_prompt, numbers, strict=True)]
             for name in (TOKENS, LOG_PROBS)
         )
-        rollout = policy.offline_tokens(asked, tokens, log_probs, of_group)
+        rollout = policy.offline_tokens(of_prompt, tokens, log_probs, of_group)
     else:
-        rollout = policy.offline(asked, Outputs(texts=tuple(chosen)), of_group)
+        rollout = policy.offline(of_prompt, Outputs(texts=tuple(chosen)), of_group)
     return replace(rollout, outputs=replace(rollout.outputs, given=torch.tensor(numbers)))
 
 
 def restated(policy: Modality, prompt: Prompt) -> Prompt:
-    """The prompt with its answers in the tokens of the policy, all of one log-prob: for twins, whose tokens are others.
+    """Returns the prompt with its offline answers in the tokens of the policy, all of one log-prob.
 
-    The prompt itself where it brings no log-probs.
+    This is for tiny twins, whose tokens are others. Returns the prompt itself where it brings no log-probs.
     """
     if LOG_PROBS not in prompt.target:
         return prompt
@@ -224,7 +228,10 @@ def restated(policy: Modality, prompt: Prompt) -> Prompt:
 
 
 def fitted(picture: Picture, size: tuple[int, int]) -> Tensor:
-    """[3, height, width] float32 in [0, 1]: the middle of the picture, of the sides' ratio asked for, scaled to it."""
+    """Returns the centre of a picture, cropped to the ratio of `size` (height, width) and scaled to it.
+
+    The result is [3, height, width] float32 in [0, 1].
+    """
     height, width = size
     image = picture.load()
     if image.size != (width, height):

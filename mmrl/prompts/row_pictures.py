@@ -9,8 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from mmrl.media.file_headers import Header
 from mmrl.media.pictures import StoredPicture
-from mmrl.media.video import Header
 from mmrl.system.errors import ConfigError
 
 # how PNG, JPEG, GIF, WebP, BMP and TIFF begin in base64

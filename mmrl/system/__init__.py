@@ -1,1 +1,1 @@
-"""Files, terminal, processes and errors: what stands between mmrl and the machine."""
+"""Access to the machine: files, the terminal, threads and time limits; errors and their messages."""

@@ -1,4 +1,4 @@
-"""The ways in which a command ends badly."""
+"""The exceptions that end a command, and how errors are put into words."""
 
 import os
 import sys
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-LONGEST_LINE = 2000  # letters of a message, in one line
+LONGEST_LINE = 2000  # letters of one line of a message
 
 
 def shortened(message: str) -> str:
-    """A message that may hold texts of any length, such as a prompt, without the middle of lines that are too long."""
+    """Returns a message without the middle of lines that are too long, as they hold texts such as a prompt."""
     return "\n".join(map(_short_line, message.split("\n")))
 
 
@@ -23,33 +23,33 @@ def _short_line(line: str) -> str:
 
 
 class ConfigError(ValueError):
-    """The user's input is wrong: says what was wrong, what was got and what is allowed. Exit code 2."""
+    """An error in the user's input. The message says what was wrong, what was got, what is allowed. Exit code 2."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shortened(str(message)))
 
 
 class RunError(RuntimeError):
-    """The run failed for a reason that is not the user's input (disk full, too many failed rewards). Exit code 1."""
+    """A failure of a run that is not the user's input, such as a full disk or too many failed rewards. Exit code 1."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shortened(str(message)))
 
 
 class HangError(RunError):
-    """A plug-in did not answer within its time limit."""
+    """A plug-in that did not return within its time limit."""
 
 
 class DivergedError(RunError):
-    """A network gave NaN or infinity where its numbers must be finite: its weights are broken, mostly by training."""
+    """NaN or infinity from a network where numbers must be finite: its weights are broken, mostly by training."""
 
 
 class Interruption(BaseException):
-    """Ends what is going on, wherever that is: a signal raised it, and no plug-in."""
+    """The base of exceptions that a signal raises, and no plug-in, at any place of the program."""
 
 
 class Failure(str):
-    """Why something failed, in words; with them goes what was raised, in the process where it was."""
+    """The reason of a failure in words, with the exception behind it in the process that raised it."""
 
     error: BaseException
 
@@ -63,12 +63,12 @@ class Failure(str):
 
 
 def raised(words: str | None) -> BaseException | None:
-    """What was raised behind these words, where it is known: the cause that `--debug` shows."""
+    """Returns the exception behind a reason, which `--debug` shows; None where it is unknown."""
     return words.error if isinstance(words, Failure) else None
 
 
 def describe(error: BaseException) -> str:
-    """Returns the class and the words of an exception of a user's code; the class alone where its words fail."""
+    """Returns the class and the message of an exception of a user's code; the class alone where `str` of it fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except (KeyboardInterrupt, Interruption):
@@ -78,15 +78,16 @@ def describe(error: BaseException) -> str:
 
 
 def place(error: BaseException, owner: object) -> str:
-    """Where it was raised, in words: the last line that the user wrote, if any; else the last of `owner`'s class.
+    """Returns where an exception was raised, in words.
 
-    The user's are files that are neither ours nor of installed packages, as a function that a reward of ours calls.
+    That is the innermost line of the user's own files, such as of a function that a shipped reward calls. Without one,
+    it is the innermost line of the file of `owner`'s class.
     """
     return place_in(traceback.extract_tb(error.__traceback__), owner)
 
 
 def place_in(frames: Sequence[traceback.FrameSummary], owner: object) -> str:
-    """The same of a stack, the innermost frame last."""
+    """Returns the same place for a stack, the innermost frame last."""
     own = getattr(sys.modules.get(type(owner).__module__), "__file__", None)
     theirs = [frame for frame in frames if not _is_installed(frame.filename)]
     chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
@@ -95,7 +96,7 @@ def place_in(frames: Sequence[traceback.FrameSummary], owner: object) -> str:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file is one of ours, of an installed package or of Python itself."""
+    """Returns whether a file belongs to mmrl, to an installed package or to Python itself."""
     path = Path(file)
     ours = Path(__file__).parents[1]
     folders = (

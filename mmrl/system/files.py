@@ -1,4 +1,4 @@
-"""Files that outlive a power cut, and appear whole or not at all; and how such are read."""
+"""Files that survive a power cut and appear whole or not at all, and how JSON files are read."""
 
 import errno
 import fcntl
@@ -15,14 +15,14 @@ from mmrl.system.errors import ConfigError
 
 
 def read_plain(path: Path) -> bytes:
-    """Returns the content of a file. Raises OSError for one that is no plain file: a pipe would be waited for."""
+    """Returns the content of a plain file. Raises OSError for any other, such as a pipe, which would block."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
     return path.read_bytes()
 
 
 def flush(path: Path) -> None:
-    """Returns when a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or the list of names in a folder, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -31,7 +31,7 @@ def flush(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all: a reader, and a run after a power cut, find the old one or the new one."""
+    """Writes a file whole or not at all: a reader, also after a power cut, finds the old file or the new one."""
     temporary = path.with_name(f".tmp-{path.name}")
     try:
         temporary.write_bytes(content)
@@ -46,9 +46,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which at the end of the block becomes `target`: not there yet, or an empty folder.
+    """Yields a folder to fill, which becomes `target` at the end of the block; `target` must be missing or empty.
 
-    Where the block fails the folder is removed; one that a kill left is removed by the next call for the same target.
+    Where the block fails, the folder is removed. A folder that a killed process left is removed by the next call for
+    the same target.
     """
     target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,10 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Whether no other process is in this block for the same folder; False where the file system cannot tell."""
+    """Locks a folder inside of the block, and yields whether that worked.
+
+    False: another process has the lock, or the file system has no locks.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         is_alone = False
@@ -88,13 +92,13 @@ def _alone(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-MAX_DIGITS = 300  # of a whole number: more are larger than any float
-# bytes that are no UTF-8 and numbers of thousands of digits are ValueErrors, brackets without end a RecursionError
+MAX_DIGITS = 300  # of a whole number: with more digits it is larger than any float
+# ValueError: bytes that are no UTF-8, numbers of thousands of digits. RecursionError: brackets nested too deep.
 NOT_JSON = (ValueError, RecursionError)
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value in a JSON file. Raises ConfigError, with the path, for a file that cannot be read as JSON."""
+    """Returns the value of a JSON file. Raises ConfigError, with the path, for a file that cannot be read as JSON."""
     try:
         content = read_plain(path)
     except OSError as error:
@@ -103,7 +107,10 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
-    """Returns the value of a JSON text; bytes are UTF-8. Raises ConfigError, that begins with `what`, for any other."""
+    """Returns the value of a JSON text, or of bytes in UTF-8.
+
+    Raises ConfigError, which begins with `what`, for others.
+    """
     try:
         return json.loads(text, parse_int=_whole)
     except NOT_JSON as error:

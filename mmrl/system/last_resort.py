@@ -1,4 +1,4 @@
-"""The end of a process in which something hangs where no exception reaches it."""
+"""The forced end of a process that hangs where no exception can reach it."""
 
 import faulthandler
 import os
@@ -12,19 +12,24 @@ from mmrl.system.terminal import printable
 from mmrl.system.time_limits import Patience
 
 INTERRUPTED = 130  # the exit code of Ctrl-C, as shells have it
-GRACE = 3.0  # seconds that the orderly way out may take behind a second Ctrl-C
-MARGIN = 60.0  # seconds that a call which is late has to end itself
-GLANCE = 10.0  # seconds between two looks at the calls
+GRACE = 3.0  # seconds for a regular end after a second Ctrl-C
+MARGIN = 60.0  # seconds for a late call to end by itself
+GLANCE = 10.0  # seconds between two checks of the calls
 
 
 class LastResort:
-    """Ends this process where an exception does not: for one that is a run's alone, and nobody's session of Python.
+    """A context manager that ends this process where exceptions fail to. It is for processes of the command line only.
 
-    A context manager: on leaving, nothing is watched any more. `leave` cleans up what the run leaves behind, and
-    returns what there is to say of it; `is_reporting`: whether this process says why it ends, of all that run here.
+    On leaving the block it stops guarding.
     """
 
     def __init__(self, leave: Callable[[], str], *, is_reporting: bool = True) -> None:
+        """Makes the guard of a run.
+
+        Args:
+            leave: cleans up after the run, and returns a text for the last message.
+            is_reporting: this process prints why it ends; True for one of several processes of a run.
+        """
         self._leave, self._is_reporting = leave, is_reporting
         self._timer: threading.Timer | None = None
         self._is_over = threading.Event()
@@ -43,7 +48,7 @@ class LastResort:
             faulthandler.cancel_dump_traceback_later()
 
     def stop_soon(self) -> None:
-        """Gives the exception of Ctrl-C a moment to end the process; called again it ends it at once."""
+        """Ends the process after a moment for the exception of Ctrl-C to do so; a second call ends it at once."""
         if self._timer is not None:
             self._stop()
         self._timer = threading.Timer(GRACE, self._stop)
@@ -51,10 +56,10 @@ class LastResort:
         self._timer.start()
 
     def guard(self, guarded: Sequence[Patience]) -> None:
-        """Ends the process where a call is late and cannot be interrupted, such as one that catches everything.
+        """Ends the process where a call is late and cannot be interrupted, as it catches every exception.
 
-        Where not even threads of Python run, as while one matches an endless regular expression, what each thread was
-        in the middle of is printed by Python itself.
+        Where no other thread of Python can run, as during an endless regular expression, Python itself prints the stack
+        of each thread.
         """
         self._guarded += guarded
         threading.Thread(target=self._look, daemon=True, name="last resort").start()

@@ -1,4 +1,4 @@
-"""How far something is, as people see it: a bar where there is a terminal, else a line now and then."""
+"""The display of progress: a bar on a terminal, elsewhere a line from time to time."""
 
 import os
 import sys
@@ -17,18 +17,18 @@ from mmrl.system.terminal import printable
 
 
 class Screen(Console):
-    """Draws on stdout, or on stderr; what is printed on it, also by others while a bar is shown, is cleaned first."""
+    """A console of rich on stdout or stderr, which makes all text printable, also other text above a bar."""
 
     def __init__(self, *, is_error: bool = False) -> None:
         stream = sys.stderr if is_error else sys.stdout
         super().__init__(file=getattr(stream, "rich_proxied_file", stream))
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """As rich's, but texts are shown as they are written: without colours, markup and emoji."""
+        """Prints as rich does, but texts as they are, without colours, markup and emoji."""
         super().print(*map(_cleaned, objects), **settings)
 
     def on_broken_pipe(self) -> None:
-        """Falls silent where nobody reads any more, as behind `| head`; rich itself would end the command."""
+        """Stops printing where the reader has closed the pipe, as `| head` does; rich itself would end the command."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -42,18 +42,17 @@ def _cleaned(shown: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
-PATIENCE = 2.0  # seconds: of what takes less nothing is shown
+PATIENCE = 2.0  # seconds after which progress is shown
 EVERY = 30.0  # seconds between two lines
 
 
 def _bar(console: "Console", *, is_of_run: bool) -> "Progress":
-    """A display of bars, each with its description; another one on the same terminal would draw over it.
+    """Returns a display of bars with descriptions; a terminal can show only one display at a time.
 
-    `is_of_run`: it stays when it ends, and what is printed meanwhile stands above it. The other goes, and is on stderr,
-    where nothing of stdout may come.
+    `is_of_run`: the display stays when it ends, and other text on stdout is printed above it. Else it is for stderr,
+    and disappears when it ends.
     """
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -68,7 +67,10 @@ def _bar(console: "Console", *, is_of_run: bool) -> "Progress":
 
 
 class TrainingBar:
-    """A bar with rate, time left and the latest of a few metrics; plain lines where stdout is no terminal."""
+    """The bar of a run, with rate, time left and the latest values of a few metrics.
+
+    Lines where there is no terminal.
+    """
 
     def __init__(
         self,
@@ -79,21 +81,25 @@ class TrainingBar:
         shown: Sequence[str] = ("reward/mean", "held_out/score"),
         console: "Console | None" = None,
     ) -> None:
-        """Of `total` iterations, `done` were made before; without a terminal, one line per `every` iterations.
+        """Makes the bar of a run.
 
-        `shown`: metrics whose latest value is shown, each called by the first part of its name.
+        Args:
+            total: iterations of the run.
+            done: iterations before this start.
+            every: iterations between two lines, without a terminal.
+            shown: metrics whose latest values are shown, each by the first part of its name.
+            console: where to print; None: stdout.
         """
-
         self._total, self._done, self._every = total, done, every
         self._shown = shown
-        self._latest: dict[str, tuple[float, int]] = {}  # and the iteration that it is of
+        self._latest: dict[str, tuple[float, int]] = {}  # value and iteration
         self._times = deque([(time.monotonic(), done)], maxlen=21)  # the rate is that of the last 20 iterations
         self._console = console or Screen()
         self._bar = _bar(self._console, is_of_run=True)
         self._task = self._bar.add_task(self.line(), total=total, completed=done)
 
     def update(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Takes in the numbers of an iteration; may be called more than once for the same one."""
+        """Shows the metrics of an iteration; may be called more than once for the same iteration."""
         is_new = iteration > self._done
         if not is_new and len(self._times) == 1:  # the evaluation before training is no iteration
             self._times[0] = (time.monotonic(), self._done)
@@ -108,15 +114,15 @@ class TrainingBar:
             self.say(self.line())
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Prints a line of its own."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def counter(self, what: str, total: int) -> "Counter":
-        """Counts prompts of which `what` is done; its bar stands below this one."""
+        """Returns a counter of prompts for the activity `what`; its bar stands below this one."""
         return Counter(what, total, self._console, bar=self._bar)
 
     def line(self) -> str:
-        """Where the run stands, in one line."""
+        """Returns the progress of the run in one line."""
         parts = [f"{self._done}/{self._total}"]
         for name in self._shown:
             if name in self._latest:
@@ -131,14 +137,16 @@ class TrainingBar:
         return "  ".join(parts)
 
     def close(self) -> None:
+        """Ends the display."""
         if self._console.is_terminal:
             self._bar.stop()
 
 
 class Counter:
-    """Counts what is done of a total inside a `with` block; a thread of its own shows it, so that a long step is seen.
+    """A context manager that counts and shows the progress of an activity, from a thread of its own.
 
-    On a terminal a bar after `patience` seconds, which goes again at the end; elsewhere a line every `every` seconds.
+    On a terminal it shows a bar after `patience` seconds, which disappears at the end; elsewhere it prints a line every
+    `every` seconds.
     """
 
     def __init__(
@@ -152,7 +160,17 @@ class Counter:
         patience: float | None = None,
         every: float | None = None,
     ) -> None:
-        """`console`: None shows nothing. `bar`: a display that stands on the console already, or may."""
+        """Makes a counter.
+
+        Args:
+            what: the activity, in a word.
+            total: how many there are to do.
+            console: where to show it; None: nowhere.
+            unit: the name of what is counted.
+            bar: a display of the same console, to add the bar to; None: a new one.
+            patience: seconds before the bar appears; None: `PATIENCE`.
+            every: seconds between two lines; None: `EVERY`.
+        """
         self._what, self._total, self._console, self._unit = what, total, console, unit
         self._bar = bar
         self._patience = PATIENCE if patience is None else patience
@@ -164,25 +182,24 @@ class Counter:
 
     @classmethod
     def on_stderr(cls, what: str, total: int, *, unit: str = "prompts") -> Self:
-        """Of a command whose result goes to stdout."""
-
+        """Returns a counter for a command whose result goes to stdout."""
         return cls(what, total, Screen(is_error=True), unit=unit)
 
     def begin(self, within: Callable[[], float]) -> None:
-        """Says that a step has begun; `within()` is how many it has done so far, asked from another thread."""
+        """Begins a step; `within()`, which another thread calls, returns how many the step has done so far."""
         self._within = within
 
     def add(self, count: int) -> None:
-        """Says that a step is over, with `count` done."""
+        """Ends a step, with `count` done."""
         self._done, self._within = self._done + count, _nothing
 
     @property
     def done(self) -> float:
-        """How many are done, in parts of one."""
+        """How many are done, with fractions."""
         return min(self._done + self._within(), float(self._total))
 
     def line(self) -> str:
-        """How far it is, in one line."""
+        """Returns the progress in one line."""
         seconds = timedelta(seconds=int(time.monotonic() - self._started))
         return f"{self._what}: {int(self.done)} of {self._total} {self._unit} after {seconds}"
 

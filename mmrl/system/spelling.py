@@ -7,11 +7,12 @@ LONGEST_NAME = 200  # letters; to compare texts takes the square of their length
 
 
 def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """Returns the known name that is most like it; None where none is near. Texts that are too long for names are none.
+    """Returns the known name that is most similar to a wrong one; None where none is near.
 
     Args:
-        wrong: what was written. known: what may be written.
-        likeness: how alike two names must be at least, of 0 to 1.
+        wrong: the name that was written; for a text that is too long to be a name, the result is None.
+        known: the names that are allowed.
+        likeness: the smallest similarity of two names, in [0, 1].
     """
     names = [name for name in known if len(name) <= LONGEST_NAME]
     matches = get_close_matches(wrong, names, n=1, cutoff=likeness) if len(wrong) <= LONGEST_NAME else []

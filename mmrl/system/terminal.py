@@ -1,4 +1,4 @@
-"""What stands between this program and the terminal: texts of others cannot steer it."""
+"""Text for the terminal, made safe: texts from elsewhere cannot control the terminal."""
 
 import re
 import sys
@@ -8,19 +8,19 @@ from typing import Any, TextIO, cast
 from mmrl.system.errors import ConfigError
 
 COLOUR = r"\x1b\[[0-9;:]*m"
-CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 but for newlines, tabs and returns of the carriage, DEL, C1
-DIRECTIONS = r"\u202a-\u202e\u2066-\u2069"  # in which what follows is written
-HALVES = r"\ud800-\udfff"  # of characters, which no stream can write
+CONTROLS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 without newlines, tabs and carriage returns; DEL; C1
+DIRECTIONS = r"\u202a-\u202e\u2066-\u2069"  # characters that change the direction of writing
+HALVES = r"\ud800-\udfff"  # half characters, which no stream can write
 _UNPRINTABLE = re.compile(rf"{COLOUR}|\r\n?|[{CONTROLS}{DIRECTIONS}{HALVES}]")
 _STEERING = re.compile(f"[{CONTROLS}]")
 _MOVES_OF_BARS = re.compile(r"\n*(?:\x1b\[A)*")
 
 
 def printable(text: str) -> str:
-    r"""Returns the text as a terminal may show it.
+    r"""Returns a text that is safe to show on a terminal.
 
-    Colours are left out, returns of the carriage are newlines, and what else could move the cursor, hide text or answer
-    for the user is written out as `\u001b`: JSON keeps its meaning. Newlines and tabs stay.
+    Colours are removed, carriage returns become newlines, and other characters that could move the cursor, hide text or
+    type for the user become escapes such as `\u001b`, so that JSON keeps its meaning. Newlines and tabs stay.
     """
     return _UNPRINTABLE.sub(_replacement, text)
 
@@ -33,11 +33,11 @@ def _replacement(found: re.Match[str]) -> str:
 
 
 class PlainStream:
-    """A stream to which all text goes as `printable` makes it; otherwise it is the stream behind it.
+    """A stream that makes all text `printable`, and passes it to the stream behind it.
 
-    Nobody takes it for a terminal, and so most write no sequences at all. Two may draw on one: rich, which takes the
-    stream behind (`mmrl.system.progress_bars` cleans what it is given), and tqdm, whose bars go back to the start of
-    their line and up to it.
+    It says that it is no terminal, so most libraries write no control sequences. Two may draw on a terminal: rich,
+    which uses the stream behind it (`mmrl.system.progress_bars` makes its text printable), and tqdm, whose bars return
+    to the start of their line and move up to it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -64,13 +64,13 @@ class PlainStream:
 
 
 def _is_tqdm() -> bool:
-    """Whether the caller of a stream's method is tqdm."""
+    """Returns whether the caller of a stream's method is tqdm."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")
     return name.partition(".")[0] == "tqdm"
 
 
 def guard_streams() -> None:
-    """Puts a PlainStream before stdout and stderr, to the end of the process: logs and tracebacks pass it too."""
+    """Replaces stdout and stderr by PlainStreams to the end of the process, also for logs and tracebacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, PlainStream):
@@ -78,7 +78,7 @@ def guard_streams() -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raises ConfigError for words of the command line that could steer a terminal: typer shows them as they are."""
+    """Raises ConfigError for arguments of the command line with control characters, which typer would print."""
     for word in arguments:
         if _STEERING.search(word):
             raise ConfigError(f"the argument {word[:200]!r} holds a control character; it may hold newlines and tabs")

@@ -17,19 +17,19 @@ from mmrl.system.errors import HangError, Interruption, place, place_in
 
 T = TypeVar("T")
 CALL_SECONDS = 7200.0  # a judge behind a slow server may take seconds for each of hundreds of samples
-GLANCE = 1.0  # seconds after which a waiting thread looks again whether a call takes too long
-SECOND_TRY = 1.0  # seconds after which a call that caught the end of its time is told again
+GLANCE = 1.0  # seconds between two checks whether a call takes too long
+SECOND_TRY = 1.0  # seconds between two alarms for a call that catches the exception of its time limit
 
 
 class _TimeUp(Interruption):
-    """Raised inside of a call in the main thread."""
+    """The time limit of a call in the main thread, raised inside of the call."""
 
 
 @dataclass(eq=False)
 class Call:
     """One call that has not returned yet."""
 
-    what: str  # is called, and about what, in words
+    what: str  # who is called, and for what, in words
     owner: object  # the plug-in
     deadline: float  # on the monotonic clock
     thread: int = field(default_factory=threading.get_ident)
@@ -37,16 +37,16 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Where it is now, in words."""
+        """The line of code that it executes now, in words."""
         frame = sys._current_frames().get(self.thread)
         return "" if frame is None else place_in(traceback.extract_stack(frame), self.owner)
 
 
 class Patience:
-    """How long each call of a reward may take, by the clock, and the calls that are under way.
+    """The time limit of each call of a reward, by the clock, and the calls that have not returned yet.
 
-    Nothing can stop a thread of Python from outside. A call in the main thread is interrupted by an alarm; for one in
-    another thread HangError is raised where its answer is waited for (`result`), and the thread is left behind.
+    A call in the main thread is interrupted by an alarm. A thread cannot be stopped from outside: for a call in another
+    thread, HangError is raised where its result is waited for (`result`), and the thread is left behind.
     """
 
     def __init__(self, seconds: float = CALL_SECONDS) -> None:
@@ -55,7 +55,7 @@ class Patience:
 
     @contextmanager
     def call(self, what: str, owner: object) -> Iterator[None]:
-        """Raises HangError where the block takes too long, in the main thread. `what`: who is asked, about what."""
+        """Raises HangError where the block takes too long in the main thread. `what`: who is called, and for what."""
         call = Call(what, owner, time.monotonic() + self.seconds)
         self._calls[call] = None
         try:
@@ -66,7 +66,7 @@ class Patience:
 
     @contextmanager
     def _alarm(self, call: Call) -> Iterator[None]:
-        """Interrupts the main thread when the call is late; an earlier alarm of somebody else stays instead."""
+        """Interrupts the main thread when the call is late, unless an earlier alarm of other code is set."""
 
         def end(number: int, frame: FrameType | None) -> None:
             if call.is_open:
@@ -92,18 +92,18 @@ class Patience:
                 signal.setitimer(signal.ITIMER_REAL, max(other - (time.monotonic() - began), 1e-3), interval)
 
     def late(self, by: float = 0.0) -> HangError | None:
-        """What there is to say of a call that takes `by` seconds longer than it may."""
+        """Returns the error of a call that is at least `by` seconds late; None: there is no such call."""
         call = next((call for call in list(self._calls) if time.monotonic() >= call.deadline + by), None)
         return None if call is None else self._error(call, call.place)
 
     def result(self, job: "Future[T]") -> T:
-        """What a job on another thread returned. Raises what it raised, and HangError where a call takes too long."""
+        """Returns the result of a job on another thread. Raises its exception, and HangError for a late call."""
         if error := self._wait([job]):
             raise error
         return job.result()
 
     def _wait(self, jobs: "Sequence[Future[Any]]") -> HangError | None:
-        """Waits until all are done, or a call is late."""
+        """Waits until all jobs are done, or a call is late, and returns the error of that call."""
         while not all(job.done() for job in jobs):
             now = time.monotonic()
             left = [call.deadline - now for call in list(self._calls)]
@@ -119,10 +119,10 @@ class Patience:
 
 
 class Workers:
-    """Up to `count` threads that do jobs in the order of their submission.
+    """A context manager of up to `count` threads, which do jobs in the order of submission.
 
-    A context manager: on leaving, the jobs at hand are finished, the waiting ones are dropped, the threads end. A job
-    that hangs is left behind: its thread does not keep the process alive, and neither Ctrl-C nor a late call waits.
+    On leaving the block, running jobs are finished, waiting ones are dropped, and the threads end. A job that hangs is
+    left behind: its thread does not keep the process alive, and after Ctrl-C or a late call nothing is waited for.
     """
 
     def __init__(self, count: int, name: str, patience: Patience) -> None:
@@ -131,7 +131,7 @@ class Workers:
         self._futures: list[Future[Any]] = []
         self._threads: list[threading.Thread] = []
 
-    def submit(self, function: Callable[..., T], *given: Any) -> "Future[T]":
+    def submit(self, function: Callable[..., T], *arguments: Any) -> "Future[T]":
         """Queues a call; returns at once."""
         future: Future[T] = Future()
 
@@ -139,8 +139,8 @@ class Workers:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(function(*given))
-            except BaseException as error:  # it is raised where the result is asked for
+                future.set_result(function(*arguments))
+            except BaseException as error:  # raised again by `Future.result`
                 future.set_exception(error)
 
         self._futures = [one for one in self._futures if not one.done()] + [future]

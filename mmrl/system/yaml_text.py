@@ -1,4 +1,4 @@
-"""Settings as YAML, from anyone: no key twice, no anchor that holds itself, a bounded size with aliases written out."""
+"""The reader of untrusted YAML: no key twice, no anchor inside of itself, a bounded size with aliases written out."""
 
 from typing import Any
 
@@ -7,19 +7,21 @@ import yaml
 from mmrl.system.errors import ConfigError
 
 MAX_VALUES = 100_000  # of a config with every alias written out; nine aliases on nine levels are 387 million
-MAX_LETTERS = 1_000_000  # the reader of YAML takes some seconds for them
-# the reader of YAML runs out of stack at some hundred levels, and of patience at numbers of thousands of digits
+MAX_LETTERS = 1_000_000  # PyYAML takes some seconds for them
+# RecursionError: some hundred levels. ValueError: numbers of thousands of digits.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def parse_yaml(text: str, what: str) -> Any:
-    """Returns the value of a YAML text: None, bool, int, float, str, date, list or dict; no two places share one.
+    """Returns the value of a YAML text: None, bool, int, float, str, date, list or dict, without shared parts.
 
     Args:
-        what: names the text in messages, such as the path of its file.
-    Raises ConfigError for text that is not YAML or has more than `MAX_LETTERS`, a key that stands twice in one mapping
-    (YAML alone would take the last one in silence), an anchor that holds itself, and aliases that make the text larger
-    than `MAX_VALUES`.
+        text: the YAML.
+        what: the name of the text in messages, such as the path of its file.
+
+    Raises:
+        ConfigError: the text is not YAML, or longer than `MAX_LETTERS`; a key stands twice in one mapping (PyYAML alone
+            would take the last one in silence); an anchor holds itself; aliases make more than `MAX_VALUES` values.
     """
     if len(text) > MAX_LETTERS:
         raise ConfigError(f"{what} has {len(text):,} letters; no config needs more than {MAX_LETTERS:,}")
@@ -40,7 +42,10 @@ def parse_yaml(text: str, what: str) -> Any:
 
 
 def _count_values(node: yaml.Node, what: str, counts: dict[int, int], opened: set[int]) -> int:
-    """Returns how many values a node stands for with its aliases written out; `counts` holds those of other nodes."""
+    """Returns the number of values of a node with its aliases written out.
+
+    `counts` holds the numbers of other nodes.
+    """
     if id(node) in opened:
         raise ConfigError(f"{what}, {_line(node)}: an anchor holds itself, so it has no end")
     if id(node) in counts:
@@ -63,6 +68,7 @@ def _count_values(node: yaml.Node, what: str, counts: dict[int, int], opened: se
 
 
 def _refuse_twins(mapping: yaml.MappingNode, what: str) -> None:
+    """Raises ConfigError for a key that stands twice in one mapping."""
     first: dict[tuple[str, str], yaml.Node] = {}
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -82,7 +88,7 @@ def _line(node: yaml.Node) -> str:
 
 
 def _unshared(value: Any) -> Any:
-    """Returns a copy without aliases, in which changing one place changes no other."""
+    """Returns a copy without aliases, in which a change of one place changes no other."""
     if isinstance(value, dict):
         return {key: _unshared(one) for key, one in value.items()}
     return [_unshared(one) for one in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ from mmrl.core.contracts import ConfigError, LossBatch, Modality
 from mmrl.core.data import Rollout, WeightsName, count_calls
 from mmrl.core.numerics import kl_estimate
 from mmrl.core.views import DecisionView
-from mmrl.plans.answer_trees import AnswerTree
+from mmrl.plans.answers import AnswerTree
 from mmrl.plans.offline import OfflinePlan
 from mmrl.training.processes import Processes
 

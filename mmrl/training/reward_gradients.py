@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from mmrl.core.contracts import ConfigError, Differentiable, Loss, Modality, Reward
 from mmrl.core.declarations import LossDeclaration
-from mmrl.plans.flow import GroupPlan, Plan
+from mmrl.plans.flow import Plan
+from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import OfflinePlan
 
 

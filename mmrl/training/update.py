@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable
-from mmrl.core.data import Outputs, Rollout, WeightsName, prompt_index_of
-from mmrl.core.keys import GroupKey
+from mmrl.core.data import Outputs, Rollout, WeightsName
+from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
 from mmrl.training.processes import Processes

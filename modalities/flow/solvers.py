@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.plans.steps import SolverName, Tail
+from mmrl.plans.flow import SolverName, Tail
 
 from .frontier import TreeStep
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mmrl.core.decisions import cat_shifted
+from mmrl.core.data import cat_shifted
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mmrl.core.data import DecisionBlock, subgroup
-from mmrl.core.keys import GroupKey
+from mmrl.core.data import DecisionBlock
+from mmrl.core.keys import GroupKey, subgroup
 from mmrl.plans.flow import Plan
 
 from .decisions import Decided, column, linear_mean

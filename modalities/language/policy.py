@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
-from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout
-from mmrl.core.decisions import after
+from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, after
 from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView, View
 from mmrl.parsing.answers import shown
-from mmrl.plans.flow import PROMPT_READS, AnswerPlan
+from mmrl.plans.answers import PROMPT_READS, AnswerPlan
 from mmrl.plans.offline import OFFLINE, TOKENS
 
 from ..encoding.inputs import EncodedPrompt, called, pad_rows

@@ -12,8 +12,7 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import DecisionBlock, Prompt, Rollout
 from mmrl.core.keys import GroupKey
-from mmrl.plans.answer_trees import AnswerTree
-from mmrl.plans.flow import PROMPT_READS, AnswerPlan
+from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Answers

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mmrl.media.video import FrameSampling
 from mmrl.parsing.coordinates import Canvas, Convention
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 from ..encoding.inputs import parts_of
 

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from mmrl.plans.answer_trees import AnswerTree, ForkTree, SegmentTree, Uncertainty
+from mmrl.plans.answers import AnswerTree, ForkTree, SegmentTree, Uncertainty
 
 from ..encoding.inputs import EncodedPrompt
 from .completions import Completions, uniforms

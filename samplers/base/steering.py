@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Placement, Prepared, Reward, Sampler
 from mmrl.core.keys import GroupKey
-from mmrl.plans.flow import Plan, Step
-from mmrl.plans.neighbors import Neighbors
+from mmrl.plans.flow import Neighbors, Plan, Step
 
 from .flow import FlowPolicy
 

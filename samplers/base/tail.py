@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrl.plans.steps import SolverName, Tail
+from mmrl.plans.flow import SolverName, Tail
 
 
 @dataclass(frozen=True)

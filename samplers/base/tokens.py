@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import check_count
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 from .flow import check_positive
 

@@ -8,7 +8,8 @@ from torch.testing import assert_close
 from mmrl.advantages.granular import Granular
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.rloo import Rloo
-from mmrl.core.data import Paths, Scores, subgroup
+from mmrl.core.data import Paths, Scores
+from mmrl.core.keys import subgroup
 from mmrl.core.plugins import build
 
 CHILDREN, STRIDES = 5, 3

@@ -14,8 +14,7 @@ from mmrl.losses.grpo import Grpo
 from mmrl.losses.guard import Guard
 from mmrl.losses.neighbor import Neighbor
 from mmrl.losses.nft import Nft
-from mmrl.plans.flow import Plan, Step, Transition
-from mmrl.plans.neighbors import Neighbors
+from mmrl.plans.flow import Neighbors, Plan, Step, Transition
 
 
 class ReadsSteps:

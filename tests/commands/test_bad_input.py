@@ -69,7 +69,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("modality.height=33", "height and width must be multiples of 16 pixels"),
         ("warm_start=nowhere", "warm_start: nowhere holds no checkpoint"),
         ("rewards.0.name=my_rewards:Nobody", "my_rewards has no dataclass 'Nobody'"),
-        ("rewards.0.name=my_rewards:NoDataclass", "what is called so there lacks @dataclass"),
+        ("rewards.0.name=my_rewards:NoDataclass", ": NoDataclass lacks @dataclass"),
         ("rewards.0.name=no_such_file:Name", "cannot import 'no_such_file'"),
         ("rewards=[{name: my_rewards:Empty}]", "my_rewards:Empty is not a reward: it has no source, range"),
         ("rewards=[{name: my_rewards:WrongShape}]", "must return a torch.float32 tensor [8], got torch.float32 [8, 1]"),

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.core.data import DecisionBlock, Paths, prompt_index_of, subgroup
+from mmrl.core.data import DecisionBlock, Paths
+from mmrl.core.keys import prompt_index_of, subgroup
 from mmrl.core.views import DecisionView
 from tests.toys import toy_rollout
 

@@ -171,8 +171,8 @@ def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
     [
         ("advantages", "sums_reward = True", "nothing reads it; did you mean 'sums_rewards', as in `declaration = Adv"),
         ("advantages", "min_group_sise: int = 2", "did you mean 'min_group_size', as in `declaration = AdvantageDecla"),
-        ("advantages", "min_group_size: ClassVar[int] = 3", "declares: `declaration = AdvantageDeclaration(min_group_"),
-        ("advantages", "watches = frozenset({'a'})", "declares: `declaration = AdvantageDeclaration(requires_rewards="),
+        ("advantages", "min_group_size: ClassVar[int] = 3", "declaration: `declaration = AdvantageDeclaration(min_gro"),
+        ("advantages", "watches = frozenset({'a'})", "declaration: `declaration = AdvantageDeclaration(requires_rewar"),
         ("advantages", "def stat_dict(self): ...", "nothing reads it; did you mean 'state_dict'?"),
         ("advantages", "def check_bests(self, best): ...", "nothing reads it; did you mean 'check_best'?"),
         ("advantages", "declarations = AdvantageDeclaration()", "nothing reads it; did you mean 'declaration'?"),
@@ -181,11 +181,20 @@ def test_a_misspelt_field_in_a_property_of_an_own_plug_in_is_named_at_load(
         ("losses", "def old_decays(self, iteration): ...", "nothing reads it; did you mean 'old_decay'?"),
         ("rewards", "def prepair(self, placement): ...", "nothing reads it; did you mean 'prepare'?"),
         ("rewards", "is_relativ = True", "did you mean 'is_relative', as in `declaration = RewardDeclaration(is_rel"),
-        ("rewards", "concurrency: int = 4", "declares: `declaration = RewardDeclaration(concurrency=...)`"),
+        ("rewards", "concurrency: int = 4", "declaration: `declaration = RewardDeclaration(concurrency=...)`"),
         ("mixes", "is_of_advantage = True", "did you mean 'is_of_advantages', as in `declaration = MixDeclaration("),
         ("samplers", "def prepar(self, placement): ...", "nothing reads it; did you mean 'prepare'?"),
-        ("modalities", "ends_clean = False", "declares: `declaration = PolicyDeclaration(ends_without_noise=...)`"),
+        ("modalities", "ends_clean = False", "declaration: `declaration = PolicyDeclaration(ends_without_noise=...)`"),
         ("modalities", "def diferentiate(self): ...", "nothing reads it; did you mean 'differentiate'?"),
+        ("advantages", "def keeps(self, scores, paths=None): ...", "nothing reads it; it is now called 'update_mask'"),
+        ("modalities", "draws = 'latents'", "nothing reads it; it is now called 'sample_kind'"),
+        ("modalities", "evaluates = frozenset()", "nothing reads it; it is now called 'forward_kinds'"),
+        ("modalities", "def evaluate(self, rollout, view): ...", "nothing reads it; it is now called 'forward'"),
+        ("modalities", "def given(self, prompts, outputs, keys): ...", "nothing reads it; it is now called 'offline'"),
+        ("modalities", "def idle(self): ...", "nothing reads it; it is now called 'dummy_forward'"),
+        ("modalities", "def idle_rollout(self, plan): ...", "nothing reads it; it is now called 'dummy_rollout'"),
+        ("rewards", "def held(self): ...", "nothing reads it; it is now called 'inner_rewards'"),
+        ("samplers", "draws: ClassVar[str] = 'latents'", "nothing reads it; it is now called 'sample_kind'"),
         ("environments", "def snapshots(self): ...", "nothing reads it; did you mean 'snapshot'?"),
     ],
 )  # fmt: skip
@@ -202,7 +211,7 @@ def test_a_misspelt_override_of_a_shipped_method_is_refused(tmp_path: Path, monk
     source = tmp_path / "declaring_parts.py"
     text = source.read_text(encoding="utf-8").replace("class Mine:", "class Mine(BestWorst):")
     source.write_text(f"from mmrl.advantages.best_worst import BestWorst\n{text}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"Mine.keep: nothing reads it; did you mean 'keeps'"):
+    with pytest.raises(ConfigError, match=r"Mine.keep: nothing reads it; did you mean 'update_mask'"):
         plugins.build("advantages", {"name": name})
 
 
@@ -240,6 +249,15 @@ def test_every_former_name_leads_to_a_field() -> None:
         assert set(declaration.formerly.values()) <= {item.name for item in fields(declaration)}
 
 
+def test_every_former_member_leads_to_a_member_and_no_present_name_is_a_former_one() -> None:
+    """Two lead to methods of shipped base classes, which plug-ins override."""
+    overridden = {"inner_batch": Wrapper, "with_instructions": plugins.find("modalities", "vision_language")}
+    for kind, former in misspelt.FORMER_MEMBERS.items():
+        assert not former.keys() & misspelt.MEMBERS[kind]
+        for name in former.values():
+            assert name in misspelt.MEMBERS[kind] or name in vars(overridden[name])
+
+
 PROTOCOLS = {
     "advantages": (
         contracts.Advantage, contracts.RangeChecking, contracts.BestChecking, contracts.Selective, contracts.Stateful,
@@ -249,13 +267,13 @@ PROTOCOLS = {
     "mixes": (contracts.Mix,),
     "modalities": (
         contracts.Modality, contracts.Loadable, contracts.Reader, contracts.Cutting, contracts.Shardable,
-        contracts.Differentiable,
+        contracts.Differentiable, contracts.EngineTwinned, contracts.PromptSharing,
     ),
     "rewards": (
         contracts.Reward, contracts.Segmented, contracts.Checking, rewards.Holding, contracts.Prepared,
         contracts.Twinned, contracts.Stateful,
     ),
-    "samplers": (contracts.Sampler, contracts.Prepared, contracts.Twinned),
+    "samplers": (contracts.Sampler, contracts.Steered, contracts.Prepared, contracts.Twinned),
 }  # fmt: skip
 
 

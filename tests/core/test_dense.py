@@ -249,10 +249,10 @@ def test_the_gradient_of_the_sum_is_there() -> None:
 
 def test_outputs_alone_have_no_decisions() -> None:
     alone = replace(rollout(), blocks=())
-    with pytest.raises(ConfigError, match="reward 'r0' judges each token of what a policy of mmrl drew"):
+    with pytest.raises(ConfigError, match="reward 'r0' judges each token of samples of a policy of mmrl"):
         scorer(Numbered()).judge(alone, 0)
     section = {"name": "tests.core.test_dense:Numbered"}
-    with pytest.raises(ConfigError, match="judges each token of what a policy of mmrl drew; of outputs alone"):
+    with pytest.raises(ConfigError, match="judges each token of samples of a policy of mmrl; of outputs alone"):
         scorer_of([section])
     with pytest.raises(ConfigError, match="judges each token"):
         score(section, ["a"], texts=["1"])

@@ -287,7 +287,9 @@ def test_where_only_the_name_was_changed_the_whole_section_is_asked_for(override
     with pytest.raises(ConfigError) as caught:
         parts.build(load_config("quickstart", [override]))
     assert "has no field" in str(caught.value)
-    assert str(caught.value).endswith(f"where only its name is changed: give the whole section, {section}")
+    assert str(caught.value).endswith(
+        f"a change of the name alone keeps those of the plug-in before: give the whole section, {section}"
+    )
 
 
 def test_a_wrong_setting_asks_for_no_other_section() -> None:
@@ -303,4 +305,4 @@ def test_a_name_of_before_is_understood_and_the_new_one_is_said(
     new = plugins.RENAMED[kind, name]
     assert name not in plugins.names(kind)
     assert type(plugins.build(kind, {"name": name})) is plugins.find(kind, new)
-    assert f"{name!r} is called {new!r} now" in caplog.text
+    assert f"{name!r} is now called {new!r}" in caplog.text

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmrl.media import readers, video
-from mmrl.media.video import FrameSampling, FrameSize, StoredClip, usable
+from mmrl.media.frame_sizes import FrameSize
+from mmrl.media.readers import usable
+from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.system.errors import ConfigError
 from tests.clips import clip, encoded, in_file, numbers, sound
 

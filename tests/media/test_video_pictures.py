@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from mmrl.media.frame_sizes import FrameSize
 from mmrl.media.pictures import StoredPicture
-from mmrl.media.video import FrameClip, FrameSampling, FrameSize, ShuffledClip, StoredClip, key_frames
+from mmrl.media.video import FrameClip, FrameSampling, ShuffledClip, StoredClip, key_frames
 from mmrl.system.errors import ConfigError
 from tests.clips import clip, coded, encoded, numbers
 

@@ -8,8 +8,7 @@ import torch
 from mmrl.core.data import Rollout, count_calls
 from mmrl.core.views import DecisionView
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.answer_trees import AnswerTree, ForkTree, SegmentTree
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan, AnswerTree, ForkTree, SegmentTree
 from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 

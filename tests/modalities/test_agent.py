@@ -18,7 +18,7 @@ from mmrl.core.plugins import build
 from mmrl.core.views import DecisionView
 from mmrl.modalities.language.environment_workers import BrokenWorld, World
 from mmrl.parsing.actions.action import Action
-from mmrl.plans.flow import EpisodePlan
+from mmrl.plans.answers import EpisodePlan
 from tests import toy_worlds
 from tests.toy_worlds import Clicker, Corridor, clicker
 from tests.vision_twins import picture

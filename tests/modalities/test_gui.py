@@ -20,7 +20,7 @@ from mmrl.modalities.gui import Gui
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.coordinates import Canvas
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 CANVAS = Canvas((200, 100), (100, 100), "resized")
 CLICK = '{"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [10, 20]}}'

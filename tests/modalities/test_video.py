@@ -16,7 +16,7 @@ from mmrl.media.video import Frames, FrameSampling, ShuffledClip, StoredClip
 from mmrl.modalities.encoding.frames import FrameCache
 from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests.clips import clip, numbers
 from tests.vision_twins import keys, picture, twin
 

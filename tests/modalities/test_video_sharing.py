@@ -10,7 +10,7 @@ from mmrl.core.contracts import Placement
 from mmrl.core.data import Prompt, Rollout
 from mmrl.core.views import DecisionView
 from mmrl.modalities.video import Video
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests.clips import clip
 from tests.modalities.test_vision_language_sharing import assert_equal, evaluated
 from tests.vision_twins import keys, picture, twin

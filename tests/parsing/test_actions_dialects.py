@@ -159,7 +159,7 @@ def test_ui_r1_takes_the_kind_of_an_action_that_has_no_text(said: str, action: A
     assert parse("ui_r1", f"<think>?</think> <answer>{said}</answer>") == action
     assert parse("ui_r1", DIALECTS["ui_r1"].write(action, THOUSAND)) == action
     if action.is_kind_only:
-        with pytest.raises(ValueError, match=f"this dialect cannot say a {action.kind} by its kind only"):
+        with pytest.raises(ValueError, match=f"this dialect cannot write a {action.kind} by its kind only"):
             DIALECTS["gui_r1"].write(action, THOUSAND)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mmrl.plans.answer_trees import ForkTree, SegmentTree
+from mmrl.plans.answers import ForkTree, SegmentTree
 
 
 def test_a_tree_of_segments_has_branch_to_the_depth_leaves_and_a_call_for_each_node() -> None:

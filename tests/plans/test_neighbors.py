@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmrl.plans.flow import Choice, Plan, Step, Transition
-from mmrl.plans.neighbors import Neighbors
-from mmrl.plans.steps import Tail
+from mmrl.plans.flow import Choice, Neighbors, Plan, Step, Tail, Transition
 
 LEVELS = [(1.0, 0.6), (0.6, 0.2), (0.2, 0.0)]
 STEPS = tuple(Step(*levels, Transition(1.0, levels[1] - levels[0], 0.0)) for levels in LEVELS)
@@ -70,10 +68,10 @@ def test_the_draws_of_other_plans() -> None:
         (lambda: near((0,), move(0, std=0.0)), "a std above 0 and one child"),
         (lambda: near((0,), move(0, branch=2)), "a std above 0 and one child"),
         (lambda: Plan(2, STEPS, neighbors=near()), r"anchors are members of a group of 2, got \[0, 2\]"),
-        (lambda: Plan(3, STEPS[:2], neighbors=near()), "the step from an anchor at call 2 must lead as that"),
+        (lambda: Plan(3, STEPS[:2], neighbors=near()), "the step from an anchor at call 2 must have the plan's noise"),
         (
             lambda: Plan(3, (*STEPS[:2], Step(0.2, 0.1, STEPS[2].transition)), neighbors=near()),
-            "at call 2 must lead as that of the plan",
+            "at call 2 must have the plan's noise levels",
         ),
         (lambda: Plan(3, (move(0)[1], *STEPS[1:]), neighbors=near()), "none branching or trained"),
         (lambda: Plan(4, STEPS, choices=(ONE_OF_TWO,), neighbors=near()), "members beside anchors go a step"),

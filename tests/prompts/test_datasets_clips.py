@@ -13,7 +13,7 @@ from mmrl.core.config import DatasetSettings
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.media import video
-from mmrl.media.file_headers import read_header
+from mmrl.media.file_headers import Header, read_header
 from mmrl.media.matroska import announced_length
 from mmrl.media.video import StoredClip
 from mmrl.prompts.datasets import load_dataset_prompts
@@ -65,17 +65,17 @@ def test_a_part_is_as_long_as_the_file_reaches(
 def test_where_a_header_says_no_duration_the_frames_are_counted(
     four_seconds: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clip = StoredClip("a", content=four_seconds, known_header=video.Header(size=(WIDTH, HEIGHT)))
+    clip = StoredClip("a", content=four_seconds, known_header=Header(size=(WIDTH, HEIGHT)))
     assert clip.duration() == 4.0
     monkeypatch.setattr("mmrl.media.readers._problem", lambda reader: "not here")
     assert clip.duration() is None
-    assert read_header("a", four_seconds) == video.Header()  # the first bytes are looked at all the same
+    assert read_header("a", four_seconds) == Header()  # the first bytes are looked at all the same
     with pytest.raises(ConfigError, match="the video a: it is no video of the formats"):
         read_header("a", b"no video at all")
 
 
 def test_a_clip_keeps_its_header_in_another_process(four_seconds: bytes) -> None:
-    clip = StoredClip("a", content=four_seconds, known_header=video.Header(4.0, (WIDTH, HEIGHT)))
+    clip = StoredClip("a", content=four_seconds, known_header=Header(4.0, (WIDTH, HEIGHT)))
     again = pickle.loads(pickle.dumps(clip))
     assert again == clip and again.known_header == clip.known_header
 
@@ -83,7 +83,7 @@ def test_a_clip_keeps_its_header_in_another_process(four_seconds: bytes) -> None
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "its index is lost": (lambda whole: whole[: len(whole) // 2], r"cannot read the video clip.mp4 \(pyav\)"),
     "no video": (lambda whole: b"not a video at all", "it is no video of the formats"),
-    "sound alone": (lambda whole: sound(), "it has no video, perhaps sound alone"),
+    "sound alone": (lambda whole: sound(), "it has no video stream, perhaps sound alone"),
     "empty": (lambda whole: b"", "the video 'clip.mp4' is an empty file"),
 }
 
@@ -139,7 +139,7 @@ def test_each_file_is_opened_once_and_no_frame_is_decoded(
 ) -> None:
     opened: list[Any] = []
 
-    def noted(*given: Any) -> video.Header:
+    def noted(*given: Any) -> Header:
         opened.append(given)
         return read_header(*given)
 

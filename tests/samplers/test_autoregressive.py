@@ -8,7 +8,7 @@ import pytest
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 
 KEY = GroupKey(seed=0, iteration=1, prompt_index=2)
 

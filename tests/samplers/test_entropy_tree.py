@@ -9,7 +9,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
-from mmrl.plans.answer_trees import ForkTree
+from mmrl.plans.answers import ForkTree
 
 
 def plan(group_size: int, **settings: Any) -> ForkTree:

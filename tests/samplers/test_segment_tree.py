@@ -7,7 +7,7 @@ import pytest
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
-from mmrl.plans.answer_trees import SegmentTree
+from mmrl.plans.answers import SegmentTree
 
 
 def plan(group_size: int, **settings: Any) -> SegmentTree:

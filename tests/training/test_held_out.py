@@ -17,7 +17,7 @@ from mmrl.core.data import Outputs, Prompt, Rollout, Scores
 from mmrl.core.keys import GroupKey
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
-from mmrl.plans.flow import EpisodePlan
+from mmrl.plans.answers import EpisodePlan
 from mmrl.reporting.drawing import PREDICTED, TRUE
 from mmrl.scoring.metrics import score_metrics
 from mmrl.scoring.scorer import RewardTerm, Scorer

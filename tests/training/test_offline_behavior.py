@@ -119,7 +119,7 @@ def test_what_is_held_near_this_iterations_weights_may_say_so(tmp_path: Path) ->
     assert sizes["recomputed"] == 0 and sizes["recorded"] > 0.1
 
 
-NOTHING_SAYS = "weighs outputs by how likely they are now over .* which nothing says of outputs that the data brings"
+NOTHING_SAYS = "weighs outputs by their probability now over .* which is unknown of outputs that the data brings"
 
 
 @pytest.mark.parametrize("name", ["topr", "grpo", "gspo"])
@@ -162,7 +162,7 @@ def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(t
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"updates": {"old": "recomputed"}}, "'recomputed' puts the weights of this iteration in the place of those"),
+        ({"updates": {"old": "recomputed"}}, "'recomputed' takes the probability under the weights of this iteration"),
         (
             {"advantage": {"name": "entropy_advantage"}},
             "reads entropy of each decision, of which sampler 'given' knows",

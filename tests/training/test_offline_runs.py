@@ -73,7 +73,7 @@ def test_plans_count_what_they_draw() -> None:
     assert (mixed.num_update_calls, mixed.is_bound, mixed.num_controls, mixed.has_greedy) == (0, False, 0, False)
     assert (answers.num_samples, answers.num_rollout_calls, answers.num_update_calls) == (4, 0, 4)
     assert answers.shared_work == {} and answers.forwards_per_call == 1
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="num_offline must be at least 1"):
         OfflinePlan(0, are_decisions=False)
 
 
@@ -87,10 +87,10 @@ class _Grid:
 @pytest.mark.parametrize(
     ("asked", "draws", "message"),
     [
-        (prompt((1.0,)), "latents", "brings 1 outputs with 1 scores, and the sampler takes 2"),
+        (prompt((1.0,)), "latents", "brings 1 outputs with 1 scores, but the sampler takes 2"),
         (Prompt("a cat", source="pairs.jsonl, line 3"), "latents", "pairs.jsonl, line 3 brings 0 outputs"),
-        (prompt((1.0, 0.0)), "tokens", "brings outputs of type Drawing, and the policy makes texts"),
-        (Prompt("?", target={"given": ("a", "b"), "given_scores": (1, 0)}), "latents", "of type str, and .* images"),
+        (prompt((1.0, 0.0)), "tokens", "brings outputs of type Drawing, but the policy makes texts"),
+        (Prompt("?", target={"given": ("a", "b"), "given_scores": (1, 0)}), "latents", "of type str, but .* images"),
         (prompt((1.0, 0.0)), "turns", "the policy plays episodes"),
     ],
 )
@@ -160,11 +160,11 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
     ("changes", "message"),
     [
         ({"prompts": {"train": "lab:shapes/train"}}, "reward 'given_score' needs 'given_scores'|brings 0 outputs"),
-        ({"group_size": 3}, "brings 2 outputs with 2 scores, and the sampler takes 3"),
+        ({"group_size": 3}, "brings 2 outputs with 2 scores, but the sampler takes 3"),
         ({"loss": {"name": "reinforce"}}, "sampler 'given' makes none"),
         (
             {"modality": ANSWERS, "loss": {"name": "sft", "of": "decisions"}},
-            "of type Drawing, and the policy makes texts",
+            "of type Drawing, but the policy makes texts",
         ),
         ({"sampler": {"name": "ode", "num_steps": 2}}, "reward 'given_score' needs given, but modality 'sd3' makes"),
         ({"sampler": {"name": "given_and_drawn", "num_steps": 2, "given": 2}}, "leaves none of 2 to draw"),
@@ -176,7 +176,10 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
             {**DRAWN, "loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
             r"loss 'awm' compares with the weights that drew the rollout.* set loss.decay to {slope: 0}",
         ),
-        ({"loss": {"name": "sft", "sigmas": "grid"}}, "loss.sigmas is 'grid', but outputs that are given have no"),
+        (
+            {"loss": {"name": "sft", "sigmas": "grid"}},
+            "loss.sigmas is 'grid', but outputs that the data brings have no",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_weight_is_loaded(changes: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey, generator
 from mmrl.core.views import DecisionView
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from mmrl.training import checkpoint
 from mmrl.training.minibatches import batch_of
 from mmrl.training.replay import FIRST_REPLAY_INDEX, Refilled, Replay, resample

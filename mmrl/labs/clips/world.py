@@ -98,7 +98,8 @@ class ClipVideo:
 
     def load(self, sampling: Any) -> Any:
         """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses; ConfigError without PyAV."""
-        from mmrl.media.video import StoredClip, usable  # here: the lab itself needs nothing of mmrl
+        from mmrl.media.readers import usable
+        from mmrl.media.video import StoredClip
 
         usable("pyav")  # it writes the file, whatever reads it
         return StoredClip(self.name, content=clip(self.seed).encode()).load(sampling)

@@ -1,4 +1,4 @@
-"""What a GUI agent can do, as one type whatever text a model writes it in."""
+"""The actions of GUI agents as one type, whatever dialect a model writes them in."""
 
 import math
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ Direction = Literal["up", "down", "left", "right"]
 CLICKS: frozenset[Kind] = frozenset(
     {"click", "double_click", "triple_click", "right_click", "middle_click", "long_press"}
 )
-# What each kind has: first what it needs, then what it may have.
+# The parts of each kind: first those that it needs, then those that it may have.
 _PARTS: dict[Kind, tuple[str, str]] = {
     "click": ("point", "box"),
     "double_click": ("point", "box"),
@@ -38,27 +38,27 @@ _PARTS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Action:
-    """One action of an agent; coordinates are pixels of the original screenshot and may lie outside of it.
+    """One action of an agent. Coordinates are pixels of the original screenshot, and may lie outside of it.
 
-    Raises ValueError for an unknown kind or direction; for a part that the kind lacks or does not have (below); for
-    numbers that are not finite, a box without area, a point that is not the centre of its box, an amount below 0, a
-    key with white space in its name, and text that cannot be stored as UTF-8.
+    The parts that each kind needs, and may have: clicks and `long_press` need a point and may have a box, whose centre
+    is the point where none is given; `move` needs a point; `drag` an end, and may have a point; `scroll` a direction,
+    and may have a point and an amount; `type`, `open` and `answer` need a text; `hotkey` needs keys; `wait` may have an
+    amount and `finish` a text. With `is_kind_only`, a kind that needs more than a point has no parts.
 
-    The kinds and their parts: clicks and `long_press` (point; box, which alone gives its centre as the point), `move`
-    (point), `drag` (end; point), `scroll` (direction; point, amount), `type`, `open`, `answer` (text), `hotkey` (keys),
-    `wait` (amount, or none), `finish` (text, or none). With `is_kind_only` a kind that needs more than a point stands
-    alone.
+    Raises ValueError for an unknown kind or direction, a missing part, a part that the kind does not have, numbers that
+    are not finite, a box without area, a point that is not the centre of its box, an amount below 0, a key with white
+    space in its name, and text that cannot be stored as UTF-8.
     """
 
     kind: Kind
-    point: Point | None = None  # of a drag: where it starts; None: where the pointer is
-    box: Box | None = None  # if the model answered with a box
+    point: Point | None = None  # of a drag: its start; None: the position of the pointer
+    box: Box | None = None  # where the model answered with a box
     end: Point | None = None  # of a drag
     text: str | None = None  # typed, answered, the application to open; of a finish: "success", "failure", a message
     keys: tuple[str, ...] = ()  # pressed together, such as ("ctrl", "c"); a phone's buttons: ("back",), ("home",)
-    direction: Direction | None = None  # where the view goes: "down" shows what is below
+    direction: Direction | None = None  # of the view: "down" shows the content below
     amount: float | None = None  # pixels of a scroll (None: the environment's step), seconds of a wait or long press
-    is_kind_only: bool = False  # the model said no more than the kind: it can be judged by that, and never be done
+    is_kind_only: bool = False  # the model wrote the kind alone: the action can be judged, but not executed
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -69,7 +69,7 @@ class Action:
         given = set(self.parts)
         if self.is_kind_only:
             if not needed - {"point"}:
-                raise ValueError(f"a {self.kind} is never told by its kind only")
+                raise ValueError(f"a {self.kind} cannot be its kind only")
             needed, optional = set(), set()
         if needed - given or given - needed - optional:
             has = ", ".join(sorted(needed)) or "nothing"
@@ -89,12 +89,12 @@ class Action:
 
     @property
     def parts(self) -> list[str]:
-        """The fields that are there beside the kind."""
+        """The names of the parts that it has, beside the kind."""
         named = [field.name for field in fields(self) if field.name not in ("kind", "is_kind_only")]
         return [name for name in named if getattr(self, name) not in (None, ())]
 
     def _use_centre(self, box: Box) -> None:
-        """Makes the centre of the box the point, or checks that it is."""
+        """Sets the point to the centre of the box, or checks that it is the centre."""
         if not all(map(math.isfinite, box)) or not (box[0] < box[2] and box[1] < box[3]):
             raise ValueError(f"a box is x1, y1, x2, y2 with x1 < x2 and y1 < y2, got {box}")
         centre = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2

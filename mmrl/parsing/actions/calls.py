@@ -1,7 +1,7 @@
-"""Reads calls such as `click(x=1, y=2)` from text without Python's parser: in one pass, nothing is run.
+"""A parser of calls such as `click(x=1, y=2)`, in one pass and without Python's parser; nothing is run.
 
-A small part of Python: names with dots, strings, numbers, True, False, None, flat lists and tuples; comments; several
-statements. Unlike `ast.parse` it cannot run out of memory or stack, and no warning about an escape comes out of it.
+It reads a small part of Python: names with dots, strings, numbers, True, False, None, flat lists and tuples, comments,
+several statements. Unlike `ast.parse`, it cannot run out of memory or stack, and gives no warnings about escapes.
 """
 
 import re
@@ -32,7 +32,7 @@ _ESCAPED |= {"v": "\v", "\n": ""}
 
 @dataclass(frozen=True)
 class Call:
-    """`name(positional, keyword=value)`, or a name alone."""
+    """A call `name(positional, keyword=value)`, or a name alone."""
 
     name: str
     positional: tuple[Value, ...] = ()
@@ -40,7 +40,10 @@ class Call:
     is_bare: bool = False  # a name without brackets
 
     def bind(self, *names: str) -> dict[str, Value]:
-        """The arguments by name, as a function with these parameters would see them; those not given are absent."""
+        """Returns the arguments by name, as a function with the parameters `names` sees them, without missing ones.
+
+        Raises ParseError for other arguments, and for a name alone.
+        """
         if self.is_bare or len(self.positional) > len(names):
             raise ParseError(f"{self.name} takes {', '.join(names) or 'nothing'} in brackets")
         bound = dict(zip(names, self.positional, strict=False))
@@ -52,10 +55,10 @@ class Call:
 
 
 def read_calls(text: str) -> list[Call]:
-    """The statements of a text, each a call or a name; `import` of modules is read over.
+    """Returns the statements of a text, each a call or a name alone; imports of modules are skipped.
 
     Raises:
-        ParseError: anything else is in the text, or more than MAX_TOKENS pieces.
+        ParseError: anything else is in the text, or more than MAX_TOKENS tokens.
     """
     if len(text) > MAX_CHARACTERS:
         raise ParseError(f"a text may have {MAX_CHARACTERS} characters, got {len(text)}")
@@ -76,7 +79,7 @@ def read_calls(text: str) -> list[Call]:
 
 
 def unescape(text: str) -> str:
-    """The inside of a string literal, its escapes replaced as Python does; unknown ones stay as they are."""
+    """Returns the inside of a string literal with its escapes replaced as in Python; unknown escapes stay."""
 
     def replaced(match: re.Match[str]) -> str:
         code = match[1]
@@ -96,12 +99,12 @@ def unescape(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A string literal in single quotes."""
+    """Returns a text as a string literal in single quotes."""
     return "'" + repr('"' + text)[2:-1] + "'"  # with a double quote inside, repr always takes single ones
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Kinds and texts of the pieces, spaces left out; within brackets a line's end is a space."""
+    """Yields the kind and the text of each token, without spaces; within brackets the end of a line is a space."""
     position = depth = 0
     for _ in range(MAX_TOKENS):
         if position == len(text):
@@ -118,7 +121,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 class _Reader:
-    """The piece that comes next, and what can be made of those that follow."""
+    """A recursive reader of tokens; `kind` and `value` are those of the next token."""
 
     def __init__(self, tokens: Iterator[tuple[str, str]]) -> None:
         self._tokens = tokens
@@ -128,7 +131,7 @@ class _Reader:
         self.kind, self.value = next(self._tokens, ("stop", ""))
 
     def take(self, kind: str, value: str | None = None) -> str:
-        """The next piece, which must be of this kind."""
+        """Returns the next token, which must be of this kind, and advances."""
         if self.kind != kind or (value is not None and self.value != value):
             raise ParseError(f"expected {value or f'a {kind}'}, got {shown(self.value)}")
         taken = self.value
@@ -136,7 +139,7 @@ class _Reader:
         return taken
 
     def has(self, mark: str) -> bool:
-        """Whether the mark comes next; it is then taken."""
+        """Returns whether the next token is the mark, and advances if so."""
         if (self.kind, self.value) != ("mark", mark):
             return False
         self.advance()

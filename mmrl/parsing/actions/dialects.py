@@ -1,14 +1,10 @@
-"""What a GUI agent can do, and the dialects in which models write it."""
+"""All dialects of actions, by name."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from mmrl.parsing.actions import gui_r1, plain, pyautogui, qwen, ui_r1, ui_tars
-from mmrl.parsing.actions.action import CLICKS, Action, Direction, Kind
 from mmrl.parsing.actions.dialect import Dialect
-from mmrl.parsing.actions.names import keys_of, named
-
-__all__ = ["CLICKS", "DIALECTS", "Action", "Dialect", "DialectName", "Direction", "Kind", "keys_of", "named"]
 
 DialectName = Literal["gui_r1", "plain", "pyautogui", "qwen", "ui_r1", "ui_tars"]
 DIALECTS: Mapping[DialectName, Dialect] = {

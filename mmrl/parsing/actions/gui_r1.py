@@ -1,7 +1,7 @@
-"""A list of one dictionary in `<answer>` tags: `[{'action': 'click', 'point': [x, y], 'input_text': '...'}]`.
+"""GUI-R1's dialect: a list of one dictionary in tags, `<answer>[{'action': 'click', 'point': [x, y], ...}]</answer>`.
 
-Luo et al. 2025 (GUI-R1, arXiv 2504.10458); `coordinate` may stand for `point`. The text of an action is its direction,
-keys, application or what is typed. Thoughts stand before the tags.
+Luo et al. 2025 (GUI-R1, arXiv 2504.10458). `coordinate` may stand for `point`. `input_text` is the direction, the keys,
+the application or the typed text of an action. Thoughts stand before the tags.
 """
 
 import json
@@ -28,43 +28,43 @@ Fields = dict[str, object]
 
 
 def read(text: str, canvas: Canvas) -> Action:
-    """The action of the one dictionary in the answer; `coordinate` and `point` are the same."""
+    """Returns the action of the one dictionary in the answer."""
     return action_of(dictionary(text), canvas)
 
 
 def dictionary(text: str) -> Fields:
-    """The one dictionary in the answer, which has an action by name."""
-    found = read_literal(extract(text, "answer").strip())
-    found = found[0] if isinstance(found, list) and len(found) == 1 else found
-    if not isinstance(found, dict) or not isinstance(found.get("action"), str):
-        raise ParseError(f"an answer is a list of one dictionary with an action, got {shown(str(found))}")
-    return found
+    """Returns the one dictionary in the answer. Raises ParseError for one without a named action."""
+    value = read_literal(extract(text, "answer").strip())
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(value, dict) or not isinstance(value.get("action"), str):
+        raise ParseError(f"an answer is a list of one dictionary with an action, got {shown(str(value))}")
+    return value
 
 
-def kind_of(found: Fields) -> tuple[Kind, tuple[str, ...]]:
-    """The kind that a dictionary names, and the keys that it presses."""
-    meant = named(str(found["action"]))
-    if meant is None or meant[0] == "drag":
-        raise ParseError(f"no action {shown(str(found['action']))}; known are {', '.join(VOCABULARY)}")
-    return meant
+def kind_of(written: Fields) -> tuple[Kind, tuple[str, ...]]:
+    """Returns the kind that a dictionary names, and the keys that the name implies."""
+    kind_and_keys = named(str(written["action"]))
+    if kind_and_keys is None or kind_and_keys[0] == "drag":
+        raise ParseError(f"no action {shown(str(written['action']))}; known are {', '.join(VOCABULARY)}")
+    return kind_and_keys
 
 
-def action_of(found: Fields, canvas: Canvas) -> Action:
-    """The action of a dictionary, with all that it needs."""
-    kind, keys = kind_of(found)
+def action_of(written: Fields, canvas: Canvas) -> Action:
+    """Returns the action of a dictionary with all parts that the action needs."""
+    kind, keys = kind_of(written)
     if kind in CLICKS or kind == "move":
-        return Action(kind, point=canvas.point_to_original(_point(found)))
+        return Action(kind, point=canvas.point_to_original(_point(written)))
     if kind == "scroll":
-        return Action(kind, direction=_DIRECTIONS.get(_text(found).strip().lower()))
+        return Action(kind, direction=_DIRECTIONS.get(_text(written).strip().lower()))
     if kind == "hotkey":
-        return Action(kind, keys=keys or keys_of(_text(found)))
-    return Action(kind) if kind in ("wait", "finish") else Action(kind, text=_text(found))
+        return Action(kind, keys=keys or keys_of(_text(written)))
+    return Action(kind) if kind in ("wait", "finish") else Action(kind, text=_text(written))
 
 
-def _point(found: Fields) -> Point:
-    if "point" in found and "coordinate" in found:
+def _point(written: Fields) -> Point:
+    if "point" in written and "coordinate" in written:
         raise ParseError("an action has a point or a coordinate, got both")
-    value = found.get("point", found.get("coordinate"))
+    value = written.get("point", written.get("coordinate"))
     if not isinstance(value, list) or len(value) != 2:
         raise ParseError(f"a point is [x, y], got {shown(str(value))}")
     x, y = value
@@ -73,20 +73,21 @@ def _point(found: Fields) -> Point:
     return float(x), float(y)
 
 
-def _text(found: Fields) -> str:
-    value = found.get("input_text")
+def _text(written: Fields) -> str:
+    value = written.get("input_text")
     if not isinstance(value, str) or value.strip().lower() == NO_TEXT:
         raise ParseError(f"this action needs an input_text, got {shown(str(value))}")
     return value
 
 
 def words(action: Action, canvas: Canvas) -> str:
-    found = fields_of(action, canvas)
-    return spelled(found if found["input_text"] is not None else {**found, "input_text": NO_TEXT})
+    """Returns an action as text."""
+    fields = fields_of(action, canvas)
+    return spelled(fields if fields["input_text"] is not None else {**fields, "input_text": NO_TEXT})
 
 
 def fields_of(action: Action, canvas: Canvas) -> Fields:
-    """What a dictionary says of an action: its name, point and text, None where it has none."""
+    """Returns the name, the point and the text of an action for a dictionary; None where it has no text."""
     name, point, text = _NAMES.get(action.kind, action.kind), _NO_POINT, action.text or action.direction
     if action.point is not None:
         point = json.loads(f"[{format_point(action.point, canvas)}]")
@@ -98,15 +99,16 @@ def fields_of(action: Action, canvas: Canvas) -> Fields:
     return {"action": name, "point": point, "input_text": text}
 
 
-def spelled(found: Fields) -> str:
-    """The list of one dictionary in its tags."""
-    body = json.dumps([found], ensure_ascii=False)
+def spelled(fields: Fields) -> str:
+    """Returns a list of one dictionary in its tags, as text."""
+    body = json.dumps([fields], ensure_ascii=False)
     for tag in ("<answer>", "</answer>"):  # in typed text they would look like the tags around the answer
         body = body.replace(tag, "\\u003c" + tag[1:])
     return f"<answer>{body}</answer>"
 
 
 def prompt(canvas: Canvas) -> str:
+    """Returns a paragraph that explains the dialect to a model."""
     return (
         "Answer with the next action as a list of one dictionary in <answer> tags, such as "
         "<answer>[{'action': 'click', 'point': [x, y], 'input_text': 'no input text'}]</answer>. "

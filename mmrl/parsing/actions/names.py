@@ -1,4 +1,4 @@
-"""What data sets and models call actions that mmrl names otherwise."""
+"""The names of data sets and models for the kinds of actions, and for keys."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -20,7 +20,7 @@ PRESS = "press_"  # press_back, press_home, press_enter ...
 
 
 def named(name: str) -> tuple[Kind, tuple[str, ...]] | None:
-    """The kind of action that a name means, and the keys that it presses; None for a name that nobody uses."""
+    """Returns the kind of action of a name, and the keys that the name implies; None for an unknown name."""
     name = name.strip().lower().replace(" ", "_")
     kind = next((kind for kind in get_args(Kind) if kind == name), _KINDS.get(name))
     if kind is not None:
@@ -30,7 +30,7 @@ def named(name: str) -> tuple[Kind, tuple[str, ...]] | None:
 
 
 def keys_of(text: str) -> tuple[str, ...]:
-    """The keys that a text such as `ctrl+c` or `ctrl c` names."""
+    """Returns the keys of a text such as `ctrl+c` or `ctrl c`."""
     if any(map(str.isspace, text)):
         return tuple(text.split())
     return tuple(key for key in text.split("+") if key) or ((text,) if text else ())

@@ -1,7 +1,7 @@
-"""Calls of pyautogui as text, and OSWorld's WAIT, DONE and FAIL. Read, never run.
+"""The dialect of calls of pyautogui, and of OSWorld's WAIT, DONE and FAIL. The calls are parsed, never run.
 
-Xie et al. 2024 (OSWorld, arXiv 2404.07972). The code is the whole text or stands in one fence of three backticks. It
-is one call, but `moveTo` and then `dragTo` are one drag. A notch of the wheel counts as 100 pixels, as in browsers. A
+Xie et al. 2024 (OSWorld, arXiv 2404.07972). The code is the whole text, or stands in one fence of three backticks. It
+is one call, except that `moveTo` and then `dragTo` are one drag. A notch of the wheel is 100 pixels, as in browsers. A
 finish without a text is written DONE, which is read as a success.
 """
 
@@ -27,7 +27,7 @@ _VOCABULARY: dict[Kind, str] = {
 
 
 def read(text: str, canvas: Canvas) -> Action:
-    """The one action of the code in the text."""
+    """Returns the one action of the code in the text."""
     calls = read_calls(_code(text))
     if len(calls) == 2 and [call.name for call in calls] == ["pyautogui.moveTo", "pyautogui.dragTo"]:
         start, drag = (_action(call, canvas) for call in calls)
@@ -38,7 +38,7 @@ def read(text: str, canvas: Canvas) -> Action:
 
 
 def _code(text: str) -> str:
-    """The inside of the one fence, without the language that it names; the whole text where there is none."""
+    """Returns the code in the one fence, without the name of its language; the whole text without a fence."""
     parts = text.split("```")
     if len(parts) == 1:
         return text.strip()
@@ -63,7 +63,7 @@ def _action(call: Call, canvas: Canvas) -> Action:
     if name in _CLICKS:
         given = call.bind("x", "y", *(("duration",) if name == "moveTo" else ("interval", "button", "duration")))
         if given.get("button", "left") != "left":
-            raise ParseError(f"{name} is said without a button")
+            raise ParseError(f"{name} takes no other button than the left one")
         return Action(_CLICKS[name], point=_point(given, canvas))
     if name == "dragTo":
         given = call.bind("x", "y", "duration", "tween", "button")
@@ -104,13 +104,13 @@ def _scroll(call: Call, name: str, canvas: Canvas) -> Action:
 
 
 def _keys(call: Call, name: str) -> tuple[str, ...]:
-    """The keys of a press, which is one, or of a hotkey."""
+    """Returns the keys of a hotkey, or the one key of a press."""
     keys: tuple[Value, ...] = call.positional
     if name == "press":
         key = call.bind("keys").get("keys")
         keys = key if isinstance(key, tuple) and len(key) == 1 else (key,)
     elif call.keywords:
-        raise ParseError("hotkey takes names of keys alone")
+        raise ParseError("hotkey takes names of keys only")
     if not all(isinstance(key, str) for key in keys):
         raise ParseError(f"keys are texts, got {shown(str(keys))}")
     return tuple("space" if key == " " else str(key) for key in keys)
@@ -128,6 +128,7 @@ def _point(given: dict[str, Value], canvas: Canvas) -> Point:
 
 
 def words(action: Action, canvas: Canvas) -> str:
+    """Returns an action as code."""
     point = "" if action.point is None else _named(action.point, canvas)
     if action.kind == "drag":
         assert action.end is not None, "a drag has an end"
@@ -167,6 +168,7 @@ def _named(point: Point, canvas: Canvas) -> str:
 
 
 def prompt(canvas: Canvas) -> str:
+    """Returns a paragraph that explains the dialect to a model."""
     return (
         "You control a computer with pyautogui: answer with one call, in a block of three backticks if you write "
         "anything else. Use pyautogui.click(x=..., y=...), doubleClick, tripleClick, rightClick, middleClick and "

@@ -1,7 +1,7 @@
-"""The computer_use and mobile_use tools of Qwen's models: JSON in `<tool_call>` tags.
+"""The dialect of Qwen's models: calls of the tools computer_use and mobile_use, as JSON in `<tool_call>` tags.
 
-github.com/QwenLM/Qwen3-VL (cookbooks). A scroll's pixels are those of the display that the prompt states, positive
-upwards or, for hscroll, to the right; a drag with its start is mobile_use's swipe.
+github.com/QwenLM/Qwen3-VL (cookbooks). A scroll is in pixels of the display whose size the prompt names, positive
+upwards or, for hscroll, to the right. A drag with a start is mobile_use's swipe.
 """
 
 import json
@@ -30,7 +30,7 @@ Arguments = dict[str, object]
 
 
 def read(text: str, canvas: Canvas) -> Action:
-    """The action of the one tool call in the text."""
+    """Returns the action of the one tool call in the text."""
     call = read_json(extract(text, "tool_call"))
     if not isinstance(call, dict) or call.get("name") not in _TOOLS or not isinstance(call.get("arguments"), dict):
         raise ParseError(f"a tool call has a name, {' or '.join(_TOOLS)}, and arguments: {shown(str(call))}")
@@ -56,7 +56,7 @@ def read(text: str, canvas: Canvas) -> Action:
 
 
 def _drag(arguments: Arguments, canvas: Canvas) -> Action:
-    """With two coordinates from the first to the second, else from where the pointer is."""
+    """Returns a drag from the first coordinate to the second; with one coordinate, from the pointer to it."""
     first = _point(arguments, "coordinate", canvas)
     if "coordinate2" not in arguments:
         return Action("drag", end=first)
@@ -107,6 +107,7 @@ def _point(arguments: Arguments, name: str, canvas: Canvas) -> Point:
 
 
 def words(action: Action, canvas: Canvas) -> str:
+    """Returns an action as a tool call."""
     name, arguments = _arguments(action, canvas)
     tool = "mobile_use" if name in ("swipe", "long_press", "open") else "computer_use"
     body = json.dumps({"name": tool, "arguments": {"action": name, **arguments}}, ensure_ascii=False)
@@ -116,7 +117,7 @@ def words(action: Action, canvas: Canvas) -> str:
 
 
 def _arguments(action: Action, canvas: Canvas) -> tuple[str, Arguments]:
-    """The tool's name for the action, and its arguments."""
+    """Returns the tool's name for an action, and the arguments of the call."""
     name = _NAMES.get(action.kind, action.kind)
     point: Arguments = {} if action.point is None else {"coordinate": _coordinate(action.point, canvas)}
     if action.kind == "drag":
@@ -136,7 +137,7 @@ def _arguments(action: Action, canvas: Canvas) -> tuple[str, Arguments]:
 
 
 def _pixels(action: Action, canvas: Canvas) -> tuple[str, float]:
-    """scroll or hscroll, and by how much on the display, at least one unit of its grid."""
+    """Returns "scroll" or "hscroll", and the signed pixels on the display, at least one unit of its grid."""
     if action.amount is None:
         raise ValueError("this dialect needs the amount of a scroll")
     is_sideways = action.direction in ("left", "right")
@@ -153,6 +154,7 @@ def _coordinate(point: Point, canvas: Canvas) -> object:
 
 
 def prompt(canvas: Canvas) -> str:
+    """Returns a paragraph that explains the dialect to a model."""
     width, height = canvas.span
     return (
         "You use a computer with the tool computer_use: answer with one call such as <tool_call>"

@@ -1,7 +1,7 @@
-"""The calls of UI-TARS: `Thought: ...`, then `Action: click(start_box='(x,y)')`.
+"""The dialect of UI-TARS: `Thought: ...`, then `Action: click(start_box='(x,y)')`.
 
-Qin et al. 2025 (arXiv 2501.12326; github.com/bytedance/UI-TARS). Coordinates stand in start_box, start_point or point
-as any place that `mmrl.parsing.answers` reads; typed text has Python's escapes. A scroll has no amount, a wait no time.
+Qin et al. 2025 (arXiv 2501.12326; github.com/bytedance/UI-TARS). Coordinates stand in start_box, start_point or point,
+in any form that `mmrl.parsing.answers` reads. Typed text has Python's escapes. A scroll has no amount, a wait no time.
 """
 
 from mmrl.parsing.actions.action import Action, Kind
@@ -22,7 +22,7 @@ _VOCABULARY: dict[Kind, str] = {
 
 
 def read(text: str, canvas: Canvas) -> Action:
-    """The action of the one line that begins with `Action:`, and all that follows it."""
+    """Returns the action of the one line that begins with `Action:`, and of all lines behind it."""
     parts = f"\n{text}".split("\nAction:")
     if len(parts) != 2:
         raise ParseError(f"needs one line that begins with 'Action:', got {len(parts) - 1}")
@@ -30,7 +30,10 @@ def read(text: str, canvas: Canvas) -> Action:
 
 
 def _call(text: str) -> Call:
-    """The one call in the text. Models forget to escape quotes in what they type: it then goes on to the last one."""
+    """Returns the one call in the text.
+
+    Models forget to escape quotes in text that they type: such a text ends at the last quote.
+    """
     try:
         calls = read_calls(text)
     except ParseError:
@@ -48,7 +51,7 @@ def _call(text: str) -> Call:
 def _action(call: Call, canvas: Canvas) -> Action:
     name = call.name
     if name in _CLICKS:
-        more = ("time",) if name == "long_press" else ()  # phones' models write it, empty
+        more = ("time",) if name == "long_press" else ()  # models for phones write an empty time
         point, box = _place(call.bind(*_STARTS, *more), _STARTS, canvas)
         return Action(_CLICKS[name], point=point, box=box)
     if name == "drag":
@@ -82,7 +85,7 @@ def _action(call: Call, canvas: Canvas) -> Action:
 def _place(
     given: dict[str, Value], names: tuple[str, ...], canvas: Canvas
 ) -> tuple[Point | None, Box | None]:  # fmt: skip
-    """The point or the box under one of the names."""
+    """Returns the point or the box of the argument that has one of the names; the other is None."""
     present = [name for name in names if name in given]
     if len(present) != 1:
         raise ParseError(f"needs one of {', '.join(names)}, got {len(present)}")
@@ -90,7 +93,7 @@ def _place(
 
 
 def _point(given: dict[str, Value], names: tuple[str, ...], canvas: Canvas) -> Point:
-    """The point, or the centre of the box, under one of the names."""
+    """Returns the point, or the centre of the box, of the argument that has one of the names."""
     point, box = _place(given, names, canvas)
     if point is None:
         assert box is not None, "a place is one of the two"
@@ -106,6 +109,7 @@ def _text(given: dict[str, Value], name: str) -> str:
 
 
 def words(action: Action, canvas: Canvas) -> str:
+    """Returns an action as a call."""
     return f"Action: {_call_text(action, canvas)}"
 
 
@@ -137,6 +141,7 @@ def _tight(numbers: str) -> str:
 
 
 def prompt(canvas: Canvas) -> str:
+    """Returns a paragraph that explains the dialect to a model."""
     return (
         "You are a GUI agent. Answer with 'Thought: ...' and, on a new line, 'Action: ' with one of click("
         "start_box='(x,y)'), left_double(start_box='(x,y)'), right_single(start_box='(x,y)'), long_press(start_box="

@@ -58,7 +58,7 @@ def test_of_denoising_it_is_the_distance_of_the_predictions() -> None:
 def test_decisions_that_do_not_tell_are_refused() -> None:
     one = torch.zeros(1, 2)
     silent = GaussianDecisions(one, torch.ones(1), one, torch.zeros(1, dtype=torch.int64), ENTRY[:1] * 0, "mean")
-    with pytest.raises(ValueError, match="do not say how their means depend on a velocity"):
+    with pytest.raises(ValueError, match="do not hold the derivative of their means with respect to the velocity"):
         divergence(silent, silent, "velocity")
     with pytest.raises(ValueError, match="entropy_coef needs the entropy of each decision"):
         Grpo(entropy_coef=0.1).measure(OutputsByWeights(TokenDecisions(one), TokenDecisions(one)))

@@ -224,5 +224,5 @@ def test_ends_of_one_root_are_a_group_of_their_own_where_the_plan_says_so() -> N
         expected += [subgroup(key.prompt_index, 4 + root) for root in nearest[12:]]
         assert tree.group[own].tolist() == expected and sorted(nearest[12:]) == sorted([0, 1, 2, 3] * 2)
     beside: Any = object()
-    with pytest.raises(ValueError, match="are compared whatever their roots"):
+    with pytest.raises(ValueError, match="which compare ends of different roots"):
         Plan(4, steps, neighbors=beside, by_root=True)

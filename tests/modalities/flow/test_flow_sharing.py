@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrl.core.data import Prompt, Rollout, subgroup
-from mmrl.core.keys import GroupKey, normal
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.keys import GroupKey, normal, subgroup
 from mmrl.core.views import DecisionView
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.plans.flow import Fork, Plan, Step, Transition

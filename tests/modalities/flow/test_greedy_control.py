@@ -6,7 +6,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.views import DecisionView
 from mmrl.modalities.tokens.sampling import sample_tokens
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from mmrl.samplers.autoregressive import Autoregressive
 from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys

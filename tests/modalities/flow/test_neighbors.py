@@ -13,9 +13,7 @@ from mmrl.core.keys import GroupKey, normal
 from mmrl.core.views import DecisionView
 from mmrl.modalities.flow.solvers import Solver
 from mmrl.modalities.flow.tree_sampling import Tree, sample_trees
-from mmrl.plans.flow import Plan, Step, Transition
-from mmrl.plans.neighbors import Neighbors
-from mmrl.plans.steps import Tail
+from mmrl.plans.flow import Neighbors, Plan, Step, Tail, Transition
 from mmrl.samplers.neighbor import Neighbor
 from mmrl.samplers.ode import ODE
 from tests.linear_flow import drawn, random_flow

@@ -12,8 +12,7 @@ from torch import Tensor
 from mmrl.core.keys import GroupKey, normal
 from mmrl.modalities.flow.solvers import Solver
 from mmrl.modalities.flow.tree_sampling import sample_trees
-from mmrl.plans.flow import Fork, Plan, Step, Transition
-from mmrl.plans.steps import SolverName, Tail
+from mmrl.plans.flow import Fork, Plan, SolverName, Step, Tail, Transition
 
 NAMES: list[SolverName] = ["dpmpp_2m", "unipc", "heun"]
 SHAPE = (2, 3)

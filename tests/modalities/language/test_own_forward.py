@@ -30,7 +30,7 @@ from mmrl.modalities.tokens.backbone import Backbone
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
 from tests.modalities import unlisted_twins
 from tests.modalities.unlisted_twins import unlisted

@@ -15,7 +15,7 @@ from mmrl.modalities.tokens.completions import Completions, Ending, uniforms
 from mmrl.modalities.tokens.generation import runs
 from mmrl.modalities.tokens.sampling import Shaping, Support, sample_tokens, shaped_log_probs
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
 from tests.vision_twins import GROUPS, PROMPTS, keys
 

@@ -8,7 +8,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.views import DecisionView, DenoisingView
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 

@@ -12,7 +12,7 @@ from mmrl.modalities.gui import Gui
 from mmrl.modalities.language.usage import _ranges
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.video import Video
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
 from tests.clips import encoded, in_file
 

@@ -11,8 +11,7 @@ from mmrl.modalities.tokens.completions import uniforms
 from mmrl.modalities.tokens.sampling import Shaping, sample_tokens, shaped_log_probs
 from mmrl.modalities.tokens.tree_generation import fork_points
 from mmrl.modalities.tokens.vllm.engine import Vllm
-from mmrl.plans.answer_trees import AnswerTree, ForkTree, SegmentTree
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan, AnswerTree, ForkTree, SegmentTree
 from tests import vision_twins
 from tests.modalities.grown_trees import FORKS, PLANS, SEGMENTS, everything, grown, tree, twin
 from tests.vision_twins import PROMPTS, keys

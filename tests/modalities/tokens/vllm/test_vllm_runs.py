@@ -21,7 +21,7 @@ from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.modalities.tokens.vllm.tiny_server import TinyVllm, serve
 from mmrl.modalities.tokens.vllm.tower_check import Trial, check_tower
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.flow import AnswerPlan
+from mmrl.plans.answers import AnswerPlan
 from mmrl.reporting.tracking import Tracking
 from tests.tiny_runs import SMALL
 from tests.tiny_texts import vision_language
