@@ -174,6 +174,25 @@ class Shardable(Protocol):
 
 
 @runtime_checkable
+class EngineTwinned(Protocol):
+    """Modalities whose samples an inference engine may draw have this too."""
+
+    def with_tiny_engine(self) -> Self:
+        """Returns the same policy with a small engine on this machine in the place of its own, if it has one."""
+        ...
+
+
+@runtime_checkable
+class PromptSharing(Protocol):
+    """Modalities whose updates run a prompt once for several answers have this too, after `prepare`."""
+
+    @property
+    def sharing_used(self) -> str:
+        """How an update shares prompts, and why not where it does not."""
+        ...
+
+
+@runtime_checkable
 class Differentiable(Protocol):
     """Modalities that evaluate outputs have this too: gradients of rewards reach their samples, and what was drawn.
 
@@ -192,13 +211,23 @@ class Differentiable(Protocol):
 class Sampler(Protocol):
     """Says how a group is drawn; the plan is a value that only the modality of its kind understands.
 
-    One that chooses among samples on their way has the reward it chooses by as `reward`, and `prepare` as rewards have.
+    One that chooses among samples on their way is `Steered` too, and has `prepare` as rewards have.
     """
 
     # what it plans for; given: nothing is drawn, the data brings all
     sample_kind: ClassVar[SampleKind | Literal["given"]]
 
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> Any: ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """Samplers that choose among samples during sampling have this too."""
+
+    @property
+    def reward(self) -> Reward | None:
+        """The reward that the sampler chooses by; None where it does not choose."""
+        ...
 
 
 @runtime_checkable

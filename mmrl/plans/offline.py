@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
 from mmrl.plans.flow import GroupPlan
@@ -149,7 +150,7 @@ def _called(prompt: Prompt) -> str:
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
     """Raises ConfigError for a loss that reads noise levels of a grid, where all outputs are given and none has one."""
     has_online = not isinstance(plan, OfflinePlan) or plan.online is not None
-    if not has_online and getattr(loss, "requires_levels", False) and not getattr(policy, "has_levels", False):
+    if not has_online and getattr(loss, "requires_levels", False) and not PolicyDeclaration.of(policy).has_noise_levels:
         raise ConfigError(
             "loss.sigmas is 'grid', but outputs that are given have no sampler with noise levels, and a flow has none "
             "of its own; set it to uniform, stratified or logit_normal"

@@ -26,7 +26,7 @@ from mmrl.system.errors import ConfigError
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 # Kinds whose shipped plug-ins still say in attributes what they are to say in a declaration.
-TO_DO = {"losses", "mixes", "modalities", "rewards"}
+TO_DO = {"losses", "mixes", "rewards"}
 
 
 def own(body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -249,13 +249,13 @@ PROTOCOLS = {
     "mixes": (contracts.Mix,),
     "modalities": (
         contracts.Modality, contracts.Loadable, contracts.Reader, contracts.Cutting, contracts.Shardable,
-        contracts.Differentiable,
+        contracts.Differentiable, contracts.EngineTwinned, contracts.PromptSharing,
     ),
     "rewards": (
         contracts.Reward, contracts.Segmented, contracts.Checking, rewards.Holding, contracts.Prepared,
         contracts.Twinned, contracts.Stateful,
     ),
-    "samplers": (contracts.Sampler, contracts.Prepared, contracts.Twinned),
+    "samplers": (contracts.Sampler, contracts.Steered, contracts.Prepared, contracts.Twinned),
 }  # fmt: skip
 
 

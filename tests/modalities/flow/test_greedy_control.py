@@ -54,10 +54,10 @@ def test_the_plan_counts_its_call_and_one_reading() -> None:
 
 
 def test_two_kinds_of_controls_are_refused_and_so_is_another_engine() -> None:
-    with pytest.raises(ValueError, match="controls of one kind"):
+    with pytest.raises(ValueError, match="controls and greedy exclude each other"):
         Autoregressive(max_tokens=4, greedy=True, controls=2)
     with pytest.raises(ValueError, match="or a greedy one"):
         AnswerPlan(2, 4, num_controls=1, has_greedy=True)
     policy = vision_twins.policy("qwen2_5_vl")
-    with pytest.raises(ConfigError, match=r"modality\.engine draws no greedy answer"):
+    with pytest.raises(ConfigError, match=r"modality\.engine samples no greedy answer"):
         policy._generate_by_engine(None, [], [], torch.zeros(0), [1, None], AnswerPlan(1, 4))  # type: ignore[arg-type]

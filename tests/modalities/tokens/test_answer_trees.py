@@ -187,9 +187,9 @@ def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
 
 def test_another_engine_and_sharded_processes_draw_no_trees() -> None:
     policy = vision_twins.policy(engine=Vllm(name="vllm", url="http://127.0.0.1:9"))
-    with pytest.raises(ConfigError, match="the engine draws no trees of answers; use sampler 'autoregressive'"):
+    with pytest.raises(ConfigError, match="the engine samples no trees of answers; use sampler 'autoregressive'"):
         grown(policy, SEGMENTS)
     policy = vision_twins.policy()
     policy.prepare(Placement(torch.device("cpu"), torch.float32, maximum=lambda count: count))
-    with pytest.raises(ConfigError, match="sharded processes draw no trees"):
+    with pytest.raises(ConfigError, match="sharded processes sample no trees"):
         grown(policy, FORKS)

@@ -253,7 +253,7 @@ def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: 
 
 
 def test_a_server_that_ignores_a_bias_is_an_error(tmp_path: Path) -> None:
-    with replaying([MODELS, probe(2, drawn=8)]) as recorded, pytest.raises(RunError, match="drew token 8 for 2"):
+    with replaying([MODELS, probe(2, drawn=8)]) as recorded, pytest.raises(RunError, match="sampled token 8 for 2"):
         engine(recorded.url, tmp_path).follow({"w": torch.zeros(2)}, whole_model, 2)
 
 
