@@ -22,7 +22,7 @@ from .encoding.families import Family, family_of, family_of_name, media_tokens, 
 from .encoding.inputs import EncodedPrompt
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.validation import refusal
-from .language.model import Way
+from .language.model import SharingMode
 from .language.own_forward import IMAGES, refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
@@ -31,7 +31,7 @@ from .loading.lora import Lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
 from .tokens.backbone import Backbone
-from .tokens.log_probs import Head
+from .tokens.log_probs import OutputHead
 from .tokens.vllm.prompts import clip_refusal
 
 _CONFIG = "config.json"  # the file that the folder of a model holds
@@ -172,11 +172,11 @@ class VisionLanguage(TokenPolicy):
         return Backbone(self._model, 0 if pad is None else pad, config.model_type == "gemma3")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> OutputHead:
         layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
         scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
         bias = None if layer.bias is None else whole(layer.bias)
-        return Head(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
+        return OutputHead(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
 
     @property
     def encoder(self) -> PromptEncoder:
@@ -197,7 +197,7 @@ class VisionLanguage(TokenPolicy):
         return tuple(sorted(ends, key=lambda token: token != own))
 
     @property
-    def way(self) -> Way:
+    def sharing_mode(self) -> SharingMode:
         return self._sharing()[0]
 
     @property
@@ -251,7 +251,7 @@ class VisionLanguage(TokenPolicy):
         assert self._placement is not None, "prepare() comes first"
         is_checkpointed = self.gradient_checkpointing and torch.is_grad_enabled()
         # a layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared
-        kept = f"{_language_name(self._model)}." if self.way == "cache" else None
+        kept = f"{_language_name(self._model)}." if self.sharing_mode == "cache" else None
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
@@ -331,13 +331,15 @@ class VisionLanguage(TokenPolicy):
         off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, model)
         return Weights(trained, adapter_off=off, rate_scale=scales)
 
-    def _sharing(self) -> tuple[Way, str]:
+    def _sharing(self) -> tuple[SharingMode, str]:
         """Returns how prompts are shared, and why not as set; an empty reason where it is as set."""
         config = self._model.config.get_text_config()
         other = sorted(set(getattr(config, "layer_types", None) or ()) - _SHARED_LAYERS)
         if other:
             return "none", f"{self._model.config.model_type} has layers of {', '.join(other)}"
-        wanted: Way = self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
+        wanted: SharingMode = (
+            self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
+        )
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
         return wanted, not_as_requested(self._model, self.attention)

@@ -13,7 +13,7 @@ ASKING = {"getattr", "hasattr", "attrgetter"}
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
         assembly.build.build commands.finished._summary core.outputs.Outputs.join core.outputs.Outputs.select
-        core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.Decided.join
+        core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.FlowDecisions.join
         modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
         plans.offline.OfflinePlan._of_online rewards.base.wrapper.RewardWrapper.inner_rewards

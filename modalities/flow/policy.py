@@ -23,12 +23,12 @@ from mmrl.core.views import DecisionView, DenoisingView, OutputsView, View
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
-from .decisions import Conditioning, Decided, linear_mean
-from .recorder import FACTS, Records
+from .decisions import Conditioning, FlowDecisions, linear_mean
+from .recorder import FACTS, DecisionRecorder
 from .reward_gradients import differentiated, rendered
 from .steering import judge_of
 from .trace import FlowTrace
-from .trajectory import Recorder
+from .trajectory import TrajectoryRecorder
 from .tree_sampling import Tree, sample_trees
 
 LATENT_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -159,7 +159,7 @@ class FlowPolicy(Checked, ABC):
             return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
 
         keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
-        records = Records(self.reduction, Recorder() if keeps else None)
+        records = DecisionRecorder(self.reduction, TrajectoryRecorder() if keeps else None)
         judge = judge_of(self, prompts, keys) if any(plan.choices for plan in plans) else None
         tree = sample_trees(
             plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge
@@ -211,7 +211,12 @@ class FlowPolicy(Checked, ABC):
         clean = clean.to(LATENT_DTYPES[self.latent_dtype])
         prompt_indices, each = torch.tensor([key.prompt_index for key in keys]), torch.arange(len(prompts))
         tree = Tree(
-            Decided.none(clean), clean, torch.zeros(len(each)), each, prompt_indices, DecisionBlock.none(len(each))
+            FlowDecisions.none(clean),
+            clean,
+            torch.zeros(len(each)),
+            each,
+            prompt_indices,
+            DecisionBlock.none(len(each)),
         )
         trace = FlowTrace(self.conditioning([prompt.text for prompt in prompts]), 1.0, tree.decided, clean)
         return self._rollout(prompts, keys, images, tree, trace, 0)
@@ -248,7 +253,7 @@ class FlowPolicy(Checked, ABC):
     def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Returns the forward outputs of decisions by the weights that sampled the rollout, from its trace."""
         assert isinstance(view, DecisionView), "only decisions are recorded"
-        decided: Decided = rollout.trace.decided
+        decided: FlowDecisions = rollout.trace.decided
         calls = view.calls.to(self.device)
         return decided.forward_outputs(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
 

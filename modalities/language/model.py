@@ -13,11 +13,11 @@ from mmrl.core.weights import Weights
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Backbone
-from ..tokens.log_probs import Head
-from ..tokens.token_texts import Pieces
+from ..tokens.log_probs import OutputHead
+from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace
 
-Way = Literal["cache", "packed", "none"]
+SharingMode = Literal["cache", "packed", "none"]
 
 
 class TokenModel(ABC):
@@ -29,7 +29,7 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
-    def head(self) -> Head: ...
+    def head(self) -> OutputHead: ...
 
     @property
     @abstractmethod
@@ -43,7 +43,7 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
-    def way(self) -> Way:
+    def sharing_mode(self) -> SharingMode:
         """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
 
     @property
@@ -76,7 +76,9 @@ class TokenModel(ABC):
         """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
         return outputs
 
-    def outputs_of(self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: Pieces) -> Outputs:
+    def outputs_of(
+        self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: TokenTexts
+    ) -> Outputs:
         """What B answers say: `prompts` [B] of their own, `prompt_of` [B] their places in the trace."""
         completions = trace.completions
         before_end = [

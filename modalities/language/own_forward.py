@@ -24,9 +24,9 @@ from ..encoding.families import is_tested, types_with_tests
 from ..encoding.inputs import EncodedPrompt, pad_rows
 from ..encoding.prompt_encoder import TEXT, PromptEncoder
 from ..tokens.backbone import Answers
-from ..tokens.completions import Ending
-from ..tokens.generation import Writer
-from ..tokens.sampling import Shaping, shaped_log_probs
+from ..tokens.completions import StoppingCriteria
+from ..tokens.generation import AnswerGenerator
+from ..tokens.sampling import SamplingDistribution, sampling_log_probs
 from .policy import TokenPolicy
 
 # In nats, of the mean over tokens. Rounding made 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
@@ -157,20 +157,20 @@ def _paths(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answe
     """Log-probs [N] of the answers' tokens on each path of the run that computes some."""
     found = {}
     if policy.engine is None:
-        found["rollouts"] = _dictated(policy, prompts, answers)
+        found["rollouts"] = _teacher_forced(policy, prompts, answers)
     with torch.enable_grad():  # checkpointing is for passes with a graph
-        log_prob, _ = policy.log_probs(prompts, answers, Shaping(1.0, banned=policy.banned))
-    return found | {f"updates (sharing {policy.way!r})": log_prob.detach()}
+        log_prob, _ = policy.log_probs(prompts, answers, SamplingDistribution(1.0, banned=policy.banned))
+    return found | {f"updates (sharing {policy.sharing_mode!r})": log_prob.detach()}
 
 
 @torch.no_grad()
-def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+def _teacher_forced(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
     """Log-probs [N] that a rollout records of the answers' tokens."""
-    ending = Ending(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
-    shaping = Shaping(1.0, banned=policy.banned)
-    writer = _Dictated(policy.backbone, policy.head, shaping, ending, policy.answer_batch)
+    stopping = StoppingCriteria(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
+    distribution = SamplingDistribution(1.0, banned=policy.banned)
+    generator = _TeacherForced(policy.backbone, policy.head, distribution, stopping, policy.answer_batch)
     with policy.running():
-        completions = writer.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
+        completions = generator.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
     assert completions is not None and torch.equal(completions.tokens, answers.tokens.cpu()), (
         "each answer ends with its end token"
     )
@@ -178,7 +178,7 @@ def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: An
 
 
 @dataclass(frozen=True)
-class _Dictated(Writer):
+class _TeacherForced(AnswerGenerator):
     """Writes what it is told: the number by which a token would be drawn is the token."""
 
     def choose(self, log_probs: Tensor, uniform: Tensor) -> Tensor:
@@ -221,7 +221,9 @@ class _OwnForward:
     def _row(self, given: Mapping[str, Tensor], answer: Tensor) -> Tensor:
         """[T] of the tokens of one answer [T]."""
         kind = self._kind(given, answer)
-        log_probs = shaped_log_probs(self._logits(given, answer, kind), Shaping(1.0, banned=self.policy.banned))
+        log_probs = sampling_log_probs(
+            self._logits(given, answer, kind), SamplingDistribution(1.0, banned=self.policy.banned)
+        )
         return log_probs.gather(1, answer[:, None])[:, 0]
 
     def _kind(self, given: Mapping[str, Tensor], answer: Tensor) -> int:

@@ -25,12 +25,12 @@ from ..tokens.completions import Completions
 from ..tokens.log_probs import token_log_probs
 from ..tokens.prefix_cache import hidden_by_cache, hidden_by_rows
 from ..tokens.prefix_packing import hidden_by_packing
-from ..tokens.sampling import Shaping, Support
-from ..tokens.trace import Stretches, TokenTrace
-from .model import Way
+from ..tokens.sampling import SamplingDistribution, Support
+from ..tokens.trace import TokenSpans, TokenTrace
+from .model import SharingMode
 from .rollout import TokenGenerator, decides
 
-_WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
+_HIDDEN_BY_MODE = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class TokenPolicy(TokenGenerator):
     def dummy_forward(self) -> Tensor:
         """Takes part in the network calls of one `forward` of other processes; 0, with a graph to all weights."""
         assert self.lockstep is not None, "only sharded processes idle"
-        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), Shaping(1.0))
+        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), SamplingDistribution(1.0))
         return 0 * log_prob.sum()
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
@@ -71,7 +71,7 @@ class TokenPolicy(TokenGenerator):
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
         completions = Completions(table, length, torch.zeros(table.shape), is_finished, None)
         trace = TokenTrace(
-            tuple(self.encode(prompts)), completions, Shaping(1.0, banned=self.banned), is_recorded=False
+            tuple(self.encode(prompts)), completions, SamplingDistribution(1.0, banned=self.banned), is_recorded=False
         )
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
@@ -160,7 +160,7 @@ class TokenPolicy(TokenGenerator):
         completions = Completions(
             pad_rows(tokens, 0, "right"), length, pad_rows(log_probs, 0, "right"), is_finished, None
         )
-        trace = TokenTrace(tuple(self.encode(prompts)), completions, self._shaping(plan), is_recorded=True)
+        trace = TokenTrace(tuple(self.encode(prompts)), completions, self._distribution(plan), is_recorded=True)
         rollout = self.assemble(prompts, keys, torch.arange(len(tokens)), trace, decides(trace, plan))
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
@@ -170,7 +170,7 @@ class TokenPolicy(TokenGenerator):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
         trace: TokenTrace = rollout.trace
         block = rollout.blocks[view.block]
-        asked = Stretches.of(block, view)
+        asked = TokenSpans.of(block, view)
         edges = asked.edges(block)
         place = torch.full((after(block.edge) + 1,), len(edges))  # the last is read by edge -1
         place[edges] = torch.arange(len(edges))
@@ -213,10 +213,10 @@ class TokenPolicy(TokenGenerator):
         )
 
     def _token_log_probs(
-        self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, asked: Stretches
+        self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, asked: TokenSpans
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the tokens of the stretches `asked`, one after the other."""
-        if self.engine is not None and trace.shaping.is_truncated and trace.completions.support is None:
+        if self.engine is not None and trace.distribution.is_truncated and trace.completions.support is None:
             raise ConfigError(
                 "sampler: the engine does not say which tokens top_p, top_k and min_p kept, which log-probs are taken "
                 "over; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
@@ -235,22 +235,26 @@ class TokenPolicy(TokenGenerator):
         )
         self.num_calls += len(rows)
         support = trace.completions.support_of(rows, asked.start, asked.stop)
-        return self.log_probs(list(distinct.values()), answers, trace.shaping, support)
+        return self.log_probs(list(distinct.values()), answers, trace.distribution, support)
 
     def log_probs(
-        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+        self,
+        prompts: Sequence[EncodedPrompt],
+        answers: Answers,
+        distribution: SamplingDistribution,
+        support: Support | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [N] of the N tokens of the answers."""
         lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
         read = (prompts, answers) if lockstep is None else lockstep.filled(prompts, answers)
         with self.running():
-            hidden = _WAYS[self._way_of(answers)](self.backbone, *read)[: len(tokens)]
-            return token_log_probs(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
+            hidden = _HIDDEN_BY_MODE[self._mode_of(answers)](self.backbone, *read)[: len(tokens)]
+            return token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
 
-    def _way_of(self, answers: Answers) -> Way:
+    def _mode_of(self, answers: Answers) -> SharingMode:
         """A cache would read what the stretches of a tree share once for each, a packed row reads it once."""
-        is_packed = answers.name is not None and self.way == "cache" and takes_trees(self.backbone.model)
-        return "packed" if is_packed else self.way
+        is_packed = answers.name is not None and self.sharing_mode == "cache" and takes_trees(self.backbone.model)
+        return "packed" if is_packed else self.sharing_mode
 
 
 def _refused(prompt: Prompt, text: str, kind: str) -> str:

@@ -20,16 +20,16 @@ from mmrl.plans.flow import PROMPT_READS, AnswerPlan
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Answers
-from ..tokens.completions import Completions, Ending, uniforms
-from ..tokens.generation import Writer
+from ..tokens.completions import Completions, StoppingCriteria, uniforms
+from ..tokens.generation import AnswerGenerator
 from ..tokens.lockstep import FILLER, Lockstep
-from ..tokens.sampling import Shaping, Support
-from ..tokens.token_texts import Pieces
-from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_stretches
+from ..tokens.sampling import SamplingDistribution, Support
+from ..tokens.token_texts import TokenTexts
+from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_spans
 from ..tokens.tree_generation import generate_trees
 from ..tokens.vllm.engine import Vllm, VllmEngine
 from ..tokens.vllm.prompts import question_of
-from ..tokens.vllm.protocol import Question, Sampling
+from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
 from .model import TokenModel
 
@@ -49,12 +49,12 @@ class TokenGenerator(TokenModel, Checked):
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
 
-    _pieces: Pieces = field(init=False, repr=False, compare=False)
+    _pieces: TokenTexts = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range."""
         super().__post_init__()
-        self._pieces = Pieces(self.decode)
+        self._pieces = TokenTexts(self.decode)
 
     @property
     def declaration(self) -> PolicyDeclaration:
@@ -128,7 +128,7 @@ class TokenGenerator(TokenModel, Checked):
             assert own is not None, "a rollout of no prompts"
             completions = own
         self.num_calls += len(seeds)
-        return TokenTrace(tuple(encoded), completions, self._shaping(plan), is_recorded=True)
+        return TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
 
     def _generate_by_engine(
         self,
@@ -147,8 +147,8 @@ class TokenGenerator(TokenModel, Checked):
         if len(own) < len(seeds):
             raise ConfigError("sampler.greedy: modality.engine samples no greedy answer; leave one of the two out")
         service = self._service = self._service or VllmEngine(engine, len(self.head.weight))
-        shaping = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
-        sampling = Sampling(*shaping, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
+        distribution = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
+        sampling = SamplingParams(*distribution, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
         first = next((number for number, question in enumerate(questions) if question.images), None)
         if first is not None and not self._is_tower_served and self.lockstep is None:
@@ -160,14 +160,14 @@ class TokenGenerator(TokenModel, Checked):
     def _tried(self, service: VllmEngine, question: Question, encoded: EncodedPrompt) -> Trial:
         """Samples some answers of the server to a question, by the weights now in place."""
         service.follow({**self.weights.parameters, **self.adapted_tower}, self.export, self.end_tokens[0])
-        sampling = Sampling(1.0, 1.0, None, 0.0, TRIED_TOKENS, (), self.end_tokens, self.banned)
+        sampling = SamplingParams(1.0, 1.0, None, 0.0, TRIED_TOKENS, (), self.end_tokens, self.banned)
         completions = service.generate([question], [0] * TRIED_ANSWERS, range(TRIED_ANSWERS), sampling)
         device = self.backbone.device
         tokens, length = completions.tokens.to(device), completions.length.to(device)
         answers = Answers(torch.zeros_like(length), tokens, length)
-        shaping = Shaping(1.0, banned=self.banned)
+        distribution = SamplingDistribution(1.0, banned=self.banned)
         log_prob = completions.log_prob.to(device)[answers.is_token]
-        return Trial(log_prob, lambda: self.log_probs([encoded], answers, shaping)[0])
+        return Trial(log_prob, lambda: self.log_probs([encoded], answers, distribution)[0])
 
     @property
     def adapted_tower(self) -> Mapping[str, Tensor]:
@@ -176,7 +176,11 @@ class TokenGenerator(TokenModel, Checked):
 
     @abstractmethod
     def log_probs(
-        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+        self,
+        prompts: Sequence[EncodedPrompt],
+        answers: Answers,
+        distribution: SamplingDistribution,
+        support: Support | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns log-probs and entropies [N] of the N tokens of the answers."""
 
@@ -200,10 +204,10 @@ class TokenGenerator(TokenModel, Checked):
 
         encoded = self.encode(prompts)
         with self.running():
-            trees = generate_trees(self._writer(plan), encoded, roots, seed_of, plan)
+            trees = generate_trees(self._answer_generator(plan), encoded, roots, seed_of, plan)
         completions, prompt_of = trees.completions, roots[trees.root]
-        trace = TokenTrace(tuple(encoded), completions, self._shaping(plan), is_recorded=True)
-        num_calls, num_tokens = count_stretches(completions), int(completions.length.sum())
+        trace = TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
+        num_calls, num_tokens = count_spans(completions), int(completions.length.sum())
         self.num_calls += num_calls
         counts = {
             "tokens/sampled": count_sampled_tokens(completions),
@@ -222,14 +226,16 @@ class TokenGenerator(TokenModel, Checked):
         self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
     ) -> Completions | None:
         with self.running():
-            return self._writer(plan).answers(prompts, prompt_of, uniform)
+            return self._answer_generator(plan).answers(prompts, prompt_of, uniform)
 
-    def _writer(self, plan: AnswerPlan) -> Writer:
-        ending = Ending(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        return Writer(self.backbone, self.head, self._shaping(plan), ending, self.answer_batch, self.lockstep)
+    def _answer_generator(self, plan: AnswerPlan) -> AnswerGenerator:
+        stopping = StoppingCriteria(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
+        return AnswerGenerator(
+            self.backbone, self.head, self._distribution(plan), stopping, self.answer_batch, self.lockstep
+        )
 
-    def _shaping(self, plan: AnswerPlan) -> Shaping:
-        return Shaping(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
+    def _distribution(self, plan: AnswerPlan) -> SamplingDistribution:
+        return SamplingDistribution(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)
 
     def assemble(
         self,

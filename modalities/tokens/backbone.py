@@ -82,7 +82,7 @@ class Backbone:
         rows = torch.arange(len(prompts.last), device=self.device)
         return output.last_hidden_state[rows, prompts.last], output.past_key_values
 
-    def go_on(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+    def continue_from_cache(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """Hidden states [n, k, H] of the next tokens [n, k]; `mask` [n, L + k] covers the cache, which grows by k."""
         output = self.model.model(
             input_ids=tokens,

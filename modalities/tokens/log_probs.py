@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .sampling import Shaping, Support
+from .sampling import SamplingDistribution, Support
 
 IMPOSSIBLE = -1e30  # logit of a token that cannot be drawn: finite, so that a block of nothing else makes no NaN
 
 
 @dataclass(frozen=True)
-class Head:
+class OutputHead:
     """The last layer of a language model: logits = softcap(scale * (hidden @ weight.T + bias)).
 
     softcap(x) = c * tanh(x / c) (Gemma 2, arXiv 2408.00118); `scale` is Cohere's logit_scale or 1 / Granite's scaling.
@@ -46,7 +46,12 @@ class Head:
 
 
 def token_log_probs(
-    hidden: Tensor, head: Head, tokens: Tensor, shaping: Shaping, chunk: int, support: Support | None = None
+    hidden: Tensor,
+    head: OutputHead,
+    tokens: Tensor,
+    distribution: SamplingDistribution,
+    chunk: int,
+    support: Support | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob [n] of each token and entropy [n] in nats of the shaped distribution it was drawn from.
 
@@ -54,18 +59,18 @@ def token_log_probs(
     again. Sums are in float32 (float64 for float64), whatever the inputs' type.
 
     hidden: [n, H]; tokens: [n] int64; chunk: logits held at once (a few tensors of that size), at least 1.
-    support: of each draw, needed where `shaping` is truncated; its truncation is taken from there, not computed anew.
+    support: of each token, needed where `distribution` is truncated; the truncation is taken from it, not computed anew.
     Raises ValueError for a token that its distribution cannot give, temperature 0, or a truncated one without support.
     """
-    if shaping.temperature <= 0:
-        raise ValueError(f"a token has a log-prob for temperatures above 0, got {shaping.temperature}")
-    if shaping.is_truncated and support is None:
+    if distribution.temperature <= 0:
+        raise ValueError(f"a token has a log-prob for temperatures above 0, got {distribution.temperature}")
+    if distribution.is_truncated and support is None:
         raise ValueError("log-probs of a truncated distribution need the support that the tokens were drawn from")
     if support is not None and len(support) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens need {len(tokens)} supports, got {len(support)}")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    blocks = _Blocks(head, shaping.temperature, _Masks.of(shaping, support, hidden.device), chunk)
+    blocks = _Blocks(head, distribution.temperature, _Masks.of(distribution, support, hidden.device), chunk)
     log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
 
@@ -87,8 +92,8 @@ class _Masks:
     starts: tuple[int, ...]  # n + 1: where each draw's support starts
 
     @classmethod
-    def of(cls, shaping: Shaping, support: Support | None, device: torch.device) -> "_Masks":
-        banned = torch.tensor(sorted(set(shaping.banned)), dtype=torch.int64, device=device)
+    def of(cls, distribution: SamplingDistribution, support: Support | None, device: torch.device) -> "_Masks":
+        banned = torch.tensor(sorted(set(distribution.banned)), dtype=torch.int64, device=device)
         if support is None:
             return cls(banned, None, ())
         return cls(banned, support.to(device), (0, *support.sizes.cumsum(0).tolist()))
@@ -118,7 +123,7 @@ class _Masks:
 class _Blocks:
     """The logits of all rows and tokens, cut into blocks of at most `chunk`."""
 
-    head: Head  # its tensors are not used: autograd's own arguments stand for them
+    head: OutputHead  # its tensors are not used: autograd's own arguments stand for them
     temperature: float
     masks: _Masks
     chunk: int

@@ -22,7 +22,7 @@ from ...encoding.inputs import pad_rows
 from ..completions import Completions
 from ..sampling import Support
 from .http import JsonServer, Refused
-from .protocol import LARGEST_BIAS, Answer, Question, Sampling, answer_of, body_of
+from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of
 from .weights import fingerprint, temporary_folder
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class VllmEngine:
         finalize(self, _clear, goodbye, self._adapters, self._folders)
 
     def generate(
-        self, questions: Sequence[Question], prompt_of: Sequence[int], seeds: Sequence[int], sampling: Sampling
+        self, questions: Sequence[Question], prompt_of: Sequence[int], seeds: Sequence[int], sampling: SamplingParams
     ) -> Completions:
         """Samples n answers: answer i to question `prompt_of[i]`, by `seeds[i]`.
 
@@ -156,7 +156,7 @@ class VllmEngine:
         two tokens at one place, so two tokens are tried. (With `top_k` alone, equally likely tokens would all stay, and
         in bfloat16 many tokens are equally likely.)
         """
-        question, sampling = Question((token,), (token,), ()), Sampling(1.0, 1.0, 1, 0.0, 1, (), (), ())
+        question, sampling = Question((token,), (token,), ()), SamplingParams(1.0, 1.0, 1, 0.0, 1, (), (), ())
         for only in (token, 1 if token == 0 else 0):
             body = body_of(model, question, sampling, seed=0)
             body["sampling_params"]["logit_bias"] = {str(only): LARGEST_BIAS}
@@ -234,7 +234,7 @@ def _clear(server: JsonServer, adapters: Sequence[str], folders: Sequence[Path])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _completions(answers: Sequence[Answer], sampling: Sampling) -> Completions:
+def _completions(answers: Sequence[Answer], sampling: SamplingParams) -> Completions:
     """Joins the server's answers, with the tokens that were left by truncation where it names them."""
     supports = [answer.support for answer in answers]
     is_truncated = sampling.top_p < 1 or sampling.top_k is not None or sampling.min_p > 0

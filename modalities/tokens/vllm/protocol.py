@@ -21,7 +21,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """How the tokens of an answer are drawn; a seed comes with each answer."""
 
     temperature: float
@@ -50,7 +50,7 @@ class Answer:
     support: list[list[int]] | None  # the tokens that each draw could have given; None where the server keeps none
 
 
-def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> dict[str, Any]:
+def body_of(model: str, question: Question, sampling: SamplingParams, seed: int) -> dict[str, Any]:
     """The request for one answer. The fields are those of vLLM 0.33 (`GenerateRequest`, `SamplingParams`)."""
     parameters: dict[str, Any] = {
         "n": 1,
@@ -79,7 +79,7 @@ def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> di
     return body
 
 
-def answer_of(said: Any, question: Question, sampling: Sampling, num_tokens: int) -> Answer:
+def answer_of(said: Any, question: Question, sampling: SamplingParams, num_tokens: int) -> Answer:
     """The answer in the server's JSON, by a model with a vocabulary of `num_tokens`.
 
     Raises ConfigError where the server read another prompt than we train on, RunError for everything that an answer

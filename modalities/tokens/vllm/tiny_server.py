@@ -18,10 +18,10 @@ from mmrl.media.pictures import StoredPicture
 from ...encoding.inputs import EncodedPrompt
 from ...encoding.positions import rope_positions
 from ..backbone import Backbone
-from ..completions import Completions, Ending, uniforms
-from ..generation import Writer
-from ..log_probs import Head
-from ..sampling import Shaping
+from ..completions import Completions, StoppingCriteria, uniforms
+from ..generation import AnswerGenerator
+from ..log_probs import OutputHead
+from ..sampling import SamplingDistribution
 from .prompts import content_of
 from .protocol import BANNED_BIAS
 
@@ -48,7 +48,7 @@ class Twin(Protocol):
     @property
     def backbone(self) -> Backbone: ...
     @property
-    def head(self) -> Head: ...
+    def head(self) -> OutputHead: ...
     @property
     def encoder(self) -> Any: ...
     def modules(self) -> Mapping[str, Any]: ...
@@ -184,16 +184,20 @@ class TinyVllm:
         top_k, min_p = parameters["top_k"] or None, parameters["min_p"]
         if top_k == 1:  # all that are equally likely stay
             top_k, min_p = None, 1.0
-        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
-        ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
+        distribution = SamplingDistribution(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
+        stopping = StoppingCriteria(
+            tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget
+        )
         first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
         with policy.running():
-            completions = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
+            completions = AnswerGenerator(policy.backbone, head, distribution, stopping, 1).answers(
+                [prompt], first, uniform
+            )
         assert completions is not None, "there is a prompt"
         return completions
 
 
-def _biased(head: Head, biases: Mapping[int, float]) -> Head:
+def _biased(head: OutputHead, biases: Mapping[int, float]) -> OutputHead:
     """The same with biases of tokens that are to be drawn; banned ones are taken out otherwise."""
     bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.clone()
     for token, value in biases.items():

@@ -12,11 +12,11 @@ from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 
 
-@pytest.mark.parametrize("shaping", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=["plain", "cut"])
-def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(shaping: dict[str, float]) -> None:
+@pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=["plain", "cut"])
+def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(distribution: dict[str, float]) -> None:
     policy = vision_twins.policy("qwen2_5_vl")
-    beside = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, has_greedy=True, **shaping)] * 2, keys(2))  # type: ignore[arg-type]
-    alone = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, **shaping)] * 2, keys(2))  # type: ignore[arg-type]
+    beside = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, has_greedy=True, **distribution)] * 2, keys(2))  # type: ignore[arg-type]
+    alone = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, **distribution)] * 2, keys(2))  # type: ignore[arg-type]
     cold = policy.rollout(PROMPTS[:2], [AnswerPlan(1, 6, temperature=0.0)] * 2, keys(2))
     assert beside.is_control.tolist() == [False, False, True] * 2
     assert beside.group.tolist() == [0, 0, 0, 1, 1, 1] and len(beside.prompts) == 2, "each prompt is read once"

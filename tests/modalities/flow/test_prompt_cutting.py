@@ -20,7 +20,7 @@ from tests.modalities.conftest import MakePolicy
 RED = "red circle "  # two tokens of a twin's CLIP each time
 
 
-class Recorder(logging.Handler):
+class TrajectoryRecorder(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Recorder(logging.Handler):
 @pytest.fixture
 def libraries() -> Iterator[list[str]]:
     """What diffusers and transformers say."""
-    recorder, loggers = Recorder(), [logging.getLogger("diffusers"), logging.getLogger("transformers")]
+    recorder, loggers = TrajectoryRecorder(), [logging.getLogger("diffusers"), logging.getLogger("transformers")]
     for logger in loggers:
         logger.addHandler(recorder)
     yield recorder.said

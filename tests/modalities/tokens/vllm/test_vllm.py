@@ -11,7 +11,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import GENERATE, Vllm, VllmEngine
-from mmrl.modalities.tokens.vllm.protocol import Question, Sampling
+from mmrl.modalities.tokens.vllm.protocol import Question, SamplingParams
 from mmrl.modalities.tokens.vllm.weights import PREFIX, fingerprint, temporary_folder
 from tests.recorded_server import Exchange, replaying
 
@@ -27,7 +27,7 @@ MODELS = Exchange(
     },
 )
 QUESTION = Question((5, 6, 7), (5, 6, 6, 6, 7), ("data:image/png;base64,AAAA",))
-SAMPLING = Sampling(0.9, 0.95, 40, 0.0, 4, ("</a>",), (2, 3), (6, 9))
+SAMPLING = SamplingParams(0.9, 0.95, 40, 0.0, 4, ("</a>",), (2, 3), (6, 9))
 
 
 def parameters(**changes: Any) -> dict[str, Any]:
