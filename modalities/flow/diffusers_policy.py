@@ -21,7 +21,7 @@ from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
-from ..encoding.prompt_cutting import cuts_of, cuts_untold
+from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.hub import source_of, without_adapter
 from ..loading.lora import Lora
 from .decisions import Conditioning
@@ -100,7 +100,7 @@ class PipelinePolicy(FlowPolicy):
         return cuts_of([(getattr(self._pipeline, name), self.num_read(name)) for name in names], texts)
 
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
-        with cuts_untold(self._pipeline):
+        with without_cut_warnings(self._pipeline):
             return super().conditioning(texts)
 
     def freeze_unused(self, network: Any) -> None:

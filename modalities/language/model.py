@@ -1,4 +1,4 @@
-"""What a family of models supplies to the policies that answer in tokens: inputs, network and text."""
+"""The interface between token policies and families of models: inputs, network and text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -34,17 +34,17 @@ class TokenModel(ABC):
     @property
     @abstractmethod
     def banned(self) -> tuple[int, ...]:
-        """Tokens that no answer may hold."""
+        """Returns tokens that no answer may hold."""
 
     @property
     @abstractmethod
     def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end an answer; the first is the one behind given answers."""
+        """Returns tokens that end an answer; the first is appended to answers of the data."""
 
     @property
     @abstractmethod
     def sharing_mode(self) -> SharingMode:
-        """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
+        """Returns how answers share their prompt in an update: expanded cache, one packed row, or not at all."""
 
     @property
     @abstractmethod
@@ -55,14 +55,15 @@ class TokenModel(ABC):
 
     @abstractmethod
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
-        """Each distinct prompt once; raises ConfigError for one that cannot be read or is too long."""
+        """Encodes each distinct prompt once. Raises ConfigError for a prompt that cannot be read or is too long."""
 
     @abstractmethod
     def decode(self, tokens: list[int]) -> str:
-        """Text of an answer; special tokens stay visible."""
+        """Decodes an answer; special tokens stay visible."""
 
     @abstractmethod
-    def tokenize(self, text: str) -> list[int]: ...
+    def tokenize(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without special tokens around it."""
 
     @abstractmethod
     def export(self, folder: Path) -> None:
@@ -70,16 +71,16 @@ class TokenModel(ABC):
 
     @abstractmethod
     def running(self) -> AbstractContextManager[None]:
-        """Around every use of the network: precision, checkpointing."""
+        """Sets precision and checkpointing around every use of the network."""
 
     def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
-        """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
+        """Returns outputs [B] with what a family parses from the texts; `prompts` are those of the B samples."""
         return outputs
 
     def outputs_of(
         self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: TokenTexts
     ) -> Outputs:
-        """What B answers say: `prompts` [B] of their own, `prompt_of` [B] their places in the trace."""
+        """Returns the outputs of B answers: `prompts` [B] of each, `prompt_of` [B] the place of each in the trace."""
         completions = trace.completions
         before_end = [
             [token for token in row[:length] if token not in self.end_tokens]
@@ -98,4 +99,4 @@ class TokenModel(ABC):
 
     @abstractmethod
     def networks(self) -> Sequence[nn.Module]:
-        """What `backbone` calls."""
+        """Returns the modules that `backbone` calls."""

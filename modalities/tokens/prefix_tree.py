@@ -15,7 +15,7 @@ class PrefixTree:
     step: Tensor  # [T] int64: number of tokens of the answer before each
     member: Tensor  # [T] int64: the answer that brought each
     # [n, n] int64, row i, column j: how many tokens of answer i, from its beginning, lead up to the end of the part
-    # that it shares with answer j; 0 where they share nothing. A token of answer i sees those of answer j at lower steps.
+    # that it shares with answer j; 0 where they share nothing. A token of answer i sees tokens of j at lower steps.
     reach: Tensor
     places: tuple[Tensor, ...]  # n times the places of the answer's tokens in the row
 

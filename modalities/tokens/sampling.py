@@ -129,9 +129,8 @@ class Support:
         """Returns the support of the tokens `rows` [k] (indices, in any order)."""
         rows = rows.to(self.sizes.device)
         sizes = self.sizes[rows]
-        shifts = (self.sizes.cumsum(0) - self.sizes)[rows] - (
-            sizes.cumsum(0) - sizes
-        )  # of the place of a token's support: from - to
+        # of the place of each token's support: from - to
+        shifts = (self.sizes.cumsum(0) - self.sizes)[rows] - (sizes.cumsum(0) - sizes)
         places = torch.arange(int(sizes.sum()), device=sizes.device) + shifts.repeat_interleave(sizes)
         return Support(self.ids[places], sizes)
 

@@ -202,15 +202,20 @@ def test_edge_cases_have_the_values_of_the_limit() -> None:
 @pytest.mark.parametrize(
     ("distribution", "tokens", "support", "message"),
     [
-        (SamplingDistribution(1.0, banned=(3, 5)), [0, 5], None, "token 5 of row 1 cannot be drawn: it is banned"),
-        (SamplingDistribution(1.0, banned=tuple(range(VOCABULARY))), [0, 5], None, "token 0 of row 0 cannot be drawn"),
+        (SamplingDistribution(1.0, banned=(3, 5)), [0, 5], None, "token 5 of row 1 cannot be sampled: it is banned"),
+        (
+            SamplingDistribution(1.0, banned=tuple(range(VOCABULARY))),
+            [0, 5],
+            None,
+            "token 0 of row 0 cannot be sampled",
+        ),
         (SamplingDistribution(1.0), [0, 17], None, "token 17 of row 1 .* or of the vocabulary of 17"),
-        (SamplingDistribution(1.0), [-100, 1], None, "token -100 of row 0 cannot be drawn"),
+        (SamplingDistribution(1.0), [-100, 1], None, "token -100 of row 0 cannot be sampled"),
         (
             SamplingDistribution(1.0, top_k=1),
             [0, 1],
             [[0], [2]],
-            "token 1 of row 1 cannot be drawn: .* outside of its support",
+            "token 1 of row 1 cannot be sampled: .* outside its support",
         ),
         (SamplingDistribution(1.0, top_p=0.5), [0, 1], None, "truncated distribution need the support"),
         (SamplingDistribution(1.0, top_k=1), [0, 1], [[0]], "2 tokens need 2 supports, got 1"),

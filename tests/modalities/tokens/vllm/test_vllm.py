@@ -185,7 +185,7 @@ def two_choices() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (two_choices, RunError, "gave 2 answers where 1 was asked for"),
+        (two_choices, RunError, "gave 2 answers where 1 was requested"),
         (lambda: without("choices", 0, "logprobs"), RunError, "no logprobs"),
         (lambda: without("choices", 0, "logprobs", "content", 1), RunError, "log-probs are of other tokens"),
         (lambda: without("choices", 0, "token_ids"), RunError, "no token_ids .list., got NoneType"),
@@ -196,14 +196,14 @@ def two_choices() -> dict[str, Any]:
         (lambda: said([8], [-(10**400)], [5, 6, 6, 6, 7]), RunError, "gave -10+ for the log-prob"),
         (lambda: said([8], [float("nan")], [5, 6, 6, 6, 7]), RunError, "gave nan for the log-prob"),
         (lambda: said([8], [float("-inf")], [5, 6, 6, 6, 7]), RunError, "gave -inf for the log-prob"),
-        (lambda: said([10], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew token 10, and the model has 10"),
-        (lambda: said([10**30], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew token 10+, and the model has 10"),
+        (lambda: said([10], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled token 10, and the model has 10"),
+        (lambda: said([10**30], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled token 10+, and the model has 10"),
         (lambda: said([-1], [-1.0], [5, 6, 6, 6, 7]), RunError, "token_ids of .* must hold token numbers, got -1"),
-        (lambda: said([8, 3, 4], [-1.0] * 3, [5, 6, 6, 6, 7]), RunError, "drew on behind the end token 3"),
+        (lambda: said([8, 3, 4], [-1.0] * 3, [5, 6, 6, 6, 7]), RunError, "went on behind the end token 3"),
         (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], finish_reason="abort"), RunError, "ended an answer with 'abort'"),
         (lambda: said([], [], [5, 6, 6, 6, 7]), RunError, "an answer of 0 tokens"),
         (lambda: said([8] * 5, [-1.0] * 5, [5, 6, 6, 6, 7]), RunError, "an answer of 5 tokens"),
-        (lambda: said([9], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew the banned token 9"),
+        (lambda: said([9], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled the banned token 9"),
         (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], sampling_mask=[[1]]), RunError, "sampling_mask does not hold"),
         (lambda: masked(8), RunError, "sampling_mask must hold a list for each of 1 tokens"),
         (lambda: masked([8]), RunError, "sampling_mask must hold a list for each of 1 tokens"),
@@ -352,7 +352,7 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
         with pytest.raises(ValueError, match="must be"):
             Vllm(name="vllm", **wrong)
-    with pytest.raises(ConfigError, match=r"vLLM takes 0.001 for 0.01"):
+    with pytest.raises(ConfigError, match=r"must be 0, or at least 0.01 for vLLM, got 0.001"):
         replace(SAMPLING, temperature=0.001)
 
 

@@ -179,7 +179,7 @@ def test_a_video_is_not_asked_about(served: Vllm) -> None:
     assert "images alone" in str(there.refusal(prompt)), "said before a run begins"
     encoded = there.encode([replace(prompt, clips=())])
     there.encode = lambda prompts: encoded  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine draws answers to images alone"):
+    with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine samples answers to images alone"):
         there.rollout([prompt], [AnswerPlan(1, 4)], [GroupKey(0, 0, 0)])
 
 
