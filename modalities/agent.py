@@ -67,7 +67,8 @@ class Agent(Gui):
         self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
 
     def num_shown(self, prompt: Prompt) -> int:
-        return 1  # in the first turn
+        """Returns how many images the model sees with a prompt: one, in the first turn."""
+        return 1
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """Returns how transformers answers in the first turn of a task."""

@@ -42,7 +42,7 @@ class StableDiffusion(PipelinePolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """A checkpoint's own grid may end above 0; offline images have the noise levels of the network's timesteps."""
+        """Returns what the family provides: a checkpoint's own grid may end above 0, and its timesteps have levels."""
         return replace(super().declaration, ends_without_noise=False, has_noise_levels=True)
 
     def prepare(self, placement: Placement) -> None:

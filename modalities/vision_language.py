@@ -95,6 +95,7 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide, and the model as it is set."""
         return replace(super().declaration, checkpoint=self.model, checkpoint_file=_CONFIG)
 
     def prepare(self, placement: Placement) -> None:

@@ -25,6 +25,7 @@ class Conditioning:
 
     @classmethod
     def join(cls, parts: "Sequence[Conditioning]") -> "Conditioning":
+        """Joins the conditioning of prompts in order."""
         return cls(tuple(torch.cat(tensors) for tensors in zip(*(part.tensors for part in parts), strict=True)))
 
 

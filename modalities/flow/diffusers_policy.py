@@ -67,6 +67,7 @@ class PipelinePolicy(FlowPolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide, and the pipeline as it is set."""
         return replace(super().declaration, checkpoint=self.model, checkpoint_file=_INDEX)
 
     def prepare(self, placement: Placement) -> None:

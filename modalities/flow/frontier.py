@@ -96,6 +96,7 @@ class TreeStep:
 
     @classmethod
     def of(cls, number: int, path_states: Sequence[PathState], frontier: Frontier) -> "TreeStep":
+        """Returns the step of all path states that are active at a tree step."""
         moving = [
             index
             for index, path_state in enumerate(path_states)
@@ -106,10 +107,12 @@ class TreeStep:
 
     @cached_property
     def steps(self) -> list[Step]:
+        """Returns the step of each path state [m]."""
         return [path_state.step(self.number) for path_state in self.path_states]
 
     @cached_property
     def counts(self) -> Tensor:
+        """Returns the number of states that each path state continues from [m]."""
         return torch.tensor([len(rows) for rows in self.sources])
 
     def spread(self, values: Sequence[Any], dtype: torch.dtype) -> Tensor:

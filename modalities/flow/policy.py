@@ -64,6 +64,7 @@ class FlowPolicy(Checked, ABC):
 
     @property
     def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide: the facts of each decision."""
         return PolicyDeclaration(provides=frozenset(FACTS))
 
     # A family defines these.

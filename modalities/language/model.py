@@ -25,11 +25,13 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
-    def backbone(self) -> Backbone: ...
+    def backbone(self) -> Backbone:
+        """Returns the network without its output head."""
 
     @property
     @abstractmethod
-    def head(self) -> OutputHead: ...
+    def head(self) -> OutputHead:
+        """Returns the output head."""
 
     @property
     @abstractmethod
@@ -48,10 +50,12 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
-    def weights(self) -> Weights: ...
+    def weights(self) -> Weights:
+        """Returns the trained tensors and their copies."""
 
     @abstractmethod
-    def modules(self) -> Mapping[str, nn.Module]: ...
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Returns the modules with trained weights, by name."""
 
     @abstractmethod
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:

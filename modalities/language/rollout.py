@@ -58,7 +58,7 @@ class TokenGenerator(TokenModel, Checked):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """An inference engine gives the log-prob of each token and no entropy."""
+        """Returns what answers provide: an inference engine gives the log-prob of each token and no entropy."""
         has_engine = self.engine is not None
         provides = frozenset({"log_prob"} if has_engine else {"log_prob", "entropy"})
         return PolicyDeclaration(provides=provides, has_inference_engine=has_engine)

@@ -50,6 +50,7 @@ def _processor(family: str, tokenizer: Any, video: str = "Qwen2VL") -> Any:
 
 
 def qwen2_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen2-VL and its processor."""
     tokenizer = _tokenizer()
     config = _transformers.Qwen2VLConfig(
         text_config=text_sizes(tokenizer, rope_parameters=_MROPE),
@@ -68,6 +69,7 @@ def qwen2_vl() -> tuple[Any, Any]:
 
 
 def qwen2_5_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen2.5-VL and its processor."""
     tokenizer = _tokenizer()
     vision = {
         **VISION,
@@ -83,6 +85,7 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 
 
 def qwen3_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen3-VL and its processor."""
     tokenizer = _tokenizer()
     vision = {
         **VISION,

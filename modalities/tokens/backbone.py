@@ -39,9 +39,11 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
+        """Returns the device of the network."""
         return self.model.device  # type: ignore[no-any-return]
 
     def batch(self, prompts: Sequence[EncodedPrompt], side: Side = "left") -> PromptBatch:
+        """Joins prompts to a batch on the network's device."""
         return PromptBatch.of(prompts, self.device, self.pad_token, side)
 
     def hidden(

@@ -31,6 +31,7 @@ class Names:
         return torch.arange(first, self.count, device=log_probs.device)
 
     def support(self, names: Tensor) -> Support | None:
+        """Returns the support of the tokens with these names; None where nothing is truncated."""
         return Support.join(self.supports).select(names) if self.supports else None
 
 

@@ -41,6 +41,7 @@ class OutputHead:
         return raw * self.scale if self.scale != 1 else raw
 
     def cap(self, raw: Tensor) -> Tensor:
+        """Returns the logits after the softcap."""
         return raw if self.softcap is None else (raw / self.softcap).tanh() * self.softcap
 
 
