@@ -27,8 +27,8 @@ from _vlm import Plain, Question, write_model
 from vlm_update import Mmrl
 
 from mmrl.modalities.loading.lora import Lora
-from mmrl.modalities.tokens.log_probs import Head, token_log_probs
-from mmrl.modalities.tokens.sampling import Shaping
+from mmrl.modalities.tokens.log_probs import OutputHead, token_log_probs
+from mmrl.modalities.tokens.sampling import SamplingDistribution
 
 GROUP, VOCABULARY, TOKENS = 8, 150_000, 64
 SIZES = [(VOCABULARY, TOKENS), (2 * VOCABULARY, TOKENS), (VOCABULARY, 2 * TOKENS)]
@@ -77,7 +77,7 @@ def head_step(side: str, vocabulary: int, tokens: int) -> Callable[[], Any]:
 
     def step() -> None:
         if side == "mmrl":
-            log_prob, _ = token_log_probs(hidden, Head(weight), picked, Shaping(1.0), 2**22)
+            log_prob, _ = token_log_probs(hidden, OutputHead(weight), picked, SamplingDistribution(1.0), 2**22)
         else:
             log_prob = (hidden @ weight.T).log_softmax(-1).gather(-1, picked[:, None])
         log_prob.sum().backward()

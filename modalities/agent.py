@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
 from mmrl.core.contracts import Environment, Placement, RunError, Usage
 from mmrl.core.data import Observation, Outputs, Prompt, Rollout
@@ -28,38 +29,37 @@ log = logging.getLogger(__name__)
 class Agent(Gui):
     """A `gui` policy that plays the tasks of an environment turn by turn.
 
-    Every turn is a sample: its prompt is built anew of the goal, the last `history` actions in words, what the
-    environment says, and the last `screenshots` screenshots; what was observed never enters the loss. All episodes of a
-    group begin in the same state, and turns that stand in the same place with the same past share one prompt.
+    Every turn is a sample. Its prompt is built anew from the goal, the last `history` actions in words, the text of the
+    environment, and the last `screenshots` screenshots; observations never enter the loss. All episodes of a group
+    begin in the same state, and turns with the same number and the same past share one prompt.
 
-    An episode ends where the environment says so or the agent says `finish` (outcome `done`), after the sampler's
-    `max_turns` (`turn_limit`), after `invalid_limit` answers in a row that are no action (`invalid_limit`), or where
-    the environment raises or takes longer than `step_seconds` for one call (`failed`). An episode that cannot begin,
-    neither at the second try in a fresh copy, is left out and counted. At most `parallel` copies of the environment are
-    open at once.
+    An episode ends where the environment ends it or the agent's action is `finish` (outcome `done`), after the
+    sampler's `max_turns` (`turn_limit`), after `invalid_limit` answers in a row that are no action (`invalid_limit`),
+    or where the environment raises or takes longer than `step_seconds` for one call (`failed`). An episode that cannot
+    begin, neither at the second try in a fresh copy, is left out and counted.
     """
 
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
     makes: ClassVar[frozenset[str]] = Gui.makes | {"step_rewards", "outcomes"}
 
-    environment: Environment
-    screenshots: int = 1
-    history: int = 4
-    invalid_limit: int = 3
-    step_seconds: float = 30.0
-    parallel: int = 64
+    environment: Environment  # `{name: browser, width: 960}`, or one of your own, `{name: "my_world:Corridor"}`
+    screenshots: Annotated[int, Field(ge=1)] = 1  # how many of the last screenshots are in a turn's prompt
+    # How many of the last actions are in the prompt, in words. With 0, turns of the same screenshots share one prompt.
+    history: Annotated[int, Field(ge=0)] = 4
+    invalid_limit: Annotated[int, Field(ge=1)] = 3  # answers in a row that are no action, after which the episode ends
+    # How long one call of the environment may take before its episode has failed.
+    step_seconds: Annotated[float, Field(gt=0)] = 30.0
+    parallel: Annotated[int, Field(ge=1)] = 64  # copies of the environment that are open at once
     _free: list[World] = field(default_factory=list, init=False, repr=False)
-    _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # what no stranger's text may spell
+    _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # texts that observations may not spell
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for a dialect that names kinds of actions alone."""
         super().__post_init__()
         if self._dialect.has_bare_kinds:
-            raise ValueError(f"an agent does what it says, and dialect {self.dialect!r} names kinds without the rest")
-        for name, least in (("screenshots", 1), ("history", 0), ("invalid_limit", 1), ("parallel", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not self.step_seconds > 0:
-            raise ValueError(f"step_seconds must be above 0, got {self.step_seconds}")
+            raise ValueError(
+                f"an agent needs whole actions, and dialect {self.dialect!r} names kinds without their details"
+            )
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
@@ -67,10 +67,11 @@ class Agent(Gui):
         self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
 
     def num_shown(self, prompt: Prompt) -> int:
-        return 1  # in the first turn
+        """Returns how many images the model sees with a prompt: one, in the first turn."""
+        return 1
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
-        """How transformers answers in the first turn of a task."""
+        """Returns how transformers answers in the first turn of a task."""
         usage = super().usage(prompt, plan, base)
         note = (
             "The code answers the first turn of an episode: one action on a screenshot. The prompts of later turns are "
@@ -80,9 +81,9 @@ class Agent(Gui):
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:
-        """Plays one group of episodes per task; the samples are their turns, episode by episode.
+        """Samples one group of episodes per task; the samples are the turns, episode by episode.
 
-        Raises RunError where not one episode could begin.
+        Raises RunError where no episode could begin.
         """
         plan = plans[0]
         assert isinstance(plan, EpisodePlan), "the sampler's plan says how long an episode may be"
@@ -102,33 +103,36 @@ class Agent(Gui):
             num_begun += len(begun)
             parts += self._play(begun, plan)
         if not parts:
-            raise RunError(f"modality.environment: no episode could begin; the last one failed so: {why}")
+            raise RunError(f"modality.environment: no episode could begin; the last failure: {why}")
         counts = {"episodes/unstarted": len(members) - num_begun}
         rollout = replace(Rollout.join(parts), episode=torch.cat([part.episode for part in parts]))
         return replace(_in_order(rollout), counts={**rollout.counts, **counts})
 
     def _reset(self, episodes: Sequence[Episode]) -> str:
-        """Begins all episodes, each at a second try in a fresh copy; says why one could not begin, if so."""
+        """Begins all episodes, where needed at a second try in a fresh copy.
+
+        Returns why the last episode that could not begin failed; an empty text where all began.
+        """
         why = ""
         for episode in episodes:
             episode.world.begin(_beginning(episode))
         for episode in episodes:
             try:
-                self._hear(episode, *checked(episode.world.finish()))
+                self._observe(episode, *checked(episode.world.finish()))
                 continue
             except BrokenWorld:
                 episode.world.leave()
             episode.world = World(self.environment, self.step_seconds)
             episode.world.begin(_beginning(episode))
             try:
-                self._hear(episode, *checked(episode.world.finish()))
+                self._observe(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:
                 episode.world.leave()
                 why = str(error)
         return why
 
     def _play(self, episodes: Sequence[Episode], plan: EpisodePlan) -> Iterator[Rollout]:
-        """Plays episodes side by side to their ends: a rollout for each turn, of those that are still going on."""
+        """Plays episodes side by side to their ends; yields a rollout for each turn, of the unfinished episodes."""
         going = list(episodes)
         while going:
             contexts, place = self._contexts(going)
@@ -149,8 +153,8 @@ class Agent(Gui):
             going = [episode for episode in going if episode.outcome is None]
 
     def _contexts(self, episodes: Sequence[Episode]) -> tuple[list[tuple[GroupKey, Prompt]], dict[int, int]]:
-        """The distinct prompts of the turns to come, and which of them is each episode's, by its number."""
-        found: dict[tuple[GroupKey, str, tuple[Any, ...]], int] = {}
+        """Returns the distinct prompts of the next turns, and the place of each episode's prompt, by its number."""
+        places: dict[tuple[GroupKey, str, tuple[Any, ...]], int] = {}
         contexts: list[tuple[GroupKey, Prompt]] = []
         place = {}
         for episode in sorted(episodes, key=lambda episode: episode.number):
@@ -158,14 +162,14 @@ class Agent(Gui):
                 episode.task, episode.seen, episode.did, screenshots=self.screenshots, history=self.history
             )
             name = (episode.key, prompt.text, prompt.media)
-            if name not in found:
-                found[name] = len(contexts)
+            if name not in places:
+                places[name] = len(contexts)
                 contexts.append((episode.key, prompt))
-            place[episode.number] = found[name]
+            place[episode.number] = places[name]
         return contexts, place
 
     def _stepped(self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan) -> Outputs:
-        """Does what the answers say; the outputs with the rewards for it, and with the ends of episodes."""
+        """Executes the actions of the answers; returns the outputs with rewards, and with outcomes of episodes."""
         assert outputs.actions is not None and outputs.canvases is not None, "an agent's answers are actions"
         for episode, action in zip(episodes, outputs.actions, strict=True):
             if action is not None:
@@ -178,7 +182,7 @@ class Agent(Gui):
         return replace(outputs, step_rewards=torch.tensor(rewards, dtype=torch.float32), outcomes=outcomes)
 
     def _after(self, episode: Episode, action: Action | None, canvas: Canvas | None, plan: EpisodePlan) -> float:
-        """What became of an episode in this turn: its reward; the end of it is noted in the episode."""
+        """Finishes an episode's turn and returns its reward; the outcome, if any, is noted in the episode."""
         if action is None:
             episode.num_invalid += 1
             episode.seen.append(replace(episode.seen[-1], text=NOT_UNDERSTOOD, reward=0.0))
@@ -188,7 +192,7 @@ class Agent(Gui):
             episode.num_invalid = 0
             episode.did.append(self._harmless(self._dialect.write(action, canvas)))
             try:
-                self._hear(episode, *checked(episode.world.finish()))
+                self._observe(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:
                 episode.world.leave()
                 episode.outcome = "failed"
@@ -203,8 +207,8 @@ class Agent(Gui):
             episode.outcome = "turn_limit"
         return now.reward
 
-    def _hear(self, episode: Episode, observation: Observation, state: str) -> None:
-        """Notes what an episode shows now. Its words are a stranger's: they may spell tokens that mean something."""
+    def _observe(self, episode: Episode, observation: Observation, state: str) -> None:
+        """Notes an observation of an episode. Its texts are not trusted: they may spell tokens with a meaning."""
         goal = None if observation.goal is None else self._harmless(observation.goal)
         episode.seen.append(replace(observation, text=self._harmless(observation.text), goal=goal))
         episode.state = state
@@ -220,17 +224,18 @@ class Agent(Gui):
 
 
 def _beginning(episode: Episode) -> Callable[[Environment], tuple[Observation, str]]:
-    """All episodes of a group begin alike: their seed is the group's."""
+    """Returns the call that begins an episode: all episodes of a group have the group's seed."""
     task, seed = episode.task, episode.key.seed_for("episode")
     return lambda environment: (environment.reset(task, seed), environment.state_key())
 
 
 def _stepping(action: Action) -> Callable[[Environment], tuple[Observation, str]]:
+    """Returns the call that executes an action."""
     return lambda environment: (environment.step(action), environment.state_key())
 
 
 def _in_order(rollout: Rollout) -> Rollout:
-    """The same samples, episode by episode and turn by turn, however many episodes were played side by side."""
+    """Returns the same samples, episode by episode and turn by turn, however many were played side by side."""
     order = torch.tensor(sorted(range(rollout.num_samples), key=lambda n: (rollout.episode[n], rollout.turn[n])))
     trace: TokenTrace = rollout.trace
     return replace(

@@ -1,4 +1,4 @@
-"""Agents that look at a screenshot and say what to do with mouse and keyboard: a vision-language model with actions."""
+"""Policies that act on a screenshot with mouse and keyboard: a vision-language model whose answers are actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,23 +21,24 @@ from .vision_language import VisionLanguage
 class Gui(VisionLanguage):
     """A vision-language model whose answers are actions on the screenshot that is the prompt's first image.
 
-    `dialect` is how the model writes actions: `qwen` (tool calls in JSON), `ui_tars`, `pyautogui` (calls), `plain` (a
-    point or a box). `actions` are those that it may take, by default all that the dialect has: any other counts as not
-    understood. `instructions`: where the model is told the dialect, the size of the screen in its own unit of
-    coordinates, and the actions allowed: behind the `system` message, before the `prompt`, or nowhere (`none`: the
-    template says it, or the model knows).
-
     The outputs of a rollout hold an action for each answer, in pixels of the original screenshot, None where the answer
     is not exactly one action that is allowed.
     """
 
     makes: ClassVar[frozenset[str]] = VisionLanguage.makes | {"actions"}
 
+    # How the model writes actions: `qwen` (tool calls in JSON), `ui_tars`, `gui_r1`, `ui_r1`, `pyautogui` (calls) or
+    # `plain` (a point or a box).
     dialect: DialectName
+    # Actions that the model may take, such as `[click, type]`; any other counts as not understood. null: all of the
+    # dialect.
     actions: tuple[Kind, ...] | None = None
+    # Where the instructions stand, which name the dialect, the size of the screen in the model's unit of coordinates,
+    # and the actions allowed: behind the `system` message, before the `prompt`, or nowhere (`none`).
     instructions: Literal["system", "prompt", "none"] = "system"
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for actions that the dialect does not have."""
         super().__post_init__()
         known = DIALECTS[self.dialect].vocabulary
         if self.actions is not None and (not self.actions or set(self.actions) - set(known)):
@@ -48,30 +49,36 @@ class Gui(VisionLanguage):
             )
 
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
-        """Each distinct prompt once, with the instructions; raises ConfigError for one without a screenshot too."""
+        """Encodes each distinct prompt once, with the instructions.
+
+        Raises ConfigError for a prompt that cannot be read, is too long, or has no screenshot.
+        """
         for prompt in prompts:
             if not prompt.media:
                 raise ConfigError(_without_screenshot(prompt))
         if self.instructions == "none":
             return super().encode(prompts)
         screens = [self._screen(prompt) for prompt in prompts]
-        told = [self._instructed(prompt, screen) for prompt, screen in zip(prompts, screens, strict=True)]
-        encoded = super().encode(told)
+        instructed = [self._instructed(prompt, screen) for prompt, screen in zip(prompts, screens, strict=True)]
+        encoded = super().encode(instructed)
         assert [one.canvas for one in encoded] == screens, "the prompt must state the size that the model sees"
         return encoded
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """As of the base; a prompt without a screenshot is refused too."""
+        """Returns why a prompt cannot be read, by its texts and the headers of its media; None where it can be.
+
+        A prompt without a screenshot cannot be.
+        """
         return super().refusal(prompt) if prompt.media else _without_screenshot(prompt)
 
     def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
-        """The outputs with the actions that their texts spell."""
+        """Returns the outputs with the actions that their texts spell."""
         outputs = super().completed(prompts, outputs)
         assert outputs.texts is not None and outputs.canvases is not None, "a rollout of answers about screenshots"
         return replace(outputs, actions=tuple(map(self.action, outputs.texts, outputs.canvases)))
 
     def action(self, text: str, canvas: Canvas | None) -> Action | None:
-        """The one allowed action that a text spells; None where it is not understood."""
+        """Returns the one allowed action that a text spells; None where it is not understood."""
         if canvas is None:
             return None
         try:
@@ -88,7 +95,7 @@ class Gui(VisionLanguage):
         return DIALECTS[self.dialect]
 
     def _instructed(self, prompt: Prompt, screen: Canvas) -> Prompt:
-        """The prompt with the instructions where they belong."""
+        """Returns the prompt with the instructions for a screen."""
         words = self._dialect.prompt(screen)
         if self.actions is not None and set(self.actions) != set(self._dialect.vocabulary):
             words += f" Only these actions are allowed: {', '.join(kind.replace('_', ' ') for kind in self.actions)}."
@@ -98,7 +105,10 @@ class Gui(VisionLanguage):
         return replace(prompt, system=f"{own}\n\n{words}" if own else words)
 
     def _screen(self, prompt: Prompt) -> Canvas:
-        """The screenshot's canvas, needed for the text of the prompt and so before the processor sees the two."""
+        """Returns the screenshot's canvas, which the text of the prompt names before the processor resizes the image.
+
+        Raises ConfigError for a screenshot that cannot be resized.
+        """
         width, height = prompt.media[0].size
         images, resized = self.encoder.processor.image_processor, (width, height)
         if hasattr(images, "merge_size"):  # the families with a pixel budget

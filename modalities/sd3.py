@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from .flow.decisions import Conditioning
@@ -27,30 +28,26 @@ class StableDiffusion3(PipelinePolicy):
     )  # fmt: skip
     pixel_multiple: ClassVar[int] = 16  # the VAE's 8 times the patch's 2
 
-    max_sequence_length: int = 256  # of T5 tokens
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_sequence_length < 1:
-            raise ValueError(f"max_sequence_length must be at least 1, got {self.max_sequence_length}")
+    max_sequence_length: Annotated[int, Field(ge=1)] = 256  # T5 tokens of a prompt; longer prompts are cut
 
     def freeze_unused(self, network: Any) -> None:
-        """The last block throws its text output away, so its text queries reach nothing and never get a gradient."""
+        """Freezes the text queries of the last block: its text output is not used, so they never get a gradient."""
         last = f"transformer_blocks.{network.config.num_layers - 1}.attn."
         for name, parameter in network.named_parameters():
             if name.startswith((f"{last}add_q_proj", f"{last}norm_added_q")):
                 parameter.requires_grad_(False)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same settings on a random twin of small sizes: 32 x 32 pixels, all three text encoders."""
+        """Returns the same settings on a random twin of small sizes: 32 x 32 pixels, all three text encoders."""
         from .tiny.sd3 import write_tiny_sd3
 
         write_tiny_sd3(folder, seed)
         return self.twin(folder, max_sequence_length=min(self.max_sequence_length, 64))  # the shipped prompts fit
 
     def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        """`pipeline`: what `pipe(num_inference_steps=num_steps)` uses, its last step at the shifted sigma_min included.
+        """Returns the num_steps + 1 noise levels of a grid.
 
+        `pipeline`: those of `pipe(num_inference_steps=num_steps)`, its last step at the shifted sigma_min included.
         `uniform`: linspace(1, 1/T, T), shifted once, then 0 (the grid of the model's own training).
         """
         scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
@@ -62,11 +59,11 @@ class StableDiffusion3(PipelinePolicy):
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
         call = super().call(plan, grid)
-        told = {**call.settings, "max_sequence_length": str(self.max_sequence_length)}
+        arguments = {**call.settings, "max_sequence_length": str(self.max_sequence_length)}
         if grid == "uniform":  # shifted by the pipeline, as the grid is
-            steps = told["num_inference_steps"]
-            told["sigmas"] = f"[1 - step / {steps} for step in range({steps})]"
-        return Call(told)
+            steps = arguments["num_inference_steps"]
+            arguments["sigmas"] = f"[1 - step / {steps} for step in range({steps})]"
+        return Call(arguments)
 
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         assert self._placement is not None
@@ -97,7 +94,7 @@ class StableDiffusion3(PipelinePolicy):
         return self.max_sequence_length if tokenizer == "tokenizer_3" else super().num_read(tokenizer)
 
     def _dynamic_shift(self) -> float:
-        """mu, linear in the number of image tokens, as the pipeline computes it."""
+        """Returns mu, linear in the number of image tokens, as the pipeline computes it."""
         config, patch = self._pipeline.scheduler.config, self._pipeline.patch_size
         _, height, width = self.latent_shape
         tokens = (height // patch) * (width // patch)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
 
 from .flow.decisions import Conditioning
@@ -23,12 +24,10 @@ from .loading.hub import autocast
 class StableDiffusion(PipelinePolicy):
     """A `StableDiffusionPipeline` (Rombach et al. 2022, arXiv 2112.10752) that predicts noise, v or the clean latent.
 
-    Its latents are kept in the scale of a flow (see `_variance_preserving`), and turned back for the network and, where
-    a grid ends above 0, for decoding. The network is asked at the timestep whose level is nearest.
+    Its latents are kept in the scale of a flow (see `flow/variance_preserving.py`), and turned back for the network
+    and, where a grid ends above 0, for decoding. The network is called at the timestep with the nearest noise level.
     """
 
-    ends_clean: ClassVar[bool] = False  # a checkpoint's own grid may end above 0, and then its last step may be random
-    has_levels: ClassVar[bool] = True  # those of its timesteps, also of images that no sampler drew
     family: ClassVar[tuple[str, str]] = ("stable_diffusion", "Stable Diffusion 1 or 2")
     pipeline_class: ClassVar[str] = "StableDiffusionPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType(
@@ -41,18 +40,23 @@ class StableDiffusion(PipelinePolicy):
 
     _schedule: NoiseSchedule | None = field(default=None, init=False, repr=False)
 
+    @property
+    def declaration(self) -> PolicyDeclaration:
+        """Returns what the family provides: a checkpoint's own grid may end above 0, and its timesteps have levels."""
+        return replace(super().declaration, ends_without_noise=False, has_noise_levels=True)
+
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
         setting = f"modalities.{self.family[0]}.model"
         if self.trained_network().config.time_cond_proj_dim is not None:
-            raise ConfigError(f"{setting}: {self.model!r} is told the guidance scale, which is not supported")
+            raise ConfigError(f"{setting}: {self.model!r} takes the guidance scale as an input, which is not supported")
         try:
             self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
         except ConfigError as error:
             raise ConfigError(f"{setting}: {self.model!r}: {error}") from error
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same settings on a random twin of small sizes: 32 x 32 pixels."""
+        """Returns the same settings on a random twin of small sizes: 32 x 32 pixels."""
         from .tiny.stable_diffusion import write_tiny_stable_diffusion
 
         write_tiny_stable_diffusion(folder, seed)
@@ -60,19 +64,21 @@ class StableDiffusion(PipelinePolicy):
 
     @property
     def schedule(self) -> NoiseSchedule:
+        """Returns the noise levels of the network's timesteps; known after `prepare`."""
         assert self._schedule is not None, "prepare() comes first"
         return self._schedule
 
     def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        """`pipeline`: the checkpoint's spacing of timesteps, then the level at which its scheduler ends.
+        """Returns the num_steps + 1 noise levels of a grid.
 
+        `pipeline`: the checkpoint's spacing of timesteps, then the level at which its scheduler ends.
         `uniform`: timesteps evenly from the last one down (the network's own training), then 0.
-        Raises ConfigError where the last step would not move: it starts at timestep 0 and ends there.
+        Raises ConfigError where the last step would not move, since it starts at timestep 0 and ends there.
         """
         from diffusers import DDIMScheduler, LCMScheduler
 
         scheduler = self._pipeline.scheduler
-        # a consistency model has timesteps of its own, and ends at its last estimate
+        # a consistency model has timesteps of its own, and ends at its last estimate of the clean latents
         is_own = kind == "pipeline" and isinstance(scheduler, LCMScheduler)
         spacing = {"timestep_spacing": "trailing"} if kind == "uniform" else {}
         made: Any = LCMScheduler if is_own else DDIMScheduler
@@ -93,19 +99,19 @@ class StableDiffusion(PipelinePolicy):
         call = super().call(plan, grid)
         if grid is None or (grid == "pipeline" and isinstance(self._pipeline.scheduler, LCMScheduler)):
             return call
-        told = {"clip_sample": "False", "set_alpha_to_one": str(plan.paths[0].last_level == 0)}
+        changes = {"clip_sample": "False", "set_alpha_to_one": str(plan.paths[0].last_level == 0)}
         if grid == "uniform":
-            told["timestep_spacing"] = '"trailing"'
-        settings = "".join(f", {name}={value}" for name, value in told.items())
+            changes["timestep_spacing"] = '"trailing"'
+        settings = "".join(f", {name}={value}" for name, value in changes.items())
         made = f"DDIMScheduler.from_config(pipe.scheduler.config{settings})"
         return Call(call.settings, made, ("DDIMScheduler",))
 
     def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
-        """Raises ConfigError for a grid that starts beyond the network's noisiest level."""
+        """Returns noise in the scale of a flow. Raises ConfigError for a start above the network's noisiest level."""
         most = float(self.schedule.levels[-1])
         if bool((sigma > most + 1e-6).any()):
             raise ConfigError(
-                f"sampler.sigmas must start at or below {most:.6g}, the noisiest level that {self.model!r} knows, "
+                f"sampler.sigmas must start at or below {most:.6g}, the noisiest level of {self.model!r}, "
                 f"got {float(sigma.max()):.6g}"
             )
         return flow_scale(noise, sigma)
@@ -117,7 +123,7 @@ class StableDiffusion(PipelinePolicy):
         return self.schedule.nearest(sigma)
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """Supplied images, one per prompt; their noise levels are those of all timesteps that the network knows."""
+        """Returns a rollout of supplied images, one per prompt; its noise levels are those of all timesteps."""
         levels = tuple(self.schedule.levels.flip(0).tolist())
         return replace(super().offline(prompts, outputs, keys), levels=levels)
 
@@ -134,7 +140,7 @@ class StableDiffusion(PipelinePolicy):
         return self.schedule.velocity(predicted.float(), latents.float(), sigma)
 
     def added(self, conditioning: Conditioning) -> dict[str, Tensor] | None:
-        """What the network is told beside the text states."""
+        """Returns the inputs of the network beside the text states; None where it has no others."""
         return None
 
     def encode_prompts(self, texts: list[str]) -> Conditioning:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from .flow.decisions import Conditioning
@@ -15,18 +16,18 @@ from .stable_diffusion import StableDiffusion
 
 @dataclass(kw_only=True)
 class StableDiffusionXL(StableDiffusion):
-    """A `StableDiffusionXLPipeline` (Podell et al. 2023, arXiv 2307.01952), told its own size and no cropping."""
+    """A `StableDiffusionXLPipeline` (Podell et al. 2023, arXiv 2307.01952), conditioned on its own size, uncropped."""
 
     family: ClassVar[tuple[str, str]] = ("stable_diffusion_xl", "Stable Diffusion XL")
     pipeline_class: ClassVar[str] = "StableDiffusionXLPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType({"add_watermarker": False})
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 
-    height: int = 1024
-    width: int = 1024
+    height: Annotated[int, Field(ge=1)] = 1024  # in pixels, a multiple of 8
+    width: Annotated[int, Field(ge=1)] = 1024  # the same
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same settings on a random twin of small sizes: 32 x 32 pixels, both text encoders."""
+        """Returns the same settings on a random twin of small sizes: 32 x 32 pixels, both text encoders."""
         from .tiny.stable_diffusion import write_tiny_stable_diffusion_xl
 
         write_tiny_stable_diffusion_xl(folder, seed)
@@ -46,7 +47,7 @@ class StableDiffusionXL(StableDiffusion):
         return Conditioning((states, pooled, sizes.repeat(len(texts), 1)))
 
     def negative(self) -> Conditioning:
-        """An empty one is zeros where the checkpoint was trained so."""
+        """Returns the negative conditioning; zeros for an empty prompt where the checkpoint was trained so."""
         row = super().negative()
         if self.negative_prompt or not self._pipeline.config.force_zeros_for_empty_prompt:
             return row

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field
 
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
@@ -16,46 +18,46 @@ from .language.own_forward import CLIPS
 from .language.usage import Clips
 from .vision_language import VisionLanguage
 
-_ONE_SIZE = ("internvl",)  # families whose frames are as many images of one size
+_ONE_SIZE = ("internvl",)  # families that read each frame as an image, all of one size
 
 
 @dataclass(kw_only=True)
 class Video(VisionLanguage):
     """A vision-language model whose processor takes video (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, InternVL).
 
-    Frames are chosen and resized by the rules of qwen-vl-utils: `fps` frames a second (2 by default), at least
-    `min_frames`, at most `max_frames`; or `num_frames`. A frame has `frame_min_pixels` to `frame_max_pixels` after
-    resizing (by default 128 to 768 tokens), a clip at most `total_pixels / 2` (0.9 x 128,000 tokens), for families with
-    a pixel budget. `reader` decodes: `torchcodec`, `pyav`, `decord`, or the first of them that can be loaded. Decoded
-    frames are kept up to `frame_cache_bytes`, encoded prompts up to `prompt_cache` of them.
+    Frames are chosen and resized by the rules of qwen-vl-utils. The settings in pixels are for families with a pixel
+    budget.
     """
 
     compared: ClassVar[tuple[Prompt, ...]] = CLIPS
     task: ClassVar[str] = "video-text-to-text"
 
-    fps: float | None = None
-    num_frames: int | None = None
-    min_frames: int = 4
-    max_frames: int = 768
-    frame_min_pixels: int | None = None
-    frame_max_pixels: int | None = None
-    total_pixels: int | None = None
+    # Frames a second, rounded down to a multiple of 2; null: 2, unless `num_frames` is set.
+    fps: Annotated[float, Field(gt=0)] | None = None
+    # Instead of `fps`: so many frames of every clip, rounded to the nearest multiple of 2.
+    num_frames: Annotated[int, Field(ge=2)] | None = None
+    min_frames: Annotated[int, Field(ge=1)] = 4  # with `fps`: at least so many, or all that there are
+    max_frames: Annotated[int, Field(ge=2)] = 768  # with `fps`: at most so many
+    frame_min_pixels: Annotated[int, Field(ge=1)] | None = None  # of a frame after resizing; null: 128 tokens
+    frame_max_pixels: Annotated[int, Field(ge=1)] | None = None  # the same; null: 768 tokens
+    # For all pairs of frames of a clip together, so that frames of long clips are smaller; null: 0.9 x 128,000 tokens.
+    total_pixels: Annotated[int, Field(ge=1)] | None = None
+    # The library that decodes: `torchcodec`, `pyav` or `decord`; `auto`: the first of them that can be loaded here.
     reader: Reader = "auto"
-    frame_cache_bytes: int = 2**30
-    prompt_cache: int = 8  # a prompt's patches are float32, four times its frames
+    frame_cache_bytes: Annotated[int, Field(ge=0)] = (
+        2**30
+    )  # decoded frames that are kept, the least recently used leave
+    # How many prompts are kept with their frames resized: float32 patches, four times the size of the frames.
+    prompt_cache: Annotated[int, Field(ge=1)] = 8
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for bounds or ways of choosing frames that conflict."""
         super().__post_init__()
-        for name in ("frame_min_pixels", "frame_max_pixels", "total_pixels"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         if (self.frame_min_pixels or 0) > (self.frame_max_pixels or float("inf")):
             raise ValueError(
-                f"frame_min_pixels {self.frame_min_pixels} is above frame_max_pixels {self.frame_max_pixels}"
+                f"frame_min_pixels must be at most frame_max_pixels ({self.frame_max_pixels}), "
+                f"got {self.frame_min_pixels}"
             )
-        if self.frame_cache_bytes < 0:
-            raise ValueError(f"frame_cache_bytes must be 0 or more, got {self.frame_cache_bytes}")
         self._sampling(None)
 
     def prepare(self, placement: Placement) -> None:
@@ -74,10 +76,10 @@ class Video(VisionLanguage):
         self.encoder.resizes_clips = size is None
         self.encoder.read_clip = FrameCache(self._sampling(size), self.frame_cache_bytes)
         if hasattr(videos, "cap_pixels_per_frame"):
-            videos.cap_pixels_per_frame = False  # it warns where nothing is said; frames have their size by then
+            videos.cap_pixels_per_frame = False  # it warns where it is not set; frames have their size by then
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same settings on a random twin; frames shrink to at most 56 x 56 pixels, and are 8 at most."""
+        """Returns the same settings on a random twin, with at most 8 frames of at most 56 x 56 pixels."""
         small = super().tiny(seed, folder)
         return replace(
             small,
@@ -90,7 +92,7 @@ class Video(VisionLanguage):
         )
 
     def control(self, prompt: Prompt, key: GroupKey) -> Prompt | None:
-        """The prompt with the chosen frames of each clip in disorder; None without clips."""
+        """Returns the prompt with the chosen frames of each clip in disorder; None without clips."""
         if not prompt.clips:
             return None
         clips = (ShuffledClip(clip, key.seed_for("control", number)) for number, clip in enumerate(prompt.clips))
@@ -105,7 +107,10 @@ class Video(VisionLanguage):
         )
 
     def _frame_size(self, videos: Any) -> FrameSize | None:
-        """How frames are resized; None: by the model's own processor, to one size."""
+        """Returns how frames are resized; None: by the model's own processor, to one size.
+
+        Raises ConfigError for a family whose videos are not supported, and for bounds that it does not have.
+        """
         bounds = self.frame_min_pixels, self.frame_max_pixels, self.total_pixels
         if hasattr(videos, "merge_size") and hasattr(videos, "patch_size"):
             return FrameSize(videos.patch_size * videos.merge_size, *bounds)

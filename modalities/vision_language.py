@@ -5,13 +5,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError, Placement, Usage
 from mmrl.core.data import Prompt
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import Weights, whole
 from mmrl.parsing.coordinates import Convention
 from mmrl.plans.answers import AnswerPlan
@@ -20,7 +22,7 @@ from .encoding.families import Family, family_of, family_of_name, media_tokens, 
 from .encoding.inputs import EncodedPrompt
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.validation import refusal
-from .language.model import Way
+from .language.model import SharingMode
 from .language.own_forward import IMAGES, refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
@@ -29,9 +31,10 @@ from .loading.lora import Lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
 from .tokens.backbone import Backbone
-from .tokens.log_probs import Head
+from .tokens.log_probs import OutputHead
 from .tokens.vllm.prompts import clip_refusal
 
+_CONFIG = "config.json"  # the file that the folder of a model holds
 _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
 
 
@@ -39,41 +42,43 @@ _SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can
 class VisionLanguage(TokenPolicy):
     """An image-text-to-text model of transformers with its processor and chat template, full or with LoRA.
 
-    One of a type that no test runs is compared with its own forward pass when it is loaded, and refused where its
-    log-probs differ.
+    A model of a type that no test runs is compared with its own forward pass when it is loaded, and refused where its
+    log-probs differ. Frozen weights are in the run's precision, trained weights in float32 under autocast.
 
-    `template` is the user's message, `{prompt}` in it the prompt's text. `min_pixels` and `max_pixels` bound an image
-    after resizing (families with a pixel budget). `vision: trained` trains what turns images into tokens too (tower and
-    connector; adapters on it with LoRA), at `vision_rate` times the learning rate. Frozen weights are in the run's
-    precision, trained ones in float32 under autocast.
-
-    `sharing`: how an update runs a prompt once for its answers. `cache` expands the prompt's cache (under
-    `gradient_checkpointing` only the vision tower is then checkpointed), `packed` makes one row of prompt and answers,
-    `none` repeats the prompt; `auto` is `packed` under checkpointing, else `cache`. What cannot share falls back to
-    none; `sharing_used` says so. `attention` names an implementation of transformers; `flex_attention` is the language
-    model's alone, and sdpa takes its place on a CPU, where it has no backward pass. `coordinates`: the unit that the
-    model writes coordinates in, by default its family's. Longer prompts than `max_prompt_tokens` are refused.
-    `family` is a model_type of transformers, for hub names that do not tell it; only `tiny` asks.
+    `sharing: cache` expands the prompt's cache (under `gradient_checkpointing` only the vision tower is then
+    checkpointed), `packed` makes one row of prompt and answers, `none` repeats the prompt. `sharing_used` says which
+    way is taken, and why. `flex_attention` is for the language model alone; on a CPU, where it has no backward pass,
+    sdpa takes its place.
     """
 
-    model_file: ClassVar[str] = "config.json"  # what a folder of such a model holds
     task: ClassVar[str] = "image-text-to-text"  # as the hub calls it
-    compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # what a type of model that no test runs is tried on
+    compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # the prompts that a type of model that no test runs is tried on
 
-    model: str
-    system_prompt: str | None = None
-    template: str = "{prompt}"
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-    lora: Lora | None = None
+    model: str  # a hub name, a folder as transformers saves it, or `lab:NAME`
+    system_prompt: str | None = None  # the system message; a prompt's own takes its place
+    template: str = "{prompt}"  # the user's message around the prompt's text
+    # Of an image after resizing, for families with a budget of pixels; null: the processor's.
+    min_pixels: Annotated[int, Field(ge=1)] | None = None
+    max_pixels: Annotated[int, Field(ge=1)] | None = None  # the same
+    lora: Lora | None = None  # on the language model; null: all its weights are trained
+    # The parts that turn images into tokens (tower and connector): `frozen` or `trained`, with LoRA by adapters of
+    # their own.
     vision: Literal["frozen", "trained"] = "frozen"
-    vision_rate: float = 1.0
-    gradient_checkpointing: bool = False
+    vision_rate: Annotated[float, Field(gt=0)] = 1.0  # times the learning rate, for the vision part
+    gradient_checkpointing: bool = False  # less memory, more time; the same gradient
+    # How an update runs a prompt once for its answers: `cache`, `packed` (one row under a tree mask), or `none`.
+    # `auto`: packed under gradient checkpointing, else cache. A model that cannot share falls back to `none`.
     sharing: Literal["auto", "cache", "packed", "none"] = "auto"
+    # An attention implementation of transformers: `sdpa`, `eager`, `flash_attention_2`, or `flex_attention` (of the
+    # language model; the vision tower keeps `sdpa`). Packed rows need any of them but flash attention.
     attention: str | None = None
+    # The unit in which the model writes coordinates: `original` or `resized` pixels, `thousand` (0 to 1000), `unit` (0
+    # to 1); null: its family's.
     coordinates: Convention | None = None
-    max_prompt_tokens: int | None = None
-    prompt_cache: int = 64
+    # Longer prompts, images included, are refused; nothing is ever cut. null: the model's context.
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
+    # The `model_type` of transformers, for `check --tiny` where the hub name does not tell the family.
     family: str | None = None
     _model: Any = field(default=None, init=False, repr=False)
     _encoder: PromptEncoder | None = field(default=None, init=False, repr=False)
@@ -81,17 +86,17 @@ class VisionLanguage(TokenPolicy):
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, for a template without the prompt, and for swapped bounds."""
         super().__post_init__()
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
-        for name in ("min_pixels", "max_pixels", "max_prompt_tokens", "prompt_cache"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
-            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
-        if self.vision_rate <= 0:
-            raise ValueError(f"vision_rate must be above 0 (use vision: frozen), got {self.vision_rate}")
+            raise ValueError(f"min_pixels must be at most max_pixels ({self.max_pixels}), got {self.min_pixels}")
+
+    @property
+    def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide, and the model as it is set."""
+        return replace(super().declaration, checkpoint=self.model, checkpoint_file=_CONFIG)
 
     def prepare(self, placement: Placement) -> None:
         """Loads model and processor.
@@ -101,14 +106,14 @@ class VisionLanguage(TokenPolicy):
         """
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
-        self._model, processor = load(self.model, dtype, loaded_with(self.attention), self.model_file)
+        self._model, processor = load(self.model, dtype, loaded_with(self.attention), _CONFIG)
         with refusing_errors(self.model, self._model.config):
             self._set_up(processor, placement)
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
         self._placement = placement
 
     def _set_up(self, processor: Any, placement: Placement) -> None:
-        """Puts the loaded model where it runs, and the run's settings on it and its processor."""
+        """Moves the loaded model to its device, and applies the run's settings to it and its processor."""
         self._model.requires_grad_(False).eval().to(placement.device)
         if self.attention == FLEX:
             use_flex(self._model, self.model)
@@ -131,7 +136,10 @@ class VisionLanguage(TokenPolicy):
             self._model.activation_checkpointing_enable({"use_reentrant": False})
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same settings on a random twin of the family at small sizes; images shrink to at most 56 x 56 pixels."""
+        """Returns the same settings on a random twin of the family at small sizes.
+
+        Images shrink to at most 56 x 56 pixels.
+        """
         from .tiny.vision_language import write_tiny
 
         write_tiny(self._family().name, seed, folder)
@@ -147,7 +155,7 @@ class VisionLanguage(TokenPolicy):
         return small.with_tiny_engine()
 
     def with_tiny_engine(self) -> Self:
-        """The same, with a small server of this machine in the place of its engine, if it has one."""
+        """Returns the same policy with a small server of this machine in the place of its engine, if it has one."""
         if self.engine is None:
             return self
 
@@ -165,14 +173,15 @@ class VisionLanguage(TokenPolicy):
         return Backbone(self._model, 0 if pad is None else pad, config.model_type == "gemma3")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> OutputHead:
         layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
         scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
         bias = None if layer.bias is None else whole(layer.bias)
-        return Head(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
+        return OutputHead(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
 
     @property
     def encoder(self) -> PromptEncoder:
+        """Returns the encoder of prompts; known after `prepare`."""
         assert self._encoder is not None, "prepare() comes first"
         return self._encoder
 
@@ -182,19 +191,19 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """Those of the model's generation settings, the tokenizer's own first."""
+        """Returns the end tokens of the model's generation settings, the tokenizer's own first."""
         own = self.encoder.processor.tokenizer.eos_token_id
         ends = self._model.generation_config.eos_token_id
         ends = [ends] if isinstance(ends, int) else list(ends or [own])
         return tuple(sorted(ends, key=lambda token: token != own))
 
     @property
-    def way(self) -> Way:
+    def sharing_mode(self) -> SharingMode:
         return self._sharing()[0]
 
     @property
     def sharing_used(self) -> str:
-        """How an update shares prompts, and why not where it does not; known after `prepare`."""
+        """Returns how an update shares prompts, and why not where it does not; known after `prepare`."""
         way, reason = self._sharing()
         return f"{way} ({reason})" if reason else way
 
@@ -218,12 +227,12 @@ class VisionLanguage(TokenPolicy):
         return self.encoder(prompts)
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """Why it cannot read a prompt, as far as texts and headers tell; None where they say nothing against it."""
+        """Returns why a prompt cannot be read, by its texts and the headers of its media; None where it can be."""
         why = (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
         return why or self.refusal_of_offline(prompt)
 
     def unreadable(self, prompt: Prompt) -> str | None:
-        """The same with the prompt encoded."""
+        """Returns why a prompt cannot be read, by encoding it; None where it can be."""
         try:
             self.encode([prompt])
         except ConfigError as error:
@@ -239,11 +248,11 @@ class VisionLanguage(TokenPolicy):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Autocast below float32; checkpointing where it is asked for and a gradient will be taken."""
+        """Sets autocast below float32, and checkpointing where it is switched on and a gradient will be taken."""
         assert self._placement is not None, "prepare() comes first"
         is_checkpointed = self.gradient_checkpointing and torch.is_grad_enabled()
         # a layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared
-        kept = f"{_language_name(self._model)}." if self.way == "cache" else None
+        kept = f"{_language_name(self._model)}." if self.sharing_mode == "cache" else None
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
@@ -253,13 +262,13 @@ class VisionLanguage(TokenPolicy):
         self.encoder.processor.save_pretrained(folder)
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
-        """How transformers answers a prompt with the export, as the plan does."""
+        """Returns how transformers answers a prompt with the export, as the plan does."""
         assert self._placement is not None, "prepare() comes first"
-        told, is_adapter = self.with_instructions(prompt), self.lora is not None
+        instructed, is_adapter = self.with_instructions(prompt), self.lora is not None
         images = self.encoder.processor.image_processor
         question = Question(
-            text=self.template.replace("{prompt}", told.text),
-            system=told.system if told.system is not None else self.system_prompt,
+            text=self.template.replace("{prompt}", instructed.text),
+            system=instructed.system if instructed.system is not None else self.system_prompt,
             num_images=self.num_shown(prompt),
             num_clips=len(prompt.clips),
             has_grid=hasattr(images, "merge_size"),
@@ -282,27 +291,28 @@ class VisionLanguage(TokenPolicy):
         return Usage("peft" if is_adapter else "transformers", self.task, trained, is_adapter, code, notes)
 
     def with_instructions(self, prompt: Prompt) -> Prompt:
-        """The prompt with the words that the policy adds to any; `_answer_usage.SCREEN` stands for a screen's size."""
+        """Returns the prompt with the instructions of the policy; `usage.screen` stands for a screen's size."""
         return prompt
 
     def num_shown(self, prompt: Prompt) -> int:
-        """How many images the model sees with a prompt."""
+        """Returns how many images the model sees with a prompt."""
         return len(prompt.media)
 
     def clips_usage(self) -> Clips | None:
-        """How frames of videos are chosen; None where no prompt has one."""
+        """Returns how frames of videos are chosen; None for a policy of images."""
         return None
 
     def _family(self) -> Family:
+        """Returns the family by the settings, the model's config or its name. Raises ConfigError where none tells."""
         if self.family is not None:
             return family_of(self.family)
-        config = Path(self.model).expanduser() / "config.json"
+        config = Path(self.model).expanduser() / _CONFIG
         if config.is_file():
             return family_of(model_type_of(config))
         return family_of_name(self.model)
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
-        """Marks what is trained, and names it."""
+        """Marks the trained parameters, freezes all others, and returns the trained ones by name."""
         model, language = self._model, _language_name(self._model)
         vision = [f"model.{name}" for name, _ in model.model.named_children() if f"model.{name}" != language]
         if self.lora is not None:
@@ -322,21 +332,25 @@ class VisionLanguage(TokenPolicy):
         off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, model)
         return Weights(trained, adapter_off=off, rate_scale=scales)
 
-    def _sharing(self) -> tuple[Way, str]:
+    def _sharing(self) -> tuple[SharingMode, str]:
+        """Returns how prompts are shared, and why not as set; an empty reason where it is as set."""
         config = self._model.config.get_text_config()
         other = sorted(set(getattr(config, "layer_types", None) or ()) - _SHARED_LAYERS)
         if other:
             return "none", f"{self._model.config.model_type} has layers of {', '.join(other)}"
-        wanted: Way = self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
+        wanted: SharingMode = (
+            self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
+        )
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
         return wanted, not_as_requested(self._model, self.attention)
 
 
 def _language_name(model: Any) -> str:
+    """Returns the name of the module of the language model."""
     return "model.language_model" if hasattr(model.model, "language_model") else "model.text_model"
 
 
 def _is_vision(name: str, language: str) -> bool:
-    """Whether a parameter turns images into tokens: neither the language model's nor its head's."""
+    """Returns whether a parameter belongs to neither the language model nor its head."""
     return not name.startswith((f"{language}.", "lm_head."))

@@ -1,1 +1,1 @@
-"""Flow samplers: one file each; the file name is the name in a config."""
+"""Samplers, one file each: the file's name is the sampler's name in a config."""

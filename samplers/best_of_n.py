@@ -1,12 +1,13 @@
 """The best of several samples."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.keys import GroupKey
-from mmrl.core.numerics import check_count
 from mmrl.plans.flow import Choice, Plan
 
 from .base.flow import FlowPolicy
@@ -15,16 +16,13 @@ from .base.steering import MOST_CANDIDATES, SteeredSampler, best
 
 @dataclass(frozen=True)
 class BestOfN(SteeredSampler):
-    """Draws `n` samples for each one by the `proposal`, any sampler of flows, and keeps the one that is rewarded most.
+    """A sampler that keeps, of `n` samples of the `proposal`, the sample with the highest reward.
 
-    The n of the first sample are the first n that the proposal draws of a group n times as large, and so on.
+    The proposal, any sampler of flows, samples a group n times as large. Its first n samples are the candidates for the
+    first kept sample, the next n those for the second, and so on.
     """
 
-    n: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("n", self.n, most=MOST_CANDIDATES)
+    n: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] = 4  # candidates for each sample that is kept
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         plan = self.proposed(policy, key, group_size * self.n)
@@ -34,5 +32,5 @@ class BestOfN(SteeredSampler):
 
 
 def most_rewarded(rewards: Tensor, keep: int, generator: torch.Generator) -> Tensor:
-    """The states of the largest last rewards of [n, of, J]: a `choices.Rule`."""
+    """Returns the places [n, keep] of the largest last rewards of [n, of, J]: a `choices.Rule`."""
     return best(rewards[:, :, -1], keep)

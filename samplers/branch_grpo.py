@@ -1,46 +1,47 @@
 """The sampler of BranchGRPO: a group is a tree."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import MOST
 from mmrl.plans.flow import Plan, Step, Transition
 
-from .base.flow import FlowPolicy, WindowedSampler, check_positive
+from .base.flow import FlowPolicy, WindowedSampler
 from .base.kernels import euler_maruyama
 
 
 @dataclass(frozen=True)
 class BranchGRPO(WindowedSampler):
-    """Dance-SDE whose states split at chosen steps (BranchGRPO, Li et al. 2025, arXiv 2509.06040).
+    """The Dance-SDE with states that split at chosen steps (BranchGRPO, Li et al. 2025, arXiv 2509.06040).
 
-    The defaults are those of Fredreic1849/BranchGRPO: 20 steps, two children (`branch`) at each of the steps `splits`,
-    so 16 leaves (`group_size: 16`); noise level 0.3, and `split_noise` times that at splits. (Its code draws the noise
-    of splits four times as wide as the density that it trains; here the density is that of what is drawn.) A group of
-    more leaves is several trees, whose nodes are compared with each other too (theirs: with those of their own tree
-    only); one of fewer splits at the first of the steps only. The mix variant is `window: {mode:
-    range, last: 4}`: steps outside of the window are random at splits only. Goes with advantage `tree`.
-
-    `pruned_depths`: steps whose edges are not trained, by the depth of the node that they lead to (step + 1); every
-    `pruned_every` iterations all move up by one, until the first of them is the depth of the last split step.
+    The defaults are those of Fredreic1849/BranchGRPO: 20 steps, two children at each of the steps `splits`, so 16
+    leaves (`group_size: 16`); noise level 0.3, and `split_noise` times that at splits. (Its code samples the noise of
+    splits four times as wide as the density that it trains; here the density is that of the sampled noise.) A group of
+    more leaves is several trees, whose nodes are compared with each other too (theirs: only within a tree). A smaller
+    group splits at the first of the steps only. The mix variant is `window: {mode: range, last: 4}`: steps outside of
+    the window are random at splits only. Goes with advantage `tree`.
     """
 
-    num_steps: int = 20
-    noise_level: float = 0.3
-    splits: tuple[int, ...] = (0, 3, 6, 9)
-    branch: int = 2
-    split_noise: float = 4.0
+    num_steps: Annotated[int, Field(ge=1, le=MOST)] = 20  # denoising steps; the paper's value
+    noise_level: Annotated[float, Field(gt=0)] = 0.3  # g, the same at every step
+    splits: tuple[int, ...] = (0, 3, 6, 9)  # the steps at which every state splits; random whatever the window
+    branch: Annotated[int, Field(ge=2)] = 2  # children of a state that splits
+    split_noise: Annotated[float, Field(gt=0)] = 4.0  # the noise of steps that split, times that of other steps
+    # Steps that are not trained, by the depth of the node that they lead to (the number of the step + 1).
     pruned_depths: tuple[int, ...] = ()
-    pruned_every: int = 30
+    # After so many iterations all pruned depths move up by one, until the first is the depth of the last split step.
+    pruned_every: Annotated[int, Field(ge=1)] = 30
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for steps that do not ascend within the grid."""
         super().__post_init__()
-        check_positive("noise_level", self.noise_level)
-        check_positive("split_noise", self.split_noise)
-        for name, least in (("branch", 2), ("pruned_every", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name, first, last in (("splits", 0, self.num_steps - 2), ("pruned_depths", 1, self.num_steps)):
-            chosen = getattr(self, name)
+        for name, chosen, first, last in (
+            ("splits", self.splits, 0, self.num_steps - 2),
+            ("pruned_depths", self.pruned_depths, 1, self.num_steps),
+        ):
             if sorted(set(chosen)) != list(chosen) or (chosen and not first <= chosen[0] <= chosen[-1] <= last):
                 raise ValueError(f"{name} must ascend within {first} to {last}, got {list(chosen)}")
 
@@ -48,6 +49,7 @@ class BranchGRPO(WindowedSampler):
         return euler_maruyama(sigma, sigma_next, self.noise_level)
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
+        """Returns the trees of a group. Raises ValueError where no whole trees make it, or no step is trained."""
         splits = self._splits(group_size)
         random_steps = tuple(sorted({*self.window.steps(self.num_steps, key), *splits}))
         trained = set(self.trained(random_steps, key)) - self._pruned(key.iteration)
@@ -58,7 +60,7 @@ class BranchGRPO(WindowedSampler):
         return Plan(group_size // self.branch ** len(splits), steps, self.guidance_scale)
 
     def _splits(self, group_size: int) -> tuple[int, ...]:
-        """Where a group of this size splits. Raises ValueError where no whole trees make it."""
+        """Returns the steps at which a group of this size splits. Raises ValueError for a size of no whole trees."""
         leaves = self.branch ** len(self.splits)
         if group_size % leaves == 0:
             return self.splits
@@ -75,7 +77,7 @@ class BranchGRPO(WindowedSampler):
         return replace(step, transition=wider, branch=self.branch)
 
     def _pruned(self, iteration: int) -> set[int]:
-        """The steps that are not trained in this iteration."""
+        """Returns the steps that are not trained in this iteration."""
         if not self.pruned_depths:
             return set()
         last_split = self.splits[-1] if self.splits else 0

@@ -1,10 +1,14 @@
-"""Few steps of consistency models and other distilled models."""
+"""The sampler of consistency models and other models distilled to a few steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
 
 from mmrl.core.keys import GroupKey
+from mmrl.core.numerics import MOST
 from mmrl.plans.flow import Plan, Step
 
 from .base.flow import FlowPolicy, FlowSampler
@@ -13,18 +17,16 @@ from .base.kernels import bridge
 
 @dataclass(frozen=True)
 class Consistency(FlowSampler):
-    """Estimates the clean latents and noises them anew: x' = (1 - sigma') (x - sigma v) + sigma' z.
+    """A sampler that estimates the clean latents and adds fresh noise: x' = (1 - sigma') (x - sigma v) + sigma' z.
 
-    Multistep consistency sampling (Song et al. 2023, arXiv 2303.01469, algorithm 1), which models that were distilled
-    to a few steps are made for: LCM (Luo et al. 2023, arXiv 2310.04378), Turbo, DMD. Every step but the last, which
+    Multistep consistency sampling (Song et al. 2023, arXiv 2303.01469, algorithm 1), for models that were distilled to
+    a few steps: LCM (Luo et al. 2023, arXiv 2310.04378), Turbo, DMD. Every step but the last, which
     adds no noise, is a decision of standard deviation sigma': what RLCM trains (Oertell et al. 2024, arXiv 2404.03673).
-    One step decides nothing: for evaluation, and losses on the forward process. `bridge` with r = 0.
-
-    `share_noise`: the group starts from one latent and fans out at its first random step.
+    A single step is no decision: for evaluation, and losses on the forward process. `bridge` with r = 0.
     """
 
-    num_steps: int = 4
-    share_noise: bool = False
+    num_steps: Annotated[int, Field(ge=1, le=MOST)] = 4  # denoising steps; 1 to 4 are usual
+    share_noise: bool = False  # the group starts from one latent and fans out at its first step
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         steps = self._steps(self.grid(policy))

@@ -1,7 +1,9 @@
 """Answers that fork where the policy was least certain."""
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mmrl.core.keys import GroupKey
 from mmrl.plans.answers import ForkTree, Uncertainty
@@ -11,34 +13,25 @@ from .base.tokens import TreeOfAnswers, settings_of
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyTree(TreeOfAnswers):
-    """A few answers; then `rounds` times the `forks` least certain tokens of each one's tree get `branch` others.
+    """A sampler of first answers whose `forks` least certain tokens get `branch` other continuations, `rounds` times.
 
-    Hou et al. 2025, "TreeRL", arXiv 2506.11902, section 3.1 (EPTree: 6 answers, forks 2, rounds 1, branch 2). `by`: the
-    tokens drawn from the distributions of highest `entropy`, or those of lowest `probability` (the published code of
-    THUDM/TreeRL, and the cut points of Guo et al. 2025, "Segment Policy Optimization", arXiv 2505.23564). A fork draws
-    its token anew and goes on to the end; it is never an answer's first token, which would be another chain, and no
-    token forks twice. Answers shorter than the forks they should have make fewer leaves. Tokens are drawn as by
-    `autoregressive`, and without rounds so are the answers. A group is the leaves of one tree: its size must be a
-    multiple of 1 + rounds * forks * branch, and says how many answers there are at first.
+    Hou et al. 2025, "TreeRL", arXiv 2506.11902, section 3.1 (EPTree: 6 answers, forks 2, rounds 1, branch 2).
+    `by: probability` is the published code of THUDM/TreeRL, and the rule for the cut points of Guo et al. 2025,
+    "Segment Policy Optimization", arXiv 2505.23564. A fork samples its token anew and goes on to the end. The first
+    token of an answer never forks, for that would be another first answer, and no token forks twice. Answers with fewer
+    tokens than forks make fewer leaves. Tokens are sampled as by `autoregressive`; with 0 rounds the answers are too. A
+    group is the leaves of one tree: its size must be a multiple of 1 + rounds * forks * branch, and the factor is the
+    number of first answers.
     """
 
-    forks: int
-    rounds: int
-    branch: int
+    forks: Annotated[int, Field(ge=1)]  # tokens of the tree of each first answer that fork in a round
+    rounds: Annotated[int, Field(ge=0)]  # how often tokens fork; 0: plain answers
+    branch: Annotated[int, Field(ge=1)]  # new answers behind each fork
+    # The least certain tokens: those from the distributions of highest `entropy`, or those of lowest `probability`.
     by: Uncertainty = "entropy"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("forks", "branch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.rounds < 0:
-            raise ValueError(f"rounds must be at least 0, got {self.rounds}")
-        if self.by not in get_args(Uncertainty):
-            raise ValueError(f"by must be one of {', '.join(get_args(Uncertainty))}, got {self.by!r}")
-
     def plan(self, policy: Any, key: GroupKey, group_size: int) -> ForkTree:
-        """The same for every group. Raises ValueError where no whole trees make `group_size` leaves."""
+        """Returns the plan of a group, the same for every group. Raises ValueError for a size of no whole trees."""
         leaves = 1 + self.rounds * self.forks * self.branch
         if group_size % leaves:
             raise ValueError(

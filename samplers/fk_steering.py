@@ -1,15 +1,15 @@
-"""Feynman-Kac steering: particles that are drawn again on their way by what a reward says of them."""
+"""Feynman-Kac steering: particles that are resampled during sampling by their rewards."""
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
-from mmrl.core.numerics import check_count
 from mmrl.plans.flow import Choice, Plan
 
 from .base.flow import FlowPolicy
@@ -20,30 +20,34 @@ Potential = Literal["diff", "max", "sum"]
 
 @dataclass(frozen=True)
 class FKSteering(SteeredSampler):
-    """Each sample is one of `particles` that are drawn again, with replacement, before the steps `resample_at`.
+    """A sampler of particles that are resampled, with replacement, before the steps `resample_at`.
 
-    Singhal et al. 2025, arXiv 2501.06848, section 3. With r_j the reward of the clean estimate at the j-th drawing, a
-    particle's potential there is exp(scale g_j): `diff` g_j = r_j - r_(j-1), `max` the largest of r_1 ... r_j, `sum`
-    their sum. At the end it is exp(scale r) divided by all that came before, so that with many particles samples follow
-    p(x) exp(scale r(x)) whatever the potential. `resample_at`: by default every fifth of the steps, as theirs (20, 40,
-    60 and 80 of 100). `last`: `draw` one particle by these last potentials, or take the `best`, as the paper's tables
-    do. Estimates are those of the steps' own network calls: a sample costs `particles` times those of the proposal.
+    Singhal et al. 2025, arXiv 2501.06848, section 3. With r_j the reward of the clean estimate at the j-th resampling,
+    a particle's potential there is exp(scale g_j): for `diff` g_j = r_j - r_(j-1), for `max` the largest of r_1 ...
+    r_j, for `sum` their sum. At the end the potential is exp(scale r) divided by the product of all potentials before,
+    so that with many particles samples follow p(x) exp(scale r(x)) whatever the potential. The estimates are those of
+    the steps' own network calls: a sample costs `particles` times the calls of a sample of the proposal.
     """
 
-    particles: int = 4
+    particles: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] = 4  # for each sample
+    # Steps, counted from 0, before which particles are resampled, up to the proposal's last random step; null: each
+    # fifth of the steps, as in the paper (20, 40, 60 and 80 of 100).
     resample_at: tuple[int, ...] | None = None
+    # What a resampling goes by: the `diff` of the reward to that at the resampling before, the `max` of all so far, or
+    # their `sum`.
     potential: Potential = "diff"
-    scale: float = 10.0  # lambda, in 1 / units of the reward
+    # lambda, in 1 / units of the reward: with many particles samples follow p(x) exp(scale * reward).
+    scale: Annotated[float, Field(ge=0)] = 10.0
+    # At the end one particle is sampled by the last potentials (`draw`), or the `best` is taken, as in the paper's
+    # tables.
     last: Literal["draw", "best"] = "draw"
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for steps that do not ascend."""
         super().__post_init__()
-        check_count("particles", self.particles, most=MOST_CANDIDATES)
         places = self.resample_at
         if places is not None and (list(places) != sorted(set(places)) or min(places, default=0) < 0):
             raise ValueError(f"resample_at must be ascending steps, counted from 0, got {list(places)}")
-        if self.scale < 0:
-            raise ValueError(f"scale must be at least 0, got {self.scale}")
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         plan = self.proposed(policy, key, group_size * self.particles)
@@ -56,20 +60,20 @@ class FKSteering(SteeredSampler):
         return replace(plan, choices=(*choices, Choice(plan.num_tree_steps, self.particles, 1, end, self.reward)))
 
     def _places(self, num_steps: int, last: int) -> tuple[int, ...]:
-        """Before which steps particles are drawn again; `last` is the last random one."""
+        """Returns the steps before which particles are resampled; `last` is the last random step."""
         if self.resample_at is None:
             fifths = dict.fromkeys(num_steps * n // 5 for n in range(1, 5))
             return tuple(place for place in fifths if 0 < place <= last)
         if self.resample_at and self.resample_at[-1] > last:
             raise ConfigError(
                 f"resample_at must be at most {last}, the proposal's last random step, got {self.resample_at[-1]}: "
-                "particles that are drawn twice would stay the same"
+                "particles that are chosen twice would stay the same"
             )
         return self.resample_at
 
 
 def log_potentials(rewards: Tensor, potential: Potential, scale: float) -> Tensor:
-    """Logarithms [n, of, J] of the potentials at J drawings with these rewards."""
+    """Returns the logarithms [n, of, J] of the potentials at J resamplings with the rewards [n, of, J]."""
     if potential == "max":
         return scale * rewards.cummax(2).values
     if potential == "sum":
@@ -78,14 +82,22 @@ def log_potentials(rewards: Tensor, potential: Potential, scale: float) -> Tenso
 
 
 def resampled(rewards: Tensor, keep: int, generator: torch.Generator, *, potential: Potential, scale: float) -> Tensor:
-    """Particles [n, keep] by their potentials at the last of J drawings; rewards [n, of, J]: a `choices.Rule`."""
+    """Samples particles [n, keep] by their potentials at the last of J resamplings: a `choices.Rule`.
+
+    Args:
+        rewards: [n, of, J] of n groups of `of` particles. keep: particles of a group after it.
+    """
     return multinomial(log_potentials(rewards, potential, scale)[:, :, -1], keep, generator)
 
 
 def finished(
     rewards: Tensor, keep: int, generator: torch.Generator, *, potential: Potential, scale: float, takes_best: bool
 ) -> Tensor:
-    """Samples [n, keep] of the particles at their ends, whose rewards are the last ones: a `choices.Rule`."""
+    """Chooses the samples [n, keep] of the particles at their ends: a `choices.Rule`.
+
+    Args:
+        rewards: [n, of, J]; the last are those of the ends. takes_best: whether the best are taken, not sampled.
+    """
     final = rewards[:, :, -1]
     if takes_best:
         return best(final, keep)

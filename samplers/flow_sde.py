@@ -1,10 +1,13 @@
 """The SDE sampler of Flow-GRPO."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from mmrl.plans.flow import Transition
 
-from .base.flow import StochasticSampler, check_positive
+from .base.flow import StochasticSampler
 from .base.kernels import euler_maruyama, flow_sde_diffusion
 
 
@@ -16,11 +19,7 @@ class FlowSDE(StochasticSampler):
     beyond which the first step enlarges the latents.
     """
 
-    noise_level: float = 0.7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("noise_level", self.noise_level, at_most=2)
+    noise_level: Annotated[float, Field(gt=0, le=2)] = 0.7  # g = noise_level * sqrt(sigma / (1 - sigma))
 
     def transition(self, sigma: float, sigma_next: float, sigma_1: float) -> Transition:
         return euler_maruyama(sigma, sigma_next, flow_sde_diffusion(sigma, sigma_1, self.noise_level))

@@ -1,6 +1,11 @@
-"""The sampler of Granular-GRPO: one random step at a time, judged at several granularities."""
+"""The sampler of Granular-GRPO: single random steps, scored at several granularities."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from mmrl.core.numerics import MOST
 
 from .base.fans import WindowedFans
 from .base.window import Window
@@ -12,10 +17,12 @@ class G2RPO(WindowedFans):
 
     The defaults are those of bcmi/Granular-GRPO: 16 steps, fans at the first 8, strides 1 and 2, noise level 0.7, 12
     children (`group_size: 12`). A child and the step behind it are computed once for both strides. Goes with advantage
-    `granular`, which adds up what the granularities say of a child. The authors make an optimizer step for each fan,
-    here all fans of an iteration make one.
+    `granular`, which adds up the advantages of a child over the granularities. The authors make an optimizer step for
+    each fan; here there is one step for all fans of an iteration.
     """
 
-    num_steps: int = 16
-    granularities: tuple[int, ...] = (1, 2)
+    num_steps: Annotated[int, Field(ge=1, le=MOST)] = 16  # denoising steps; the paper's value
+    # Strides of the grid behind a fan, each a comparison of its own; the paper's value.
+    granularities: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2)
+    # The steps at which fans stand; the paper's value.
     window: Window = field(default_factory=lambda: Window(mode="range", last=8))

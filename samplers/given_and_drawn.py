@@ -1,6 +1,9 @@
-"""Images that the data brings, beside images that the policy draws."""
+"""Groups of images that the data brings and of images that the policy samples."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from mmrl.core.keys import GroupKey
 from mmrl.plans.offline import OfflinePlan
@@ -11,19 +14,17 @@ from .ode import ODE
 
 @dataclass(frozen=True)
 class GivenAndDrawn(ODE):
-    """Groups of the `given` best images that each prompt brings and, for the rest, images drawn as by `ode`.
+    """A sampler that takes the `given` best images of each prompt and samples the rest of the group as `ode` does.
 
-    For losses that set the one against the other, as `spin` does. Raises ValueError where nothing is left to draw.
+    For losses that compare images of the data with images of the policy, as `spin` does.
     """
 
-    given: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.given < 1:
-            raise ValueError(f"given must be at least 1, got {self.given}; 'ode' draws all of a group")
+    given: Annotated[int, Field(ge=1)] = 1  # images of a group that the data brings; the rest is sampled
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> OfflinePlan:  # type: ignore[override]  # around one
+        """Returns the plan of a group. Raises ValueError where no image is left to sample."""
         if group_size <= self.given:
-            raise ValueError(f"{self.given} of the group are given, which leaves none of {group_size} to draw")
+            raise ValueError(
+                f"given must be below group_size, got {self.given} of {group_size}: none is left to sample"
+            )
         return OfflinePlan(self.given, are_decisions=False, online=super().plan(policy, key, group_size - self.given))

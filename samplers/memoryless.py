@@ -1,4 +1,4 @@
-"""The memoryless sampler: so much noise that a sample forgets the latents it began with."""
+"""The memoryless sampler: so much noise that a sample does not depend on its initial latents."""
 
 import math
 from dataclasses import dataclass
@@ -21,17 +21,11 @@ class Memoryless(StochasticSampler):
     Only with it does fine-tuning with a penalty for leaving the reference reach the reference's law tilted by the
     reward. It is Flow-GRPO's schedule at noise level sqrt(2).
 
-    `exact` integrates each step exactly (the same kernel as `precise` at sqrt(2), `ddim` at eta 1, and ancestral
-    sampling), which has forgotten the initial latents after a first step from sigma 1, whatever the grid; `euler` takes
-    Euler-Maruyama steps, as the paper.
+    With the kernel `exact` (that of `precise` at sqrt(2), `ddim` at eta 1, and ancestral sampling) a sample no longer
+    depends on the initial latents after a first step from sigma 1, whatever the grid.
     """
 
-    kernel: Literal["exact", "euler"] = "exact"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kernel not in ("exact", "euler"):
-            raise ValueError(f"kernel must be 'exact' or 'euler', got {self.kernel!r}")
+    kernel: Literal["exact", "euler"] = "exact"  # each step integrated exactly, or Euler-Maruyama as in the paper
 
     def transition(self, sigma: float, sigma_next: float, sigma_1: float) -> Transition:
         if self.kernel == "exact":

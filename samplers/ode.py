@@ -13,12 +13,10 @@ from .base.kernels import ode
 
 @dataclass(frozen=True)
 class ODE(FlowSampler):
-    """Steps without noise, each sample from its own initial latent: for evaluation and forward-process losses.
+    """A sampler without noise, each sample from its own initial latent: for evaluation and forward-process losses."""
 
-    `solver`: `euler`, or one of order 2 (see `tails.Tail`): `dpmpp_2m` and `unipc` make one network call for a step as
-    Euler does, `heun` two for each but the last.
-    """
-
+    # `euler`; of order 2: `dpmpp_2m` (DPM-Solver++ 2M) and `unipc`, one network call for each step, and `heun`, two for
+    # each step but the last.
     solver: Literal["euler", SolverName] = "euler"
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:

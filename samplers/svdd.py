@@ -1,12 +1,13 @@
-"""Soft value-based decoding: the better of several next states, at every step."""
+"""Soft value-based decoding: at every step, the better of several next states."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.keys import GroupKey
-from mmrl.core.numerics import check_count
 from mmrl.plans.flow import Choice, Plan
 
 from .base.flow import FlowPolicy
@@ -15,21 +16,16 @@ from .base.steering import MOST_CANDIDATES, SteeredSampler, best, multinomial, r
 
 @dataclass(frozen=True)
 class SVDD(SteeredSampler):
-    """Each random step draws `candidates`, of which one goes on with probability softmax(v / alpha).
+    """A sampler whose random steps sample `candidates`, of which one goes on with probability softmax(v / alpha).
 
     SVDD-PM (Li et al. 2024, arXiv 2408.08252, algorithm 1): the value v of a candidate is the reward of its clean
     estimate, and alpha 0 takes the best, as most of the paper's runs do. Behind its first random step a sample costs
     `candidates` times the network calls of the proposal: the estimates are those of the next steps' own calls.
     """
 
-    candidates: int = 4
-    alpha: float = 0.0  # in units of the reward
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("candidates", self.candidates, most=MOST_CANDIDATES)
-        if self.alpha < 0:
-            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
+    candidates: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] = 4  # next states at each random step
+    # In units of the reward: a candidate goes on with probability softmax(reward / alpha); 0: the best.
+    alpha: Annotated[float, Field(ge=0)] = 0.0
 
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:
         plan = self.proposed(policy, key, group_size)
@@ -42,6 +38,9 @@ class SVDD(SteeredSampler):
         return replace(plan, steps=tuple(steps), choices=choices)
 
     def rule(self, rewards: Tensor, keep: int, generator: torch.Generator) -> Tensor:
-        """A `choices.Rule` of the last rewards of [n, of, J]."""
+        """Returns the places [n, keep] of the candidates that go on, by the last of the rewards [n, of, J].
+
+        A `choices.Rule`.
+        """
         value = rewards[:, :, -1]
         return best(value, keep) if self.alpha == 0 else multinomial(value / self.alpha, keep, generator)

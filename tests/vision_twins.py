@@ -64,9 +64,9 @@ def keys(count: int, first: int = 0) -> list[GroupKey]:
     return [GroupKey(1, 0, first + number) for number in range(count)]
 
 
-def rollout(policy: VisionLanguage, max_tokens: int = 10, **shaping: Any) -> Rollout:
+def rollout(policy: VisionLanguage, max_tokens: int = 10, **distribution: Any) -> Rollout:
     """Groups of 3, 2 and 4 answers to prompts with no, one and three images."""
-    plans = [AnswerPlan(count, max_tokens, **shaping) for count in GROUPS]
+    plans = [AnswerPlan(count, max_tokens, **distribution) for count in GROUPS]
     return policy.rollout(PROMPTS, plans, keys(3))
 
 

@@ -9,7 +9,7 @@ from mmrl.assembly.reward_checks import check_best, check_controls, check_dense,
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
 from mmrl.core.data import Prompt, WeightsName
-from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration
+from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration, PolicyDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
@@ -112,7 +112,7 @@ def example_plan(sampler: Sampler, group_size: int, policy: Modality) -> GroupPl
     Raises ConfigError where the sampler cannot draw a group of this size.
     """
     try:
-        end = 0.0 if getattr(policy, "ends_clean", True) else 0.01
+        end = 0.0 if PolicyDeclaration.of(policy).ends_without_noise else 0.01
         plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.sample_kind), GroupKey(0, 0, 0), group_size)
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
@@ -247,7 +247,7 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_prob
 def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
     """Refuses an advantage that reads what the modality, or the data that brings outputs, does not say of decisions."""
     declared = AdvantageDeclaration.of(parts.advantage)
-    known: frozenset[str] = getattr(parts.policy, "facts", frozenset())
+    known = PolicyDeclaration.of(parts.policy).provides
     whose = f"modality {config.modality['name']!r} records"
     if isinstance(plan, OfflinePlan):
         known = known & ({"log_prob"} if has_log_probs else set())
@@ -318,8 +318,11 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 def _check_model_folder(settings: Plugin, policy: Modality) -> None:
     """Refuses a folder that is here and is no model of the modality's kind, without loading it."""
-    folder, file = Path(str(getattr(policy, "model", ""))).expanduser(), getattr(policy, "model_file", None)
-    if file is not None and folder.is_dir() and not (folder / file).is_file():
+    declared = PolicyDeclaration.of(policy)
+    if declared.checkpoint is None or declared.checkpoint_file is None:
+        return
+    folder, file = Path(declared.checkpoint).expanduser(), declared.checkpoint_file
+    if folder.is_dir() and not (folder / file).is_file():
         raise ConfigError(
             f"modality.model: {settings['model']!r} is no model of modality {settings['name']!r}: it holds no {file}"
         )

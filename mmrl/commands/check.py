@@ -17,7 +17,7 @@ from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
-from mmrl.core.contracts import Placement
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.flow import Plan
 from mmrl.plans.offline import LOG_PROBS, restated
@@ -175,7 +175,7 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     policy, seed = parts.policy, config.seed
     if not _is_lab(config):
         policy = policy.tiny(config.seed, folder / "twins" / "policy")
-    elif hasattr(policy, "with_tiny_engine"):
+    elif isinstance(policy, EngineTwinned):
         policy = policy.with_tiny_engine()
 
     def twin(scorer: Scorer, name: str) -> Scorer:
@@ -237,7 +237,7 @@ def _findings(
         "network calls made": made,
         "held-out score before and after": f"{_text(trainer.progress.before)} and {_text(trainer.progress.latest)}",
     }
-    if hasattr(trainer.policy, "sharing_used"):
+    if isinstance(trainer.policy, PromptSharing):
         findings["answers share their prompt by"] = trainer.policy.sharing_used
     if trainer.progress.iteration != config.iterations:
         raise RunError(f"the dry run ended after {trainer.progress.iteration} of {config.iterations} iterations")

@@ -45,7 +45,11 @@ def refusal(name: str, hint: Any, value: Any) -> str | None:
 
 def bound_in_words(limits: Mapping[str, Any]) -> str:
     """Returns a bound such as {"ge": 0} in words: "at least 0"."""
-    return " and ".join(f"{_BOUNDS[key].words} {limits[key]:g}" for key in _BOUNDS if key in limits)
+    return " and ".join(f"{_BOUNDS[key].words} {_number(limits[key])}" for key in _BOUNDS if key in limits)
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 @dataclass(frozen=True)

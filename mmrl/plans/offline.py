@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
-from mmrl.core.declarations import LossDeclaration
+from mmrl.core.declarations import LossDeclaration, PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
 from mmrl.plans.groups import GroupPlan
@@ -154,7 +154,7 @@ def _called(prompt: Prompt) -> str:
 def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
     """Raises ConfigError for a loss that requires noise levels of a grid, where all outputs are offline."""
     has_online = not isinstance(plan, OfflinePlan) or plan.online is not None
-    has_levels: bool = getattr(policy, "has_levels", False)
+    has_levels = PolicyDeclaration.of(policy).has_noise_levels
     if not has_online and LossDeclaration.of(loss).requires_noise_levels and not has_levels:
         raise ConfigError(
             "loss.sigmas is 'grid', but outputs that the data brings have no sampler with noise levels, and a flow has "

@@ -12,6 +12,7 @@ from torch import Tensor
 from mmrl.core.config import CorrectionSettings
 from mmrl.core.contracts import ConfigError, LossBatch, Modality
 from mmrl.core.data import Rollout, WeightsName, count_calls
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.numerics import kl_estimate
 from mmrl.core.views import DecisionView
 from mmrl.plans.answers import AnswerTree
@@ -26,7 +27,7 @@ _LARGEST = 300.0  # of a log-ratio in the metrics: its square is still a number 
 
 def is_sampled_elsewhere(policy: Modality) -> bool:
     """Whether another engine draws the policy's samples; the same on all processes."""
-    return getattr(policy, "engine", None) is not None
+    return PolicyDeclaration.of(policy).has_inference_engine
 
 
 def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is known of each family of vision-language models beside its transformers class."""
+"""The families of vision-language models: what mmrl needs of each beside its transformers class."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class Family:
 
     name: str  # `model_type` in config.json
     patterns: tuple[str, ...]  # of hub names, lower case
-    convention: Convention = "unit"  # of the coordinates that its models were taught to write
+    convention: Convention = "unit"  # of the coordinates that its models were trained to write
     language: str | None = None  # `model_type` of the language model that tests run it with; None: no test runs it
 
 
@@ -35,25 +35,25 @@ FAMILIES = (
     Family("gemma3", (r"gemma-?3",), language="gemma3_text"),
 )
 
-# of families that no test runs: the general rules fit them, but for the coordinates that they were taught
+# of families that no test runs: the general rules fit them, but for the convention of coordinates
 _CONVENTIONS: dict[str, Convention] = dict.fromkeys(
     ("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"), "thousand"
 )
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a `model_type`; an unlisted one is used by the general rules, with coordinates in 0..1."""
+    """Returns the family of a `model_type`; an unlisted one has the general rules, with coordinates in 0..1."""
     unlisted = Family(model_type, (), _CONVENTIONS.get(model_type, "unit"))
     return next((family for family in FAMILIES if family.name == model_type), unlisted)
 
 
 def is_tested(config: Any) -> bool:
-    """Whether tests run models of this kind: by the `model_type` of a model's config, and of its language model's."""
+    """Returns whether tests run models of this type: by the `model_type` of the model and of its language model."""
     return bool(family_of(config.model_type).language == config.get_text_config().model_type)
 
 
 def types_with_tests() -> list[str]:
-    """The types that tests run, each with the type of its language model where its name does not say it."""
+    """Returns the types that tests run, each with the type of its language model where its name differs."""
     return [
         family.name if family.language.startswith(family.name) else f"{family.name} (with {family.language})"
         for family in FAMILIES
@@ -62,7 +62,7 @@ def types_with_tests() -> list[str]:
 
 
 def family_of_name(model: str) -> Family:
-    """The family that a hub name speaks of. Raises ConfigError where it speaks of none."""
+    """Returns the family that a hub name contains. Raises ConfigError where the name contains none."""
     name = model.lower()
     for family in FAMILIES:
         if any(re.search(pattern, name) for pattern in family.patterns):
@@ -77,7 +77,7 @@ _MEDIA_WORDS = ("image", "video", "vision", "audio", "boi", "eoi")
 
 
 def media_tokens(config: Any, processor: Any) -> dict[str, int]:
-    """Text and id of every token that stands for media, or frames it, and that no answer may hold."""
+    """Returns text and id of every token that stands for media or frames it, and that no answer may hold."""
     tokenizer = processor.tokenizer
     found = {
         value
@@ -97,14 +97,14 @@ def media_tokens(config: Any, processor: Any) -> dict[str, int]:
 
 
 def without_text(vocabulary_size: int, tokenizer: Any) -> Iterable[int]:
-    """Rows of the embedding beyond the tokenizer's last token: padding to a round size, never trained."""
+    """Returns the rows of the embedding beyond the tokenizer's last token: padding to a round size, never trained."""
     return range(max(tokenizer.get_vocab().values()) + 1, vocabulary_size)
 
 
 def unread(name: str, config: Any) -> bool:
-    """Whether a parameter lies behind the layer of the vision tower that is read, so that it never gets a gradient.
+    """Returns whether a parameter lies behind the layer of the vision tower that is read, so it never gets a gradient.
 
-    LLaVA and its kin read the hidden states of one layer; nobody reads the pooling head.
+    LLaVA and related families read the hidden states of one layer, and never the pooling head.
     """
     tower = re.search(r"\.vision_tower\.(.*)", name)
     if tower is None:
@@ -122,6 +122,7 @@ def unread(name: str, config: Any) -> bool:
 
 
 def _settings(config: Any) -> Iterable[tuple[str, Any]]:
+    """Yields names and values of the settings of a model and of its language model."""
     yield from vars(config).items()
     text = config.get_text_config()
     if text is not config:

@@ -1,4 +1,4 @@
-"""Decoded frames of clips, kept up to a number of bytes."""
+"""The cache of decoded frames of clips."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,10 @@ from mmrl.media.video import Frames, FrameSampling, ShuffledClip
 
 @dataclass
 class FrameCache:
-    """Reads each clip once, in order or in disorder; what was used longest ago is dropped first."""
+    """A cache of decoded frames up to a number of bytes; the least recently used clips are dropped first.
+
+    A clip in order and the same clip in disorder are decoded once.
+    """
 
     sampling: FrameSampling
     capacity: int  # bytes of pixels
@@ -16,7 +19,7 @@ class FrameCache:
     _kept: dict[Clip, Frames] = field(default_factory=dict, init=False)  # oldest first
 
     def __call__(self, clip: Clip) -> Frames:
-        """Its chosen frames. Raises ConfigError for a clip that cannot be read."""
+        """Returns the chosen frames of a clip. Raises ConfigError for a clip that cannot be read."""
         if isinstance(clip, ShuffledClip):
             return clip.shuffled(self(clip.clip))
         frames = self._kept.pop(clip, None)
@@ -30,4 +33,5 @@ class FrameCache:
 
     @property
     def num_bytes(self) -> int:
+        """Returns the bytes of all cached frames."""
         return sum(frames.pixels.nbytes for frames in self._kept.values())

@@ -1,4 +1,4 @@
-"""Prompts as a network reads them: text with images in their places, encoded once, kept whole."""
+"""Encoded prompts and batches of them, and the messages with media from which prompts are encoded."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """One prompt of L tokens. Its media are never cut: some processors keep all patches of a prompt on one axis."""
+    """One prompt of L tokens. Its media are never split: some processors keep all patches of a prompt on one axis."""
 
     tokens: Tensor  # [L] int64
     token_types: Tensor  # [L] int64: 1 where an image stands, 2 where a video does, else 0
     positions: Tensor  # [A, L] int64: A = 3 axes (time, height, width) for M-RoPE, else 1
-    next_position: int  # where the first token of an answer stands, on all axes
-    media: Mapping[str, Tensor]  # what the processor made of its images and videos; empty where it has none
+    next_position: int  # position of the first token of an answer, on all axes
+    media: Mapping[str, Tensor]  # the processor's tensors of its images and videos; empty where it has none
     canvas: Canvas | None  # of its first image
 
     def __len__(self) -> int:
@@ -47,9 +47,9 @@ class PromptBatch:
 
     @classmethod
     def of(cls, prompts: Sequence[EncodedPrompt], device: torch.device, pad: int, side: Side = "left") -> "PromptBatch":
-        """Padded with the token `pad` on one side; positions of padding are 0.
+        """Joins prompts, padded with the token `pad` on one side; positions of padding are 0.
 
-        Sliding windows count the padding between a prompt and its answer, so models that have them need the left side.
+        Sliding windows count padding between a prompt and its answer, so models with windows need the left side.
         """
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         longest = int(lengths.max())
@@ -66,7 +66,7 @@ class PromptBatch:
 
 
 def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
-    """[..., L_i] each -> [n, ..., L], padded at the end of the last axis or before its start."""
+    """Stacks rows [..., L_i] to [n, ..., L], padded at the end of the last axis or before its start."""
     longest = max(row.shape[-1] for row in rows)
     missing = [longest - row.shape[-1] for row in rows]
     ends = [(count, 0) if side == "left" else (0, count) for count in missing]
@@ -74,10 +74,10 @@ def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
 
 
 def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """All media of several prompts, one after the other.
+    """Joins the media of several prompts in order.
 
-    Tensors are joined along their first axis: patches, tiles, images, or prompts with images. Where the other axes
-    differ (numbers of tiles) they are padded with zeros, which the families that have such axes take for no tile.
+    Tensors are joined along their first axis: patches, tiles, images, or prompts with images. Other axes of different
+    lengths (numbers of tiles) are padded with zeros, which the families with such axes take for no tile.
     """
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: _cat_padded([part[name] for part in parts if name in part]) for name in names}
@@ -93,19 +93,19 @@ def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind, str]]:
-    """The text cut at its `<image>` and `<video>` marks.
+    """Splits a text at its `<image>` and `<video>` marks.
 
-    Media of a kind without marks come first, videos before images. Raises ValueError where the marks of a
-    kind are not as many as its media.
+    Media of a kind without marks come first, videos before images. Raises ValueError where the number of marks of a
+    kind differs from that of its media.
     """
     parts: list[tuple[Kind, str]] = []
     kinds: tuple[tuple[Kind, int], ...] = (("video", num_clips), ("image", num_images))
     for kind, count in kinds:
         mark = MARKS[kind]
-        found = text.count(mark)
-        if found and found != count:
-            raise ValueError(f"its text has {found} marks {mark} for {count} {kind}s")
-        parts += [] if found else [(kind, "")] * count
+        num_marks = text.count(mark)
+        if num_marks and num_marks != count:
+            raise ValueError(f"its text has {num_marks} marks {mark} for {count} {kind}s")
+        parts += [] if num_marks else [(kind, "")] * count
     for piece in re.split(f"({'|'.join(MARKS.values())})", text):
         kind = next((kind for kind, mark in MARKS.items() if piece == mark), "text")
         parts += [(kind, piece if kind == "text" else "")] if piece else []
@@ -115,7 +115,7 @@ def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind,
 def messages_of(
     prompt: Prompt, template: str, system: str | None, videos: Sequence[Tensor] = ()
 ) -> list[dict[str, Any]]:
-    """A system message, if any, and the user's, in the form of chat templates; images are opened here.
+    """Returns a system message, if any, and the user's message, in the form of chat templates; opens images.
 
     `videos`: the frames [F, 3, H, W] of each clip. Raises ValueError where marks and media differ in number, and for a
     text that is no Unicode.
@@ -130,21 +130,21 @@ def messages_of(
     own = prompt.system if prompt.system is not None else system
     if own is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": own}]})
-    for said in (text, own or ""):
-        said.encode()  # half a surrogate pair, which JSON can spell, makes tokenizers raise whatever they like
+    for checked in (text, own or ""):
+        checked.encode()  # half a surrogate pair, which JSON can spell, makes tokenizers raise many kinds of errors
     return messages
 
 
 def called(prompt: Prompt) -> str:
-    """What errors call a prompt."""
+    """Returns the name of a prompt in errors."""
     place = f"{prompt.source}: " if prompt.source else ""
     return f"{place}prompt {prompt.text[:60]!r}" + ("..." if len(prompt.text) > 60 else "")
 
 
 def refuse_media_tokens(prompt: Prompt, messages: Sequence[Mapping[str, Any]], media_tokens: Iterable[str]) -> None:
-    """Raises ConfigError for a text that spells a media token: the network would look for one image more.
+    """Raises ConfigError for a text that spells a media token: the network would expect one image more.
 
-    `<image>` and `<video>`, which some families spell their tokens as, are our marks and gone from the user's message.
+    `<image>` and `<video>`, the media tokens of some families, are our marks and already removed from the message.
     """
     texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
     if spelt := [token for token in media_tokens if any(token in text for text in texts)]:

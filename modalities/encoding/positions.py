@@ -1,4 +1,4 @@
-"""Where tokens stand on the three axes of M-RoPE: time, height, width (Qwen2-VL 2024, arXiv 2409.12191).
+"""Positions of tokens on the three axes of M-RoPE: time, height, width (Qwen2-VL 2024, arXiv 2409.12191).
 
 Maths: docs/maths/token-policies.md#positions-on-three-axes
 """
@@ -16,22 +16,22 @@ _VIDEO = 2  # the type of its tokens
 def rope_positions(
     model: Any, tokens: Tensor, token_types: Tensor, media: Mapping[str, Tensor], seconds: Tensor | None
 ) -> Tensor:
-    """[3, L] int64 of a prompt's tokens [L], by the model's own rule, corrected behind and inside videos.
+    """Returns positions [3, L] int64 of a prompt's tokens [L], by the model's own rule, corrected for videos.
 
     A video's steps of time are `tokens_per_second * seconds` apart, rounded down once for each step and not once for
     all (Qwen2.5-VL 2025, arXiv 2502.13923; transformers 5.0 to 5.22 round the seconds themselves down, to 0 for clips
-    sampled above 2 frames a second). What follows a video stands behind all its positions: transformers 5 goes on
-    behind its height and width alone, so that text would stand in the middle of a long video; version 4, the engines
-    and the models' training do not.
+    sampled above 2 frames a second). Tokens behind a video have positions behind all of the video's: transformers 5
+    continues behind its height and width alone, so that text would stand in the middle of a long video; version 4, the
+    inference engines and the models' training do not.
 
     Args:
         model: a network with `get_rope_index`. token_types: [L] 1 image, 2 video, 0 else.
-        media: what the processor made, with `image_grid_thw` and `video_grid_thw` [n, 3] where there are any.
+        media: the processor's tensors, with `image_grid_thw` and `video_grid_thw` [n, 3] where there are any.
         seconds: [n] between two steps of time of each video, for models whose clock runs in seconds.
     """
     clock = getattr(model.config.vision_config, "tokens_per_second", None)
     extra = {} if seconds is None else {"second_per_grid_ts": seconds}
-    found, _ = model.get_rope_index(
+    by_model, _ = model.get_rope_index(
         input_ids=tokens[None],
         mm_token_type_ids=token_types[None],
         image_grid_thw=media.get("image_grid_thw"),
@@ -39,7 +39,7 @@ def rope_positions(
         attention_mask=torch.ones_like(tokens)[None],
         **extra,
     )
-    positions: Tensor = found[:, 0].clone()
+    positions: Tensor = by_model[:, 0].clone()
     for number, (start, end) in enumerate(_runs(token_types)):
         if clock is not None and seconds is not None:
             steps = int(media["video_grid_thw"][number, 0])
@@ -51,7 +51,7 @@ def rope_positions(
 
 
 def _runs(token_types: Tensor) -> Iterator[tuple[int, int]]:
-    """Start and end of each stretch of video tokens: a video, or a step of time where texts stand between them."""
+    """Yields start and end of each run of video tokens: a video, or a step of time where texts stand between steps."""
     start = 0
     for kind, group in groupby(token_types.tolist()):
         end = start + len(list(group))

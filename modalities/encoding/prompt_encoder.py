@@ -1,4 +1,4 @@
-"""From prompts to tensors by a model's own processor and chat template, each distinct prompt once."""
+"""The encoder of prompts: tensors by a model's own processor and chat template, each distinct prompt once."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; th
 
 @dataclass
 class PromptEncoder:
-    """Encodes prompts one by one, so that no prompt's media ever mix with another's; keeps the last `capacity`."""
+    """An encoder of single prompts, so that media of prompts never mix; it keeps the last `capacity` prompts."""
 
     processor: Any
     model: Any  # for the positions of its family
@@ -34,13 +34,13 @@ class PromptEncoder:
     media_tokens: Mapping[str, int]
     max_tokens: int | None
     capacity: int
-    read_clip: Callable[[Clip], Frames] | None = None  # None: of policies without video
-    resizes_clips: bool = True  # the processor does; else they come in their final size
+    read_clip: Callable[[Clip], Frames] | None = None  # None: a policy without video
+    resizes_clips: bool = True  # the processor resizes frames; else they come in their final size
     _kept: dict[Any, EncodedPrompt] = field(default_factory=dict)  # oldest first
-    _is_warned: bool = False  # of a prompt that is too long
+    _is_warned: bool = False  # about a prompt that is too long
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
-        """Each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
+        """Encodes each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
         fresh: dict[Any, EncodedPrompt] = {}
         for prompt in prompts:
             key = _key(prompt)
@@ -52,7 +52,7 @@ class PromptEncoder:
         return [fresh[_key(prompt)] for prompt in prompts]
 
     def set_pixels(self, least: int | None, most: int | None) -> None:
-        """Bounds of an image's area after resizing. Raises ConfigError where the family has no pixel budget."""
+        """Sets bounds of an image's area after resizing. Raises ConfigError where the family has no pixel budget."""
         if least is None and most is None:
             return
         images = self.processor.image_processor
@@ -69,13 +69,13 @@ class PromptEncoder:
         }
 
     def processed(self, prompt: Prompt) -> dict[str, Tensor]:
-        """All tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
+        """Returns all tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
         messages, clips = self._messages(prompt)
         encoded = self._processed(prompt, messages, clips)
         return {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
 
     def _messages(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Frames]]:
-        """The prompt in the form of chat templates, and the chosen frames of its videos."""
+        """Returns the prompt in the form of chat templates, and the chosen frames of its videos."""
         clips = [self._frames(prompt, clip) for clip in prompt.clips]
         try:
             messages = messages_of(prompt, self.template, self.system, [frames.pixels for frames in clips])
@@ -111,13 +111,13 @@ class PromptEncoder:
         return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
 
     def _check_context(self, prompt: Prompt, length: int) -> None:
-        """Warns once where a prompt is longer than what the network was made for: it is read, but badly."""
+        """Warns once where a prompt is longer than the network's context: it is read, but badly."""
         most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if most is not None and length >= most and not self._is_warned:
             self._is_warned = True
             log.warning(
-                "%s has %d positions of tokens, the model is made for %d with the answer: what is beyond it is read "
-                "badly; shorten such prompts, or set max_prompt_tokens to refuse them (said once)",
+                "%s has %d positions of tokens, the model is made for %d with the answer: tokens beyond are read "
+                "badly; shorten such prompts, or set max_prompt_tokens to refuse them (warned once)",
                 *(called(prompt), length, most),
             )
 
@@ -127,11 +127,11 @@ class PromptEncoder:
         return self.read_clip(clip)
 
     def _processed(self, prompt: Prompt, messages: list[dict[str, Any]], clips: Sequence[Frames]) -> Any:
-        """What the model's own processor makes of the messages. Frames are chosen by now, and most often resized."""
+        """Returns the tensors that the model's own processor makes of the messages and the chosen frames."""
         settings: dict[str, Any] = {}
         if clips:
-            told = [{"total_num_frames": c.total, "fps": c.fps, "frames_indices": c.times} for c in clips]
-            settings = {"videos_kwargs": {"do_sample_frames": False, "video_metadata": told}}
+            metadata = [{"total_num_frames": c.total, "fps": c.fps, "frames_indices": c.times} for c in clips]
+            settings = {"videos_kwargs": {"do_sample_frames": False, "video_metadata": metadata}}
             if not self.resizes_clips:
                 settings["videos_kwargs"]["do_resize"] = False
         try:
@@ -149,10 +149,11 @@ class PromptEncoder:
             raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
 
     def _chat_template(self) -> str:
-        """The processor's own. Qwen3-VL's puts a video between two tokens that its makers' processor takes out again.
+        """Returns the processor's chat template, without the tokens that Qwen3-VL's puts around a video.
 
-        Each step of time has such a pair by itself. So the models were trained and so engines read them; transformers
-        leaves the outer pair in since version 5 (vllm-project/vllm#46817).
+        Each step of time has such a pair of tokens by itself, and the makers' processor removes the outer pair. So the
+        models were trained, and so inference engines read them; transformers leaves the outer pair in since version 5
+        (vllm-project/vllm#46817).
         """
         template, processor = str(self.processor.chat_template), self.processor
         if not hasattr(processor, "vision_start_token"):
@@ -161,7 +162,7 @@ class PromptEncoder:
         return template.replace(f"{processor.vision_start_token}{inner}{processor.vision_end_token}", inner)
 
     def _token_types(self, encoded: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-        """[L] 1 where an image stands, 2 where a video does: the processor says so, or the tokens do."""
+        """Returns [L]: 1 for tokens of images, 2 for tokens of videos, by the processor or by the tokens."""
         for name in ("mm_token_type_ids", "token_type_ids"):
             if name in encoded:
                 return encoded[name][0].to(torch.int64)
@@ -184,7 +185,10 @@ class PromptEncoder:
                 )
 
     def _canvas(self, images: Sequence[Any], media: Mapping[str, Tensor]) -> Canvas | None:
-        """The first image before and after the processor; families without a grid write no pixels of the latter."""
+        """Returns the sizes of the first image before and after the processor.
+
+        Families without a grid write no pixels of the resized image.
+        """
         if not images:
             return None
         original = resized = (images[0].width, images[0].height)
@@ -196,5 +200,5 @@ class PromptEncoder:
 
 
 def _key(prompt: Prompt) -> tuple[Any, ...]:
-    """All that the network sees of a prompt."""
+    """Returns the parts of a prompt that the network sees."""
     return prompt.system, prompt.text, prompt.media, prompt.clips

@@ -1,4 +1,4 @@
-"""Prompts that a model cannot read, found by their texts and the headers of their media, before a run begins."""
+"""The check of prompts before a run begins, by their texts and the headers of their media."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .prompt_encoder import PromptEncoder
 
 
 def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
-    """Why a prompt cannot be encoded; None where texts and headers do not tell: its pixels may be broken yet.
+    """Returns why a prompt cannot be encoded; None where texts and headers give no reason: pixels may still be broken.
 
     Tokens are counted without those of the chat template, and only where they are limited.
     """
@@ -19,8 +19,8 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
     own = own if own is not None else encoder.system or ""
     try:
         pieces = [piece for _, piece in parts_of(text, len(prompt.media), len(prompt.clips)) if piece]
-        for said in (text, own):
-            said.encode()
+        for checked in (text, own):
+            checked.encode()
         messages = [{"content": [{"type": "text", "text": piece} for piece in (own, *pieces)]}]
         refuse_media_tokens(prompt, messages, encoder.media_tokens)
         if prompt.clips and encoder.read_clip is None:
@@ -31,8 +31,8 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
         images = encoder.processor.image_processor
         count = sum(_tokens(images, *picture.size) for picture in prompt.media)
     except ValueError as error:  # a ConfigError, half a surrogate, an image of 1 x 300 pixels
-        told = str(error)
-        return told if told.startswith(called(prompt)) else f"{called(prompt)}: {told}"
+        why = str(error)
+        return why if why.startswith(called(prompt)) else f"{called(prompt)}: {why}"
     if encoder.max_tokens is not None:
         count += sum(len(encoder.processor.tokenizer(piece)["input_ids"]) for piece in (own, *pieces) if piece)
         if count > encoder.max_tokens:
@@ -44,7 +44,10 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
 
 
 def _tokens(images: Any, width: int, height: int) -> int:
-    """Tokens of an image in families with a pixel budget, else 0; raises ValueError for one that they refuse."""
+    """Returns the tokens of an image in families with a pixel budget, else 0.
+
+    Raises ValueError for an image that the processor refuses.
+    """
     if not hasattr(images, "merge_size") or not hasattr(images, "get_number_of_image_patches"):
         return 0
     return int(images.get_number_of_image_patches(height, width, {})) // int(images.merge_size) ** 2

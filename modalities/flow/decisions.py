@@ -1,4 +1,4 @@
-"""The decisions of flow trees and what the network is told: each state stands once, however many samples pass it."""
+"""The decisions of flow rollouts, and the conditioning of the network: each state is stored once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,7 +13,7 @@ from mmrl.core.numerics import Reduction
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What the network is told of P prompts: text states, pooled text ...; each [P, ...]."""
+    """The inputs of the network for P prompts: text states, pooled text ...; each [P, ...]."""
 
     tensors: tuple[Tensor, ...]
 
@@ -25,31 +25,32 @@ class Conditioning:
 
     @classmethod
     def join(cls, parts: "Sequence[Conditioning]") -> "Conditioning":
+        """Joins the conditioning of prompts in order."""
         return cls(tuple(torch.cat(tensors) for tensors in zip(*(part.tensors for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
-class Decided:
-    """The decisions of a flow rollout: N states that a trained step started from, E next states drawn from them."""
+class FlowDecisions:
+    """The decisions of a flow rollout: N states at which a trained step began, and E next states sampled from them."""
 
     state: Tensor  # [N, ...] latents, as stored
     sigma: Tensor  # [N] float32
     transition: Tensor  # [N, 3] float32: state, velocity and std of each step's Transition
     prompt: Tensor  # [N] int64
-    mean: Tensor  # [N, ...] float32: the mean when it was drawn
-    child: Tensor  # [E, ...] the drawn next latents, as stored
-    call: Tensor  # [E] int64: the state each was drawn from
+    mean: Tensor  # [N, ...] float32: the mean of the next latents at sampling
+    child: Tensor  # [E, ...] the sampled next latents, as stored
+    call: Tensor  # [E] int64: the state that each was sampled from
 
     @classmethod
-    def none(cls, latents: Tensor) -> "Decided":
-        """No decisions, on latents like these."""
+    def none(cls, latents: Tensor) -> "FlowDecisions":
+        """Returns no decisions, with the shape, dtype and device of the latents."""
         empty, device = latents[:0], latents.device
         integers, numbers = torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, device=device)
         return cls(empty, numbers, numbers.view(0, 3), integers, empty.float(), empty, integers)
 
     @classmethod
-    def join(cls, parts: "Sequence[Decided]", num_prompts: Sequence[int]) -> "Decided":
-        """All decisions in order; prompt and call numbers are shifted."""
+    def join(cls, parts: "Sequence[FlowDecisions]", num_prompts: Sequence[int]) -> "FlowDecisions":
+        """Joins decisions in order; prompt and call numbers are shifted."""
         shifted = [
             replace(
                 part, prompt=part.prompt + sum(num_prompts[:n]), call=part.call + sum(len(p.state) for p in parts[:n])
@@ -61,7 +62,7 @@ class Decided:
     def forward_outputs(
         self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction
     ) -> GaussianDecisions:
-        """The decisions that follow the network calls `calls` [n], with the given mean [n, ...] of each."""
+        """Returns the decisions behind the network calls `calls` [n], whose means are `mean` [n, ...]."""
         device = self.state.device
         position = torch.full((len(self.state),), -1, device=device)
         position[calls] = torch.arange(len(calls), device=device)
@@ -82,7 +83,7 @@ class Decided:
 
 
 def _step_size(block: DecisionBlock, entry: Tensor) -> Tensor | None:
-    """sigma - sigma_next [B, K], 0 where the view has no entry; None where the block does not tell."""
+    """Returns sigma - sigma_next [B, K], 0 where the view has no entry; None for a block without noise levels."""
     if "sigma_next" not in block.facts:
         return None
     size = (block.facts["sigma"] - block.facts["sigma_next"]).to(entry.device)
@@ -90,10 +91,10 @@ def _step_size(block: DecisionBlock, entry: Tensor) -> Tensor | None:
 
 
 def linear_mean(transition: Tensor, latents: Tensor, velocity: Tensor) -> Tensor:
-    """Mean of the next latents in float32: transition [n, 3], latents and velocity [n, ...]."""
+    """Returns the mean of the next latents in float32, from transition [n, 3], latents and velocity [n, ...]."""
     return column(transition[:, 0], latents) * latents.float() + column(transition[:, 1], latents) * velocity
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """One number for each row of `like` [n, ...]: values [n] -> [n, 1, ...]."""
+    """Reshapes values [n] to [n, 1, ...], which multiply the rows of `like` [n, ...]."""
     return values.view(-1, *[1] * (like.dim() - 1))

@@ -1,4 +1,4 @@
-"""What text-to-image pipelines of diffusers share as policies: loading, weights, the VAE, exporting."""
+"""The base class of text-to-image pipelines of diffusers as policies: loading, weights, the VAE, exporting."""
 
 import json
 import logging
@@ -9,22 +9,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError, Cut, Placement, Usage
 from mmrl.core.data import Prompt
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
-from ..encoding.prompt_cutting import cuts_of, cuts_untold
+from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.hub import source_of, without_adapter
 from ..loading.lora import Lora
 from .decisions import Conditioning
 from .policy import FlowPolicy
 from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
+
+_INDEX = "model_index.json"  # the file that the folder of a pipeline holds
 
 
 @dataclass(kw_only=True)
@@ -32,39 +36,42 @@ class PipelinePolicy(FlowPolicy):
     """A text-to-image pipeline by hub name or folder, full or with LoRA.
 
     Frozen parts are in the run's precision, the VAE in float32, trained weights in float32 under autocast.
-    `height` and `width` are in pixels. `offload_text_encoders` keeps the encoders on the CPU but for new prompts.
-    `attention` names a backend of diffusers; `compile` runs torch.compile on the network.
     """
 
-    model_file: ClassVar[str] = "model_index.json"  # what a folder of such a model holds
     family: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
     pipeline_class: ClassVar[str]  # in diffusers and in a model_index.json
-    without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # parts that are not loaded, as its loader is told
+    without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # arguments of the loader that leave parts out
     network: ClassVar[str]  # the part that is trained
     encoders: ClassVar[tuple[str, ...]]
     attention_layers: ClassVar[tuple[str, ...]]  # ends of the names of the layers that a LoRA adapts
     pixel_multiple: ClassVar[int]  # of height and width
 
-    model: str
-    height: int = 512
-    width: int = 512
-    lora: Lora | None = None
-    gradient_checkpointing: bool = False
-    offload_text_encoders: bool = False
-    attention: str | None = None
-    compile: bool = False
+    model: str  # a hub name, a diffusers folder, or `lab:NAME`
+    height: Annotated[int, Field(ge=1)] = 512  # in pixels, a multiple of 16 (`sd3`) or 8
+    width: Annotated[int, Field(ge=1)] = 512  # the same
+    lora: Lora | None = None  # null: the whole network is trained
+    gradient_checkpointing: bool = False  # less memory, more time; the same gradient
+    offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
+    attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
+    compile: bool = False  # `torch.compile` on the network
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for sizes that are no multiples of `pixel_multiple`."""
         super().__post_init__()
         step = self.pixel_multiple
         if self.height % step or self.width % step or min(self.height, self.width) < step:
             raise ValueError(f"height and width must be multiples of {step} pixels, got {self.height} x {self.width}")
 
+    @property
+    def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide, and the pipeline as it is set."""
+        return replace(super().declaration, checkpoint=self.model, checkpoint_file=_INDEX)
+
     def prepare(self, placement: Placement) -> None:
-        """Loads the pipeline. Raises ConfigError when the model cannot be found or is of another kind."""
+        """Loads the pipeline. Raises ConfigError where the model cannot be found or is of another kind."""
         self._placement = placement
         self._pipeline = self._load(placement)
         network = self.trained_network().requires_grad_(False).eval()
@@ -84,32 +91,33 @@ class PipelinePolicy(FlowPolicy):
         self._weights = Weights(trained, adapter_off=off)
 
     def num_read(self, tokenizer: str) -> int:
-        """How many tokens the encoder behind the part `tokenizer` of the pipeline reads."""
+        """Returns how many tokens the encoder of the part `tokenizer` of the pipeline reads."""
         return int(getattr(self._pipeline, tokenizer).model_max_length)
 
     def cuts(self, texts: Sequence[str]) -> list[tuple[Cut, ...]]:
-        """By which text encoders each text is cut, and where."""
+        """Returns, for each text, which text encoders cut it, and where."""
         present = [name for name in self.encoders if getattr(self._pipeline, name) is not None]
         names = [name.replace("text_encoder", "tokenizer") for name in present]
         return cuts_of([(getattr(self._pipeline, name), self.num_read(name)) for name in names], texts)
 
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
-        with cuts_untold(self._pipeline):
+        with without_cut_warnings(self._pipeline):
             return super().conditioning(texts)
 
     def freeze_unused(self, network: Any) -> None:
-        """Leaves untrained what reaches no output and so never gets a gradient; most families have no such part."""
+        """Freezes parameters that reach no output and so never get a gradient; most families have none."""
 
     @abstractmethod
     def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        """What `sigmas` gives, and keeps."""
+        """Computes the noise levels that `sigmas` returns, and keeps."""
 
     def twin(self, folder: Path, **sizes: Any) -> Self:
-        """The same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
+        """Returns the same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
         lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
         return replace(self, model=str(folder), height=32, width=32, lora=lora, compile=False, **sizes)
 
     def trained_network(self) -> Any:
+        """Returns the part of the pipeline that is trained."""
         return getattr(self._pipeline, self.network)
 
     @property
@@ -146,7 +154,7 @@ class PipelinePolicy(FlowPolicy):
         return (posterior.mean - shift) * factor  # type: ignore[no-any-return]
 
     def _vae_scale(self) -> tuple[Any, Any]:
-        """(factor, shift): the VAE's latents are the network's / factor + shift; both may be one for each channel."""
+        """Returns (factor, shift): VAE latents are the network's / factor + shift, each a number or [1, C, 1, 1]."""
         config = self._pipeline.vae.config
         if config.get("latents_mean") is None or config.get("latents_std") is None:
             return config.scaling_factor, config.get("shift_factor") or 0.0
@@ -172,7 +180,7 @@ class PipelinePolicy(FlowPolicy):
         self._pipeline.save_lora_weights(folder, **named)
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
-        """How diffusers draws a prompt with the export, as the plan does."""
+        """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
         assert self._placement is not None, "prepare() comes first"
         grid = grid_of(plan, self.sigmas)
         call = self.call(plan, grid)
@@ -183,17 +191,17 @@ class PipelinePolicy(FlowPolicy):
         return usage_of(code, f"the {self.network}", is_adapter, plan, grid)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
-        """What the stock pipeline is told to draw as the plan does, beside sizes."""
+        """Returns the arguments with which the stock pipeline samples as the plan does, sizes left aside."""
         if not isinstance(plan, Plan):
             return Call({})
-        told = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
+        arguments = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
         if plan.guidance_scale != 1 and self.negative_prompt:
-            told["negative_prompt"] = repr(self.negative_prompt)
-        return Call(told)
+            arguments["negative_prompt"] = repr(self.negative_prompt)
+        return Call(arguments)
 
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
-        """The text encoders where the network is; afterwards back on the CPU, if that is where they wait."""
+        """Moves the text encoders to the network's device; moves them back to the CPU where they are offloaded."""
         encoders = [part for name in self.encoders if (part := getattr(self._pipeline, name)) is not None]
         for encoder in encoders:
             encoder.to(self.device)
@@ -204,6 +212,7 @@ class PipelinePolicy(FlowPolicy):
                 encoder.to("cpu")
 
     def _load(self, placement: Placement) -> Any:
+        """Loads the pipeline with all parts frozen. Raises ConfigError where it cannot be loaded."""
         import diffusers
         from diffusers.utils import logging as diffusers_logging
         from transformers.utils import logging as transformers_logging
@@ -211,7 +220,7 @@ class PipelinePolicy(FlowPolicy):
         diffusers_logging.disable_progress_bar()
         transformers_logging.disable_progress_bar()
         setting = f"modalities.{self.family[0]}.model"
-        source = source_of(self.model, setting, "diffusers", self.model_file)
+        source = source_of(self.model, setting, "diffusers", _INDEX)
         trained_dtype = torch.float32 if self.lora is None else placement.dtype
         dtypes = {self.network: trained_dtype, "vae": torch.float32, "default": placement.dtype}
         try:
@@ -232,7 +241,7 @@ class PipelinePolicy(FlowPolicy):
 
 @contextmanager
 def _quiet_about_absent_parts() -> Iterator[None]:
-    """Drops what diffusers warns of each part that a pipeline is without: that None cannot be saved."""
+    """Drops the warnings of diffusers about the parts that a pipeline is without: that None cannot be saved."""
     logger = logging.getLogger("diffusers.pipelines.pipeline_utils")
 
     def is_of_a_part(record: logging.LogRecord) -> bool:
@@ -246,6 +255,7 @@ def _quiet_about_absent_parts() -> Iterator[None]:
 
 
 def _set_attention(network: Any, backend: str, setting: str) -> None:
+    """Sets the attention backend. Raises ConfigError where no layer takes one."""
     network.set_attention_backend(backend)
     processors = [getattr(module, "processor", None) for module in network.modules()]
     if not any(hasattr(processor, "_attention_backend") for processor in processors):
@@ -253,11 +263,14 @@ def _set_attention(network: Any, backend: str, setting: str) -> None:
 
 
 def _absent(folder: Path, pipeline_class: str) -> dict[str, Any]:
-    """The parts that a local pipeline was saved without; diffusers wants to be told of a missing T5."""
-    index = folder / "model_index.json"
+    """Returns the parts that a local pipeline was saved without; diffusers needs to know of a missing T5.
+
+    Raises ValueError for a folder of another pipeline.
+    """
+    index = folder / _INDEX
     if not index.is_file():
-        raise ValueError("it has no model_index.json")
+        raise ValueError(f"it has no {_INDEX}")
     parts = json.loads(index.read_text(encoding="utf-8"))
     if parts.get("_class_name") != pipeline_class:
-        raise ValueError(f"its model_index.json names {parts.get('_class_name')!r}")
+        raise ValueError(f"its {_INDEX} names {parts.get('_class_name')!r}")
     return {name: None for name, origin in parts.items() if origin == [None, None]}

@@ -1,4 +1,4 @@
-"""The paths of flow trees while they grow: their steps and noise, and the states that each goes on from."""
+"""The paths of flow trees during sampling: their steps and noise, and the states from which each continues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from mmrl.plans.flow import Path, Plan, Step, Tail, Transition
 
 @dataclass(frozen=True)
 class PathState:
-    """One path of the plan of one group."""
+    """One path of the plan of one group, and the key of its noise."""
 
     plan: int
     path: Path
@@ -23,7 +23,10 @@ class PathState:
     key: GroupKey
 
     def step(self, tree_step: int) -> Step:
-        """Behind the steps of the path, for a solver's network call, one that stands in for what the solver does."""
+        """Returns the step of the path at a tree step.
+
+        Behind the steps of the path a solver makes the network calls; a stand-in step has the level of the call.
+        """
         number = tree_step - self.path.start
         if number < len(self.path.steps):
             return self.path.steps[number]
@@ -31,12 +34,12 @@ class PathState:
         return Step(level, 0.0, Transition(1.0, -level, 0.0))
 
     def tail(self, tree_step: int) -> tuple[Tail, int] | None:
-        """The tail that it is in, and when that began."""
+        """Returns the tail that the path is in and the tree step at which the tail began; None before the tail."""
         begin = self.path.start + len(self.path.steps)
         return None if self.path.tail is None or tree_step < begin else (self.path.tail, begin)
 
     def noise(self, tree_step: int, count: int, shape: tuple[int, ...]) -> Tensor:
-        """Of its children, [count, *shape]."""
+        """Returns the noise [count, *shape] of the children at a tree step; 0 for a step without noise."""
         if not self.step(tree_step).is_random:
             return torch.zeros(count, *shape)
         fork: tuple[int | str, ...] = ("fork", *self.path.name) if self.path.name else ()
@@ -45,17 +48,16 @@ class PathState:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The states at hand, state by state, and the decisions that led to each."""
+    """The present states of all active path states, and the decisions that led to each state."""
 
     latents: Tensor  # [n, ...]
-    rows: Mapping[int, range]  # of each path state that has begun and not ended
+    rows: Mapping[int, range]  # the states of each active path state, which has begun and not ended
     taken: Tensor  # [n, tree steps, 2] int64, on the CPU: call and edge of each decision; -1 where there was none
-    passed: Tensor  # [n, tree steps, 4] int64, on the CPU: what a recorder numbers; without one [n, 0, 4]
-    judged: Tensor  # [n, J] float64, on the CPU: rewards at the choices on the way of each, NaN where it passed none
+    passed: Tensor  # [n, tree steps, 4] int64, on the CPU: numbers of a trajectory recorder; without one [n, 0, 4]
+    judged: Tensor  # [n, J] float64, on the CPU: rewards of each at the J choices so far, NaN where it had none
 
     def holder(self, path_states: "Sequence[PathState]", index: int) -> range:
-        """The states that a path state goes on from: its own, or where it begins those of the path state that it
-        leaves."""
+        """Returns the states from which a path state continues: its own, or at its begin those of its parent."""
         while index not in self.rows:
             parent = path_states[index].parent
             assert parent is not None, "roots have states"
@@ -63,7 +65,7 @@ class Frontier:
         return self.rows[index]
 
     def without(self, ends: Sequence[int]) -> "tuple[Frontier, dict[int, Frontier]]":
-        """The frontier without the path states `ends`, and each of these alone."""
+        """Returns the frontier without the path states `ends`, and the frontier of each of these alone."""
         if not ends:
             return self, {}
         return self._of([index for index in self.rows if index not in ends]), {end: self._of([end]) for end in ends}
@@ -74,23 +76,27 @@ class Frontier:
         return self.of_rows(rows, ranges(indices, [len(part) for part in parts]), self.judged)
 
     def of_rows(self, rows: Tensor, own: Mapping[int, range], judged: Tensor) -> "Frontier":
-        """The states `rows` [k] of it, now those of the path states `own`, where `judged` [n, J] is known of all."""
+        """Returns the frontier of the states `rows` [k], which belong to the path states `own`.
+
+        `judged` [n, J]: rewards of all n states at the choices so far.
+        """
         latents = self.latents[rows.to(self.latents.device)]
         return Frontier(latents, own, self.taken[rows], self.passed[rows], judged[rows])
 
 
 @dataclass(frozen=True)
 class TreeStep:
-    """What moves at one step of the tree: the path states under way, and the states that each goes on from."""
+    """One step of all trees: the active path states, and the states from which each takes its step."""
 
     number: int
     path_states: Sequence[PathState]  # m
-    indices: Sequence[int]  # m: their places among all
-    sources: Sequence[range]  # m: rows of the frontier
-    has_own: Sequence[bool]  # m: whether these are its own; else it begins here
+    indices: Sequence[int]  # m: their places among all path states
+    sources: Sequence[range]  # m: the rows of the frontier that each continues from
+    has_own: Sequence[bool]  # m: whether these are its own states; else the path state begins here
 
     @classmethod
     def of(cls, number: int, path_states: Sequence[PathState], frontier: Frontier) -> "TreeStep":
+        """Returns the step of all path states that are active at a tree step."""
         moving = [
             index
             for index, path_state in enumerate(path_states)
@@ -101,18 +107,20 @@ class TreeStep:
 
     @cached_property
     def steps(self) -> list[Step]:
+        """Returns the step of each path state [m]."""
         return [path_state.step(self.number) for path_state in self.path_states]
 
     @cached_property
     def counts(self) -> Tensor:
+        """Returns the number of states that each path state continues from [m]."""
         return torch.tensor([len(rows) for rows in self.sources])
 
     def spread(self, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        """One value for each state, of values for each path state."""
+        """Repeats a value of each path state [m] for each of its states [n]."""
         return torch.tensor(values, dtype=dtype).repeat_interleave(self.counts, 0)
 
     def noise(self, shape: torch.Size) -> Tensor:
-        """Of the children of all states, [c, *shape]; 0 where a step has none."""
+        """Returns the noise [c, *shape] of the children of all states; 0 where a step has none."""
         parts = [
             path_state.noise(self.number, len(rows) * step.branch, tuple(shape))
             for path_state, rows, step in zip(self.path_states, self.sources, self.steps, strict=True)
@@ -121,6 +129,7 @@ class TreeStep:
 
 
 def path_states_of(plans: Sequence[Plan], keys: Sequence[GroupKey]) -> list[PathState]:
+    """Returns the path states of all plans, plan by plan."""
     path_states: list[PathState] = []
     for number, (plan, key) in enumerate(zip(plans, keys, strict=True)):
         first = len(path_states)
@@ -131,6 +140,6 @@ def path_states_of(plans: Sequence[Plan], keys: Sequence[GroupKey]) -> list[Path
 
 
 def ranges(indices: Sequence[int], sizes: Sequence[int]) -> dict[int, range]:
-    """One range of rows after the other, `sizes` long."""
+    """Returns consecutive ranges of rows of these sizes, by index."""
     ends = list(accumulate(sizes))
     return {index: range(end - size, end) for index, size, end in zip(indices, sizes, ends, strict=True)}

@@ -1,4 +1,4 @@
-"""Members of a group that begin near one another: their noise, and where they stand beside anchors."""
+"""Groups of samples from initial latents near each other: their noise, and their next states beside anchors."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from mmrl.plans.flow import Plan, Step
 
 from .decisions import linear_mean
 from .frontier import TreeStep
-from .recorder import Records, numbers_of
+from .recorder import DecisionRecorder, numbers_of
 
 
 def root_noise(plan: Plan, key: GroupKey, shape: tuple[int, ...]) -> Tensor:
-    """The noise [roots, *shape] that a group begins with."""
+    """Returns the initial noise [roots, *shape] of a group."""
     own = normal(key.seed_for("root"), (plan.roots, *shape))
     return own if plan.neighbors is None else plan.neighbors.mixed(normal(key.seed_for("base"), shape), own)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Members at a tree step that stand beside anchors."""
+    """The members of a group at a tree step with anchors."""
 
     anchors: tuple[int, ...]  # A, among the members
     move: Step  # of each anchor
@@ -30,24 +30,25 @@ class _Group:
     size: int  # G
 
     def states(self) -> Tensor:
-        """Rows of the anchors' states [A]."""
+        """Returns the rows of the anchors' states [A]."""
         return self.begin + torch.tensor(self.anchors)
 
     def next_states(self) -> Tensor:
-        """Rows of the next states beside them [A * G], anchor by anchor."""
+        """Returns the rows of the next states beside the anchors [A * G], anchor by anchor."""
         return (self.child + torch.arange(self.size)).repeat(len(self.anchors))
 
 
 def beside_anchors(
-    tree_step: TreeStep, called: tuple[Tensor, Tensor], child: Tensor, records: Records
+    tree_step: TreeStep, called: tuple[Tensor, Tensor], child: Tensor, records: DecisionRecorder
 ) -> Tensor | None:
-    """Records the next state of each member as a draw beside each anchor of its group; None where a tree step has none.
+    """Records the next state of each member as a sample from each anchor of its group.
 
     Args:
-        called: latents and velocity [n, ...] of the states that the tree step's steps start from. child: [c, ...] the
-        next.
+        called: latents and velocity [n, ...] of the states from which the tree step starts. child: [c, ...] the next
+            states.
     Returns:
-        call and edge beside each anchor [c, A, 2] int64, on the CPU; -1 where a state stands beside fewer.
+        Call and edge beside each anchor [c, A, 2] int64, on the CPU; -1 for a state with fewer anchors. None for a tree
+        step without anchors.
     """
     groups = _groups(tree_step)
     if not groups:
@@ -73,6 +74,7 @@ def beside_anchors(
 
 
 def _groups(tree_step: TreeStep) -> list[_Group]:
+    """Returns the groups with anchors at a tree step."""
     groups, begin, child = list[_Group](), 0, 0
     for path_state, step, size in zip(tree_step.path_states, tree_step.steps, tree_step.counts.tolist(), strict=True):
         near = path_state.path.neighbors

@@ -1,4 +1,4 @@
-"""What all flow families share: sampling by plan, evaluation of decisions and of denoising, decoding in chunks.
+"""The base class of flow modalities: sampling by plan, forward outputs of decisions and denoising, decoding.
 
 Maths: docs/maths/flow-matching.md#noise-levels-and-velocities
 """
@@ -6,13 +6,16 @@ Maths: docs/maths/flow-matching.md#noise-levels-and-velocities
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement
 from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.forward_outputs import Denoising, ForwardOutputs
 from mmrl.core.keys import GroupKey, normal
 from mmrl.core.numerics import Reduction
@@ -20,111 +23,117 @@ from mmrl.core.views import DecisionView, DenoisingView, OutputsView, View
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
-from .decisions import Conditioning, Decided, linear_mean
-from .recorder import FACTS, Records
+from .decisions import Conditioning, FlowDecisions, linear_mean
+from .recorder import FACTS, DecisionRecorder
 from .reward_gradients import differentiated, rendered
 from .steering import judge_of
 from .trace import FlowTrace
-from .trajectory import Recorder
+from .trajectory import TrajectoryRecorder
 from .tree_sampling import Tree, sample_trees
 
 LATENT_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(kw_only=True)
-class FlowPolicy(ABC):
+class FlowPolicy(Checked, ABC):
     """A flow-matching generator of images as a policy; a family supplies encoding, velocity and decoding.
 
-    Latents live as x = (1 - sigma) * clean + sigma * noise; the network predicts the velocity noise - clean.
-
-    `reduction` is the unit of log-probabilities (the papers' clip ranges are for `mean`); `network_batch` and
-    `decode_batch` bound the samples of one network call and of one decoding during rollout; `latent_dtype` is how
-    latents are stored between steps; `prompt_cache` is how many encoded prompts are kept. `recompute_activations`: a
-    gradient through the sampler keeps the latents of its steps alone, and computes what is inside of each again.
+    Latents are x = (1 - sigma) * clean + sigma * noise; the network predicts the velocity noise - clean.
     """
 
     forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising", "outputs"})
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
     makes: ClassVar[frozenset[str]] = frozenset({"images"})
-    facts: ClassVar[frozenset[str]] = frozenset(FACTS)
 
-    negative_prompt: str = ""
+    negative_prompt: str = ""  # for guidance, in training and evaluation
+    # The unit of log-probs, and with it of clip ranges: `mean` over a latent's d elements (as in the papers), `sum`
+    # (the true density) or `rms` (sum / sqrt d).
     reduction: Reduction = "mean"
-    network_batch: int = 256
-    decode_batch: int = 64
+    network_batch: Annotated[int, Field(ge=1)] = 256  # largest batch of a network call during sampling
+    decode_batch: Annotated[int, Field(ge=1)] = 64  # largest batch of a decoding
+    # How latents are stored between steps; log-probs are those of the stored latents.
     latent_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    prompt_cache: int = 4096
+    prompt_cache: Annotated[int, Field(ge=1)] = 4096  # how many encoded prompts are kept
+    # A gradient through the sampler keeps only the latents of its steps, and computes the activations within each step
+    # again: less memory, a third more time.
     recompute_activations: bool = True
     records_trajectories: bool = field(default=False, init=False, repr=False)
     num_calls: int = field(default=0, init=False, repr=False)  # network evaluations so far, in batch elements
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _encoded: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("network_batch", "decode_batch", "prompt_cache"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+    @property
+    def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide: the facts of each decision."""
+        return PolicyDeclaration(provides=frozenset(FACTS))
 
-    # What a family supplies.
+    # A family defines these.
 
     @property
     @abstractmethod
     def latent_shape(self) -> tuple[int, ...]:
-        """Shape of the latent of one sample."""
+        """Returns the shape of the latent of one sample."""
 
     @property
     @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Returns the device of the network."""
 
     @property
     @abstractmethod
-    def weights(self) -> Weights: ...
+    def weights(self) -> Weights:
+        """Returns the trained tensors and their copies."""
 
     @abstractmethod
-    def modules(self) -> Mapping[str, nn.Module]: ...
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Returns the modules with trained weights, by name."""
 
     @abstractmethod
     def sigmas(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        """The num_steps + 1 noise levels of the stock pipeline, or of the uniform grid under the family's shift."""
+        """Returns the num_steps + 1 noise levels of the stock pipeline, or of the uniform grid under the family's
+        shift."""
 
     @abstractmethod
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
-        """The network: latents [n, ...], sigma [n], conditioning of n -> velocity [n, ...] in float32."""
+        """Calls the network: latents [n, ...], sigma [n], conditioning of n prompts -> velocity [n, ...], float32."""
 
     @abstractmethod
     def encode_prompts(self, texts: list[str]) -> Conditioning:
-        """Text encoders, one row per text."""
+        """Encodes texts by the text encoders, one row per text."""
 
     @abstractmethod
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Clean latents [n, ...] -> images [n, 3, H, W] in [0, 1], float32."""
+        """Decodes clean latents [n, ...] to images [n, 3, H, W] in [0, 1], float32."""
 
     @abstractmethod
     def encode_images(self, images: Tensor) -> Tensor:
-        """Images [n, 3, H, W] in [0, 1] -> clean latents [n, ...] (the mean of the posterior)."""
+        """Encodes images [n, 3, H, W] in [0, 1] to clean latents [n, ...] (the mean of the posterior)."""
 
-    # What a family changes whose latents or levels are not a flow's own.
+    # A family overrides these where its latents or noise levels are not those of a flow.
 
     def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
-        """The first latents [n, ...], at the plans' first levels sigma [n], of standard normal noise [n, ...]."""
+        """Returns the first latents [n, ...], at the plans' first levels sigma [n], from standard normal noise."""
         return noise
 
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor:
-        """What is decoded of the last latents [n, ...], at the plans' last levels sigma [n]; a flow's are clean."""
+        """Returns the latents to decode, from the last latents [n, ...] at the plans' last levels sigma [n].
+
+        The last latents of a flow are clean.
+        """
         return latents
 
     def known(self, sigma: Tensor) -> Tensor:
-        """The noise levels nearest to sigma [n] at which the network was trained; a flow was at all."""
+        """Returns the nearest noise levels to sigma [n] at which the network was trained; a flow was at all."""
         return sigma
 
     def negative(self) -> Conditioning:
-        """What guidance leads away from, one row."""
+        """Returns the conditioning of the negative prompt, which guidance leads away from: one row."""
         return self.conditioning([self.negative_prompt])
 
-    # What every family has from here.
+    # Every family inherits the rest.
 
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
-        """One row per text; each distinct text is encoded once and kept while the cache has room."""
+        """Returns one row per text; each distinct text is encoded once and kept while the cache has room."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._encoded]
         if missing:
             with torch.no_grad():
@@ -138,7 +147,7 @@ class FlowPolicy(ABC):
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
-        """Draws one group of images per prompt by its plan (see `_growth.sample_trees`)."""
+        """Samples one group of images per prompt by its plan (see `tree_sampling.sample_trees`)."""
         scales = {plan.guidance_scale for plan in plans}
         assert len(scales) == 1, f"the plans of one rollout must share one guidance scale, got {sorted(scales)}"
         scale, before = scales.pop(), self.num_calls
@@ -151,7 +160,7 @@ class FlowPolicy(ABC):
             return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
 
         keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
-        records = Records(self.reduction, Recorder() if keeps else None)
+        records = DecisionRecorder(self.reduction, TrajectoryRecorder() if keeps else None)
         judge = judge_of(self, prompts, keys) if any(plan.choices for plan in plans) else None
         tree = sample_trees(
             plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge
@@ -164,16 +173,17 @@ class FlowPolicy(ABC):
 
     @torch.no_grad()
     def dummy_rollout(self, plan: Plan) -> None:
-        """Takes part in the network calls of other processes' rollouts."""
+        """Takes part in the network calls of one rollout of other processes by plans of this shape."""
         for _ in range(plan.num_tree_steps):
             self._dummy_forwards(self._maximum(0))
 
     def dummy_forward(self) -> Tensor:
-        """Takes part in the network call of one `forward` of other processes; 0, with a graph to all weights."""
+        """Takes part in one `forward` of other processes; returns 0, with a graph to all weights."""
         latents = torch.zeros(1, *self.latent_shape, device=self.device)
         return 0 * self.velocity(latents, latents.new_full((1,), 0.5), self.conditioning([""])).sum()
 
     def networks(self) -> Sequence[nn.Module]:
+        """Returns the modules that are called, each a tree of its own."""
         return list(self.modules().values())
 
     def _dummy_forwards(self, count: int) -> None:
@@ -181,13 +191,19 @@ class FlowPolicy(ABC):
             self.dummy_forward()
 
     def _maximum(self, count: int) -> int:
-        """The largest count of all processes where weights are sharded, since a network call is then one of all."""
+        """Returns the maximum of a count over processes where weights are sharded, else the count.
+
+        With sharded weights every network call is one of all processes.
+        """
         maximum = None if self._placement is None else self._placement.maximum
         return count if maximum is None else maximum(count)
 
     @torch.no_grad()
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """Supplied images [P, 3, H, W], one per prompt, as a rollout without decisions."""
+        """Returns a rollout of supplied images [P, 3, H, W], one per prompt, without decisions.
+
+        Raises ValueError for another number of images than of prompts.
+        """
         if outputs.images is None or len(outputs.images) != len(prompts):
             got = "none" if outputs.images is None else str(len(outputs.images))
             raise ValueError(f"{len(prompts)} prompts need as many images, got {got}")
@@ -196,13 +212,21 @@ class FlowPolicy(ABC):
         clean = clean.to(LATENT_DTYPES[self.latent_dtype])
         prompt_indices, each = torch.tensor([key.prompt_index for key in keys]), torch.arange(len(prompts))
         tree = Tree(
-            Decided.none(clean), clean, torch.zeros(len(each)), each, prompt_indices, DecisionBlock.none(len(each))
+            FlowDecisions.none(clean),
+            clean,
+            torch.zeros(len(each)),
+            each,
+            prompt_indices,
+            DecisionBlock.none(len(each)),
         )
         trace = FlowTrace(self.conditioning([prompt.text for prompt in prompts]), 1.0, tree.decided, clean)
         return self._rollout(prompts, keys, images, tree, trace, 0)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
-        """Decisions or denoising under the weights now in place."""
+        """Returns the forward outputs of a view of decisions, denoising or outputs, by the weights now in place.
+
+        Raises ConfigError for a view of another kind.
+        """
         if isinstance(view, DenoisingView):
             return self._denoise(rollout, view)
         if isinstance(view, OutputsView):
@@ -214,26 +238,32 @@ class FlowPolicy(ABC):
         trace: FlowTrace = rollout.trace
         calls = view.calls.to(self.device)
         mean = self._mean(trace, calls)
-        found = trace.decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
+        outputs = trace.decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
         if trace.gradient is None:
-            return found
-        return replace(found, gradient=trace.gradient[torch.isin(trace.decided.call, calls)])
+            return outputs
+        return replace(outputs, gradient=trace.gradient[torch.isin(trace.decided.call, calls)])
 
     def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
-        """The rollout with the gradient of scores at every drawn latent of the samples `rows`, carried back under the
-        weights now in place, `size` network calls at a time; decisions then tell it."""
+        """Returns the rollout with the gradient of the scores at every sampled latent of the samples `rows`.
+
+        The gradient is carried back through the weights now in place, `size` network calls at a time. The forward
+        outputs of decisions then hold it.
+        """
         return differentiated(self, rollout, rows, score, size)
 
     def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
-        """The decisions as the weights that drew them saw them."""
+        """Returns the forward outputs of decisions by the weights that sampled the rollout, from its trace."""
         assert isinstance(view, DecisionView), "only decisions are recorded"
-        decided: Decided = rollout.trace.decided
+        decided: FlowDecisions = rollout.trace.decided
         calls = view.calls.to(self.device)
         return decided.forward_outputs(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
 
     @torch.no_grad()
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
-        """The rollout with the means of its decisions computed again by the weights now in place."""
+        """Returns the rollout with the means of its decisions computed again by the weights now in place.
+
+        `size` network calls are made at a time.
+        """
         trace: FlowTrace = rollout.trace
         calls = torch.arange(len(trace.decided.state), device=self.device)
         parts = calls.split(size) if len(calls) else ()
@@ -243,18 +273,22 @@ class FlowPolicy(ABC):
         return replace(rollout, trace=replace(trace, decided=decided))
 
     def _mean(self, trace: FlowTrace, calls: Tensor) -> Tensor:
-        """Mean of the next latents [n, ...] at the recorded states `calls` [n]."""
+        """Returns the mean of the next latents [n, ...] at the recorded states `calls` [n]."""
         decided = trace.decided
         state, conditioning = decided.state[calls], trace.conditioning[decided.prompt[calls]]
         velocity = self._guided(state, decided.sigma[calls], conditioning, trace.guidance_scale)
         return linear_mean(decided.transition[calls], state, velocity)
 
     def _guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
+        """Returns the guided velocity, and counts the network calls."""
         self.num_calls += len(latents) * (1 if scale == 1 else 2)
         return self.guided(latents, sigma, conditioning, scale)
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
-        """Velocity under guidance, in one batched call (Ho & Salimans 2022, arXiv 2207.12598, eq. 6)."""
+        """Returns the velocity under classifier-free guidance, in one batched call.
+
+        Ho & Salimans 2022, arXiv 2207.12598, eq. 6.
+        """
         if scale == 1:
             return self.velocity(latents, sigma, conditioning)
         negative = self.negative()[torch.zeros(len(latents), dtype=torch.int64)]
@@ -264,10 +298,11 @@ class FlowPolicy(ABC):
         return without + scale * (guided - without)
 
     def _denoise(self, rollout: Rollout, view: DenoisingView) -> Denoising:
+        """Returns the network's predictions on the clean latents of the view, noised to its levels."""
         trace: FlowTrace = rollout.trace
         clean = trace.clean[view.sample.to(self.device)].float()
-        drawn = {seed: normal(seed, self.latent_shape) for seed in dict.fromkeys(view.noise_seed)}
-        noise = torch.stack([drawn[seed] for seed in view.noise_seed]).to(self.device)
+        by_seed = {seed: normal(seed, self.latent_shape) for seed in dict.fromkeys(view.noise_seed)}
+        noise = torch.stack([by_seed[seed] for seed in view.noise_seed]).to(self.device)
         sigma = self.known(view.sigma.to(self.device))
         level = sigma.view(-1, *[1] * (clean.dim() - 1))
         noisy = (1 - level) * clean + level * noise

@@ -1,4 +1,4 @@
-"""The decisions of flow trees while they grow, and what is known of each."""
+"""The recorder of the decisions of flow trees during sampling, and of the facts of each decision."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,16 @@ from mmrl.core.data import DecisionBlock
 from mmrl.core.numerics import Reduction, gaussian_log_prob, reduce_elements
 from mmrl.plans.flow import Step
 
-from .decisions import Decided, column
-from .trajectory import Recorder
+from .decisions import FlowDecisions, column
+from .trajectory import TrajectoryRecorder
 
 FACTS = ("step", "sigma", "sigma_next", "std", "jacobian", "log_prob")  # of each decision, see `decisions.Paths`
 
 
-class Records:
-    """Collects the decisions while the tree grows."""
+class DecisionRecorder:
+    """A collection of the decisions of trees, filled during sampling."""
 
-    def __init__(self, reduction: Reduction, recorder: Recorder | None) -> None:
+    def __init__(self, reduction: Reduction, recorder: TrajectoryRecorder | None) -> None:
         self.reduction, self.recorder = reduction, recorder
         self.nodes: list[tuple[Tensor, ...]] = []  # state, sigma, transition, prompt, mean of the steps' states
         self.edges: list[tuple[Tensor, ...]] = []  # child, call
@@ -24,11 +24,11 @@ class Records:
         self.num_calls = self.num_edges = 0
 
     def add(self, node: tuple[Tensor, ...], known: Tensor, child: Tensor, parent: Tensor) -> Tensor:
-        """Records nodes and their children; returns the call and edge of each child [c, 2], -1 where none is decided.
+        """Records nodes and their children; returns the call and edge of each child [c, 2], -1 where it is no decision.
 
         Args:
-            node: state, sigma, transition, prompt and mean of n states. known: [n, 6] whether the step from each is a
-                decision, and its facts but the last. child: [c, ...]. parent: [c] the state of each.
+            node: state, sigma, transition, prompt and mean of n states. known: [n, 6] whether the step from each state
+                is a decision, and the facts of the step but the last. child: [c, ...]. parent: [c] the state of each.
         """
         chosen = known[:, 0] > 0
         if chosen.all():  # nothing to pick
@@ -50,14 +50,19 @@ class Records:
         self.num_edges += len(drawn)
         return torch.stack([call, edge], 1)
 
-    def decided(self, latents: Tensor) -> Decided:
+    def decided(self, latents: Tensor) -> FlowDecisions:
+        """Returns the decisions recorded so far; none on latents like `latents` where nothing was recorded."""
         if not self.nodes:
-            return Decided.none(latents)
-        return Decided(*(torch.cat(parts) for table in (self.nodes, self.edges) for parts in zip(*table, strict=True)))
+            return FlowDecisions.none(latents)
+        return FlowDecisions(
+            *(torch.cat(parts) for table in (self.nodes, self.edges) for parts in zip(*table, strict=True))
+        )
 
     def block(self, taken: Tensor) -> DecisionBlock:
-        """Of the decisions [B, tree steps, 2] that B leaves took, moved to the left: paths may decide at different
-        steps."""
+        """Returns the block of the decisions [B, tree steps, 2] on the paths of B leaves, aligned to the left.
+
+        Paths may have their decisions at different steps.
+        """
         if not self.nodes:
             return DecisionBlock.none(len(taken))
         calls, edges = taken.unbind(2)
@@ -71,12 +76,12 @@ class Records:
 
 
 def numbers_of(step: Step, tree_step: int) -> tuple[float, ...]:
-    """Its transition, its level, whether it is a decision, and its facts but the log-probability."""
+    """Returns the transition of a step, its level, whether it is a decision, and its facts but the log-prob."""
     move = step.transition
     facts = (float(tree_step), step.sigma, step.sigma_next, move.std, abs(move.velocity))
     return move.state, move.velocity, move.std, step.sigma, float(step.is_decision), *facts
 
 
 def rows_of(chosen: Tensor, device: torch.device) -> Tensor:
-    """Row numbers of a mask [n] on the CPU, on the device: nothing waits for it."""
+    """Returns the row numbers of a mask [n] on the CPU as a tensor on the device, without a synchronisation."""
     return chosen.nonzero().squeeze(1).to(device)

@@ -1,4 +1,4 @@
-"""Gradients through the sampler: samples drawn again with a graph, and scores carried back to drawn latents.
+"""Gradients through the sampler: samples rendered again with a graph, and scores carried back to sampled latents.
 
 Maths: docs/maths/reward-gradients.md#draft-and-alignprop
 """
@@ -25,7 +25,7 @@ Tensors = Callable[..., Tensor]
 
 
 class Renderer(Protocol):
-    """What is asked of a flow policy here; see `FlowPolicy`."""
+    """The part of a flow policy that renders samples; see `FlowPolicy`."""
 
     num_calls: int
     decode_batch: int
@@ -37,7 +37,7 @@ class Renderer(Protocol):
 
 
 def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedOutputs:
-    """The media of the view under the weights now in place, with a graph."""
+    """Renders the media of the view by the weights now in place, with a graph."""
     trace = rollout.trace
     clean = render(trace.trajectory, trace.clean, view, _velocity(policy, trace), policy.final)
     decode = kept_small(policy.decode_latents) if policy.recompute_activations else policy.decode_latents
@@ -48,7 +48,7 @@ def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedO
 
 
 def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
-    """The rollout with the gradient of the samples' scores at every drawn latent, see `carry_back`."""
+    """Returns the rollout with the gradient of the samples' scores at every sampled latent (see `carry_back`)."""
     trace = rollout.trace
     trajectory: Trajectory = trace.trajectory
     gradient = torch.zeros_like(trajectory.end, dtype=torch.float32)
@@ -63,7 +63,7 @@ def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: Diff
 
 
 def _velocity(policy: Renderer, trace: Any) -> Velocity:
-    """The network under guidance, its calls counted once, also where activations are computed again."""
+    """Returns the guided network; its calls are counted once, also where activations are computed again."""
     guided = kept_small(policy.guided) if policy.recompute_activations else policy.guided
 
     def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
@@ -74,33 +74,35 @@ def _velocity(policy: Renderer, trace: Any) -> Velocity:
 
 
 def kept_small(function: Tensors) -> Tensors:
-    """The function, of which only the arguments are kept for the backward pass; what is inside is computed again."""
+    """Returns the function with checkpointing: only its arguments are kept for the backward pass."""
 
-    def called(*given: Any) -> Tensor:
+    def checkpointed(*arguments: Any) -> Tensor:
         if not torch.is_grad_enabled():
-            return function(*given)
-        result: Tensor = checkpoint(function, *given, use_reentrant=False)
+            return function(*arguments)
+        result: Tensor = checkpoint(function, *arguments, use_reentrant=False)
         return result
 
-    return called
+    return checkpointed
 
 
 def render(trajectory: Trajectory, clean: Tensor, view: OutputsView, velocity: Velocity, final: Tensors) -> Tensor:
-    """Clean latents [n, ...] of the view's n entries, with a graph through its steps, whose first states have none.
+    """Renders the clean latents [n, ...] of the view's n entries, with a graph through the view's steps.
 
-    Under the weights that drew the samples these are the samples again: noise and rounding are those of the rollout.
-    States that several entries share are evaluated once; rounding to the storage dtype has the gradient 1.
+    The first states have no graph. By the weights that sampled the rollout, the result is the samples again: noise and
+    rounding are those of the rollout. States that several entries share are evaluated once; rounding to the storage
+    dtype has the gradient 1.
 
     Args:
-        clean: [B, ...] what the samples were decoded from. velocity: the network. final: see `FlowPolicy.final`.
+        clean: [B, ...] the latents that the samples were decoded from. velocity: the network. final: see
+            `FlowPolicy.final`.
     Raises:
-        ConfigError: the samples were drawn in fewer steps than the view looks back on.
+        ConfigError: the samples have fewer steps than the view goes back.
     """
     rows, last = view.sample, trajectory.num_steps - 1 - view.left_out
     first = last + 1 - view.num_steps
     if first < 0 or (trajectory.node[rows, first] < 0).any():
         raise ConfigError(
-            f"the loss looks back {view.num_steps + view.left_out} steps, but the samples were drawn in fewer "
+            f"the loss looks back {view.num_steps + view.left_out} steps, but the samples have fewer steps "
             f"({trajectory.num_steps} at most); raise sampler.num_steps"
         )
     device, dtype = trajectory.state.device, trajectory.state.dtype
@@ -127,7 +129,7 @@ def render(trajectory: Trajectory, clean: Tensor, view: OutputsView, velocity: V
 def carry_back(
     trajectory: Trajectory, edges: Tensor, rows: Tensor, gradient: Tensor, network: tuple[Velocity, int]
 ) -> Tensor:
-    """The gradient of scores with respect to the drawn latents of every decision: [E, ...].
+    """Returns the gradient of scores with respect to the sampled latents of every decision: [E, ...].
 
     The lean adjoint of Domingo-Enrich et al. 2024, "Adjoint Matching", arXiv 2409.08861, section 5, on the sampler's
     own grid: gradient(x_k) = J_k^T gradient(x_{k+1}), with J_k the Jacobian of the mean of the step from x_k under the
@@ -139,27 +141,28 @@ def carry_back(
         gradient: [B, ...] of each sample's score with respect to its last latents.
         network: the velocity, and how many states it sees at a time.
     """
-    trajectory = trajectory.from_the_start()  # states are met where they are shared, whatever steps lie behind
+    trajectory = trajectory.from_the_start()  # shared states stand in one column, however many steps follow
     device, rank = gradient.device, trajectory.is_decision.long().cumsum(1) - 1  # [B, T]: which decision a step is
-    found = gradient.new_zeros(int(edges.max()) + 1 if edges.numel() else 0, *gradient.shape[1:])
+    carried = gradient.new_zeros(int(edges.max()) + 1 if edges.numel() else 0, *gradient.shape[1:])
     for step in reversed(range(trajectory.num_steps)):
         decides = rows[trajectory.is_decision[rows, step]]
         edge, place = edges[decides, rank[decides, step]].unique(return_inverse=True)
-        found[edge.to(device)] = _mean_by(gradient[decides.to(device)], place.to(device), len(edge))
+        carried[edge.to(device)] = _mean_by(gradient[decides.to(device)], place.to(device), len(edge))
         is_behind = trajectory.is_decision[rows, :step].any(1)
-        awaited = rows[is_behind & (trajectory.node[rows, step] >= 0)]
-        if len(awaited):
-            at = awaited.to(device)
-            gradient = gradient.index_copy(0, at, _pulled_back(trajectory, awaited, step, gradient[at], network))
-    return found
+        remaining = rows[is_behind & (trajectory.node[rows, step] >= 0)]
+        if len(remaining):
+            at = remaining.to(device)
+            gradient = gradient.index_copy(0, at, _pulled_back(trajectory, remaining, step, gradient[at], network))
+    return carried
 
 
 def _pulled_back(
     trajectory: Trajectory, rows: Tensor, step: int, gradient: Tensor, network: tuple[Velocity, int]
 ) -> Tensor:
-    """J^T gradient [n, ...] at the states of the samples `rows` [n] before a step; one call for each distinct state.
+    """Returns J^T gradient [n, ...] at the states of the samples `rows` [n] before a step.
 
-    Steps are linear in state and velocity, so J^T g = state g + velocity (dv/dx)^T g, whatever leaves the state.
+    One network call is made for each distinct state. Steps are linear in state and velocity, so
+    J^T g = state g + velocity (dv/dx)^T g, whatever step leaves the state.
     """
     device, (velocity, size) = gradient.device, network
     node, place = trajectory.node[rows, step].to(device).unique(return_inverse=True)
@@ -176,30 +179,30 @@ def _pulled_back(
 
 
 def _mean_by(values: Tensor, place: Tensor, count: int) -> Tensor:
-    """Means [count, ...] of the rows of `values` [n, ...] that have the same `place` [n]."""
+    """Returns the means [count, ...] of the rows of `values` [n, ...] that have the same `place` [n]."""
     total = values.new_zeros(count, *values.shape[1:]).index_add(0, place, values)
     return total / column(torch.bincount(place, minlength=count).to(values.dtype), values)
 
 
 def _of_each(values: Tensor, place: Tensor, count: int) -> Tensor:
-    """[count] the value that all entries of a place share: values [n], place [n]."""
+    """Returns [count] the value that all entries of a place share, from values [n] and place [n]."""
     return values.new_empty(count).index_copy(0, place, values)
 
 
 def _noise_of(trajectory: Trajectory, added: Tensor) -> Tensor | float:
-    """What steps added to their means: added [n] -> [n, ...]."""
+    """Returns the noise [n, ...] that steps added to their means, by its numbers `added` [n]; 0 for -1."""
     if not (added >= 0).any():
         return 0.0
     return torch.where(column(added >= 0, trajectory.noise), trajectory.noise[added.clamp(min=0)], 0.0)
 
 
 def _noised(clean: Tensor, sigma: Tensor, seeds: tuple[int, ...]) -> Tensor:
-    """(1 - sigma) clean + sigma noise, noise by seed: clean [n, ...], sigma [n]."""
+    """Returns (1 - sigma) clean + sigma noise, with noise by seed; clean [n, ...], sigma [n]."""
     noise = torch.stack([normal(seed, tuple(clean.shape[1:])) for seed in seeds]).to(clean.device)
     level = column(sigma, noise)
     return (1 - level) * clean.float() + level * noise
 
 
 def _rounded(latents: Tensor, dtype: torch.dtype) -> Tensor:
-    """Float32 latents rounded to the storage dtype, with the gradient of the identity."""
+    """Rounds float32 latents to the storage dtype, with the gradient of the identity."""
     return latents if dtype == torch.float32 else latents + (latents.to(dtype).float() - latents).detach()

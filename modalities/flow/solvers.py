@@ -10,22 +10,22 @@ from mmrl.plans.flow import SolverName, Tail
 
 from .frontier import TreeStep
 
-# Multistep solvers count in log-SNR, which is infinite at sigma = 1. DPM-Solver++ has a limit there: its second step is
-# of order 1 like the first, which is infinitely far. UniPC's corrector has none; diffusers begins it here.
+# Multistep solvers work in log-SNR, which is infinite at sigma = 1. DPM-Solver++ has a limit there: its second step is
+# of order 1 like the first, which is infinitely long. UniPC's corrector has no limit; diffusers begins at this level.
 NEXT_TO_NOISE = 1 - 1e-6
 
 
 class Solver:
-    """One tail on its own grid, from one network call to the next: it keeps what it needs of earlier calls."""
+    """The solver of one tail on its own grid, which keeps what it needs of earlier network calls."""
 
     def __init__(self, tail: Tail) -> None:
         self._scheduler, self._number = _scheduler(tail.solver, tail.sigmas), 0
 
     def __call__(self, latents: Tensor, velocity: Tensor) -> Tensor:
-        """The latents [n, ...] of the next call (float32), from those of this one and what the network said of them.
+        """Returns the latents [n, ...] of the next call (float32), from the latents and the velocity of this call.
 
-        A last step from the first level of a multistep solver, and one to sigma 0, are of order 1, and so are the first
-        two of `dpmpp_2m` from sigma 1.
+        Of a multistep solver, a last step that is also the first, a step to sigma 0, and the first two steps of
+        `dpmpp_2m` from sigma 1 are of order 1.
         """
         time = self._scheduler.timesteps[self._number]
         self._number += 1
@@ -34,17 +34,17 @@ class Solver:
 
 
 class Solvers:
-    """The solvers of the tails of a tree; path states that begin the same tail at one call share one."""
+    """The solvers of the tails of a tree; path states that begin the same tail at one call share a solver."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[Tail, int], Solver] = {}
 
     def stepped(self, tree_step: TreeStep, called: tuple[Tensor, Tensor], branch: Tensor, child: Tensor) -> Tensor:
-        """The children [c, ...] of a tree step, those in tails as their solvers have them.
+        """Returns the children [c, ...] of a tree step; those of path states in tails come from their solvers.
 
         Args:
-            called: latents and velocity [n, ...] of the states before. branch: [n] children of each, next to each
-                other; one in a tail.
+            called: latents and velocity [n, ...] of the states before. branch: [n] children of each state, next to each
+                other; 1 in a tail.
         """
         tails = [path_state.tail(tree_step.number) for path_state in tree_step.path_states]
         keys = [tail for tail in dict.fromkeys(tails) if tail is not None]
@@ -62,6 +62,7 @@ class Solvers:
 
 
 def _scheduler(name: SolverName, sigmas: Sequence[float]) -> Any:
+    """Returns a scheduler of diffusers at the beginning of a grid."""
     from diffusers import DPMSolverMultistepScheduler, FlowMatchHeunDiscreteScheduler, UniPCMultistepScheduler
 
     grid = torch.tensor(sigmas, dtype=torch.float32)

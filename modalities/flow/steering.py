@@ -1,4 +1,4 @@
-"""States of a flow tree that go on by what a reward says of their clean estimates."""
+"""Steering: a reward of the clean estimates selects the states of a flow tree that go on."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,13 +13,13 @@ from mmrl.scoring.during_sampling import judged
 
 from .frontier import Frontier, PathState, ranges
 
-# A reward, latents [n, ...], their level (that of an estimate is 0), the number of the plan of each [n] and of the
-# network call behind which it is asked -> rewards [n] float64.
+# A reward, latents [n, ...], their level (0 for an estimate), the number of the plan of each [n], and the number of the
+# network call before -> rewards [n] float64.
 Judge = Callable[[Reward, Tensor, float, Tensor, int], Tensor]
 
 
 class Decoder(Protocol):
-    """What is asked of a flow policy here; see `FlowPolicy`."""
+    """The part of a flow policy that decodes latents; see `FlowPolicy`."""
 
     decode_batch: int
 
@@ -28,7 +28,7 @@ class Decoder(Protocol):
 
 
 def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey]) -> Judge:
-    """Decodes in chunks, and asks the reward about all states with the prompts of their groups."""
+    """Returns a judge that decodes in chunks and scores all states with the prompts of their groups."""
 
     def judge(reward: Reward, latents: Tensor, level: float, plan: Tensor, call: int) -> Tensor:
         parts = latents.split(policy.decode_batch)
@@ -43,23 +43,22 @@ def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey
 def select_states(
     frontier: Frontier, path_states: Sequence[PathState], call: int, clean: tuple[Tensor, float], judge: Judge
 ) -> tuple[Frontier, Tensor]:
-    """The frontier of the k states that go on behind network call `call`, and which these are [k]; no forks here.
+    """Selects the states that go on behind network call `call`; returns their frontier and their rows [k].
 
     Args:
-        frontier: of the path states that it holds, which have nothing but their own states. clean: what is judged of
-        its n
-            states [n, ...], and its level.
+        frontier: of n states; plans with choices have no forks, so all are states of their own path states.
+        clean: latents [n, ...] to decode and score for each state, and their level.
     """
     choices = {index: path_states[index].path.choice(call) for index in frontier.rows}
-    asked = [index for index, choice in choices.items() if choice is not None]
-    if not asked:
+    choosing = [index for index, choice in choices.items() if choice is not None]
+    if not choosing:
         return frontier, torch.arange(len(frontier.latents))
     rewards = torch.full((len(frontier.latents),), torch.nan, dtype=torch.float64)
-    rows = torch.cat([torch.arange(frontier.rows[index].start, frontier.rows[index].stop) for index in asked])
-    plan = torch.cat([torch.full((len(frontier.rows[index]),), path_states[index].plan) for index in asked])
+    rows = torch.cat([torch.arange(frontier.rows[index].start, frontier.rows[index].stop) for index in choosing])
+    plan = torch.cat([torch.full((len(frontier.rows[index]),), path_states[index].plan) for index in choosing])
     latents, level = clean
-    first = choices[asked[0]]
-    assert first is not None, "one is asked"
+    first = choices[choosing[0]]
+    assert first is not None, "these path states have a choice"
     rewards[rows] = judge(first.reward, latents[rows.to(latents.device)], level, plan, call)
     known = torch.cat([frontier.judged, rewards[:, None]], 1)  # [n, J]
     kept = [
@@ -70,7 +69,7 @@ def select_states(
 
 
 def _kept(path_state: PathState, rows: range, call: int, known: Tensor) -> Tensor:
-    """The rows of a path state's states, of which `known` [n, J] is known, that go on."""
+    """Returns the rows of a path state's states that go on, by their rewards `known` [n, J] so far."""
     choice = path_state.path.choice(call)
     if choice is None:
         return torch.arange(rows.start, rows.stop)

@@ -1,4 +1,4 @@
-"""The states that samples passed through: what gradients of rewards start from, kept only where a loss reads them."""
+"""The trajectories of samples, from which gradients of rewards start; kept only where a loss needs them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,10 @@ from mmrl.core.data import cat_shifted
 
 @dataclass(frozen=True)
 class Trajectory:
-    """T steps of B samples: N states that network calls were made at and M steps away from them, those that several
-    samples share once.
+    """T steps of B samples: N states at which network calls were made, and M steps from them.
 
-    Samples of fewer steps begin later: the last column is the last step of all, and -1 stands where there is none.
+    States and steps that several samples share stand once. Samples of fewer steps begin later: the last column is the
+    last step of all samples, and -1 stands where there is no step.
     """
 
     state: Tensor  # [N, ...] latents, as stored
@@ -32,11 +32,11 @@ class Trajectory:
 
     @property
     def num_steps(self) -> int:
-        """T, of the samples with the most."""
+        """Returns T, the number of steps of the longest samples."""
         return self.node.shape[1]
 
     def from_the_start(self) -> "Trajectory":
-        """The same with the first step of each sample in the first column: what several share stands in one column."""
+        """Returns the same trajectory aligned at the first step of each sample, so that shared steps share a column."""
         absent = (self.node < 0).sum(1, keepdim=True)
         column = (torch.arange(self.num_steps) + absent) % self.num_steps  # [B, T]
         tables = {name: getattr(self, name).gather(1, column) for name in ("node", "step", "added", "is_decision")}
@@ -44,7 +44,7 @@ class Trajectory:
 
     @classmethod
     def join(cls, parts: "Sequence[Trajectory]", num_prompts: Sequence[int]) -> "Trajectory":
-        """All samples in order; prompt, state, step and noise numbers are shifted."""
+        """Joins trajectories in order; prompt, state, step and noise numbers are shifted."""
         width = max(part.num_steps for part in parts)
 
         def widened(name: str) -> list[Tensor]:
@@ -63,8 +63,8 @@ class Trajectory:
 
 
 @dataclass
-class Recorder:
-    """Collects a trajectory while a tree grows."""
+class TrajectoryRecorder:
+    """A collection of the states, steps and noises of a trajectory, filled during sampling."""
 
     _nodes: list[tuple[Tensor, ...]] = field(default_factory=list)  # state, sigma and prompt of the states
     _steps: list[Tensor] = field(default_factory=list)  # transitions
@@ -79,13 +79,15 @@ class Recorder:
         parent: Tensor,
         noise: Tensor | None,
     ) -> Tensor:
-        """Records one step of a tree: the numbers of state, step and noise (-1: none) behind each child, and whether
-        the step is a decision: [c, 4] int64, on the CPU as all indices.
+        """Records one step of a tree.
+
+        Returns the numbers of the state, step and noise (-1: none) before each child, and whether the step is a
+        decision: [c, 4] int64, on the CPU as all indices.
 
         Args:
-            node: state [n, ...], sigma [n] and prompt [n] of each state. transition: [m, 3] of each step that is made.
-            origin: [m, 2] the state that it leaves, and whether it is a decision. parent: [c] the step to each child.
-            noise: [c, ...] what was added to their means, if anything.
+            node: state [n, ...], sigma [n] and prompt [n] of each state. transition: [m, 3] of each step.
+            origin: [m, 2] the state that each step leaves, and whether it is a decision. parent: [c] the step to each
+            child. noise: [c, ...] added to the means of the children; None: no noise.
         """
         num_nodes, num_steps, num_noises = self._counts
         added = torch.full_like(parent, -1) if noise is None else torch.arange(len(parent)) + num_noises
@@ -98,7 +100,10 @@ class Recorder:
         return torch.stack([origin[parent, 0] + num_nodes, parent + num_steps, added, origin[parent, 1]], 1)
 
     def trajectory(self, passed: Sequence[Tensor], end: Tensor, end_sigma: Tensor) -> Trajectory:
-        """Of B samples: `passed` holds the [b, T, 4] numbers of some of them at a time, by their counts of steps T."""
+        """Returns the trajectory of B samples; `passed` holds the numbers [b, T, 4] of some samples each.
+
+        Samples of one part have the same count of steps T.
+        """
         width = max(numbers.shape[1] for numbers in passed)
         aligned = torch.cat([pad(numbers, (0, 0, width - numbers.shape[1], 0), value=-1) for numbers in passed])
         node, step, added, is_decision = aligned.unbind(2)  # [B, T] each

@@ -1,4 +1,4 @@
-"""Executes flow plans as trees: the network sees each state once, however many samples pass through it."""
+"""Executes flow plans as trees: the network is called once for each state, however many samples share it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from mmrl.core.data import DecisionBlock
 from mmrl.core.keys import GroupKey, subgroup
 from mmrl.plans.flow import Plan
 
-from .decisions import Decided, column, linear_mean
+from .decisions import FlowDecisions, column, linear_mean
 from .frontier import Frontier, PathState, TreeStep, path_states_of, ranges
 from .neighbors import beside_anchors, root_noise
-from .recorder import Records, numbers_of, rows_of
+from .recorder import DecisionRecorder, numbers_of, rows_of
 from .solvers import Solvers
 from .steering import Judge, select_states
 from .trajectory import Trajectory
@@ -22,15 +22,15 @@ from .trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Tree:
-    """What `sample_trees` returns: the leaves, whose they are, and the decisions on their paths."""
+    """The sampled trees of some plans: their leaves, and the decisions on the paths to them."""
 
-    decided: Decided
+    decided: FlowDecisions
     clean: Tensor  # [B, ...] final latents
     sigma: Tensor  # [B] float32: the last noise level of each
-    prompt: Tensor  # [B] int64: number of the plan
+    prompt: Tensor  # [B] int64: number of the plan, and so of the prompt
     group: Tensor  # [B] int64: which leaves are compared with each other
     block: DecisionBlock
-    trajectory: Trajectory | None = None  # where it was to be kept
+    trajectory: Trajectory | None = None  # where it was recorded
 
 
 Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]  # latents [n, ...], sigma [n], prompt [n] -> [n, ...] float32
@@ -38,7 +38,7 @@ Initial = Callable[[Tensor, Tensor], Tensor]  # standard normal noise [n, ...], 
 
 
 def noise_itself(noise: Tensor, sigma: Tensor) -> Tensor:
-    """A flow starts from pure noise, at sigma 1 or a breath below it."""
+    """Returns the noise: a flow starts from pure noise, at sigma 1 or slightly below."""
     return noise
 
 
@@ -51,31 +51,31 @@ def sample_trees(
     like: Tensor,
     *,
     initial: Initial = noise_itself,
-    records: Records | None = None,
+    records: DecisionRecorder | None = None,
     judge: Judge | None = None,
 ) -> Tree:
-    """Draws one group per plan, all plans and their paths side by side, and records every decision.
+    """Samples one group per plan, all plans and their paths side by side, and records every decision.
 
-    Noise is drawn from each group's key, the forks that lead to a path and the number of the step, so other groups, the
-    micro-batch and the processes change nothing. A latent is rounded to its storage dtype before its log-probability is
-    taken.
+    The seed of noise is that of the group's key, the forks that lead to a path and the number of the step, so other
+    groups, the micro-batch and the processes change nothing. A latent is rounded to its storage dtype before its
+    log-prob is taken.
 
     Args:
         plans: P plans. keys: P keys.
         velocity: the network, called once per tree step on the states of all paths of all groups.
         shape: of one latent. like: a tensor of the device and the storage dtype of latents.
-        initial: makes the first latents, at each plan's first sigma, of noise.
-        records: where decisions go; None: new ones, with mean log-probabilities. judge: says how good states are, for
+        initial: makes the first latents from noise, at each plan's first sigma.
+        records: the recorder of decisions; None: a new one, with mean log-probs. judge: scores states by the rewards of
             plans with choices.
     """
-    path_states, records = path_states_of(plans, keys), records or Records("mean", None)
+    path_states, records = path_states_of(plans, keys), records or DecisionRecorder("mean", None)
     roots = torch.cat([root_noise(plan, key, shape) for plan, key in zip(plans, keys, strict=True)]).to(like.device)
     frontier = _first_frontier(plans, path_states, lambda levels: initial(roots, levels.to(like.device)).to(like))
     assert judge is not None or not any(plan.choices for plan in plans), "choices need a judge"
     ended, solvers = dict[int, Frontier](), Solvers()
     for number in range(max(plan.num_tree_steps for plan in plans)):
-        called = Called.of(frontier, TreeStep.of(number, path_states, frontier), velocity)
-        frontier = _advance(called if judge is None else _steered(called, path_states, judge), records, solvers)
+        call = NetworkCall.of(frontier, TreeStep.of(number, path_states, frontier), velocity)
+        frontier = _advance(call if judge is None else _steered(call, path_states, judge), records, solvers)
         frontier, ends = frontier.without([i for i in frontier.rows if path_states[i].path.end == number + 1])
         for index, end in ends.items():
             clean = (end.latents, path_states[index].path.last_level)
@@ -86,7 +86,7 @@ def sample_trees(
 def _first_frontier(
     plans: Sequence[Plan], path_states: Sequence[PathState], latents_at: Callable[[Tensor], Tensor]
 ) -> Frontier:
-    """The roots of all plans; `latents_at` makes them for the first sigma [n] of each."""
+    """Returns the roots of all plans; `latents_at` makes latents for the first sigma [n] of each root."""
     first = torch.tensor([plan.paths[0].levels[0] for plan in plans], dtype=torch.float32)
     counts = torch.tensor([plan.roots for plan in plans])
     latents = latents_at(first.repeat_interleave(counts))
@@ -95,8 +95,8 @@ def _first_frontier(
     return Frontier(latents, ranges(begun, counts.tolist()), nothing[..., :2], nothing, nothing[:, :, 0].double())
 
 
-def _tree_of(leaves: Sequence[Frontier], path_states: Sequence[PathState], records: Records) -> Tree:
-    """The tree whose path states have come to their ends, each with its leaves."""
+def _tree_of(leaves: Sequence[Frontier], path_states: Sequence[PathState], records: DecisionRecorder) -> Tree:
+    """Assembles the trees from the leaves of all path states, which have reached their ends."""
     width = max(leaf.taken.shape[1] for leaf in leaves)
     taken = torch.cat([pad(leaf.taken, (0, 0, 0, width - leaf.taken.shape[1]), value=-1) for leaf in leaves])
     counts = torch.tensor([len(leaf.latents) for leaf in leaves])
@@ -113,55 +113,56 @@ def _tree_of(leaves: Sequence[Frontier], path_states: Sequence[PathState], recor
 
 
 @dataclass(frozen=True)
-class Called:
-    """One network call, and what the steps of all path states under way start from."""
+class NetworkCall:
+    """One network call, and the states from which the steps of all active path states start."""
 
     frontier: Frontier
     tree_step: TreeStep
     nodes: tuple[Tensor, Tensor, Tensor]  # state, sigma and prompt of the call
-    back: Tensor  # [n] int64, on the CPU: the node behind each state that a step starts from
-    predicted: Tensor  # [n, ...] velocity at these
+    back: Tensor  # [n] int64, on the CPU: the node of each state that a step starts from
+    predicted: Tensor  # [n, ...] velocity at these states
 
     @classmethod
-    def of(cls, frontier: Frontier, tree_step: TreeStep, velocity: Velocity) -> "Called":
+    def of(cls, frontier: Frontier, tree_step: TreeStep, velocity: Velocity) -> "NetworkCall":
+        """Calls the network once at all states of the frontier from which a step starts."""
         device, back = frontier.latents.device, torch.arange(len(frontier.latents))
         sigma = tree_step.spread([step.sigma for step in tree_step.steps], torch.float32).to(device)
         prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64).to(device)
         if all(tree_step.has_own):
             nodes = (frontier.latents, sigma, prompt)
             return cls(frontier, tree_step, nodes, back, velocity(*nodes))
-        # states that path states begin at stand in the frontier once, for the path state that they leave
+        # states at which path states begin stand in the frontier once, as those of the path state that they leave
         own = rows_of(tree_step.spread(tree_step.has_own, torch.bool), device)
         back = torch.cat([torch.arange(rows.start, rows.stop) for rows in tree_step.sources])
         nodes = (frontier.latents, sigma[own], prompt[own])
         return cls(frontier, tree_step, nodes, back, velocity(*nodes)[back.to(device)])
 
 
-def _steered(called: Called, path_states: Sequence[PathState], judge: Judge) -> Called:
-    """What goes on of the states of plans with choices."""
-    latents, sigma, prompt = called.nodes
-    estimate = latents.float() - column(sigma, latents) * called.predicted
-    frontier, kept = select_states(called.frontier, path_states, called.tree_step.number, (estimate, 0.0), judge)
+def _steered(call: NetworkCall, path_states: Sequence[PathState], judge: Judge) -> NetworkCall:
+    """Selects, among the states of plans with choices, those that go on; states of other plans all go on."""
+    latents, sigma, prompt = call.nodes
+    estimate = latents.float() - column(sigma, latents) * call.predicted
+    frontier, kept = select_states(call.frontier, path_states, call.tree_step.number, (estimate, 0.0), judge)
     rows = kept.to(latents.device)
     nodes = (frontier.latents, sigma[rows], prompt[rows])
-    tree_step = TreeStep.of(called.tree_step.number, path_states, frontier)
-    return Called(frontier, tree_step, nodes, torch.arange(len(kept)), called.predicted[rows])
+    tree_step = TreeStep.of(call.tree_step.number, path_states, frontier)
+    return NetworkCall(frontier, tree_step, nodes, torch.arange(len(kept)), call.predicted[rows])
 
 
-def _advance(called: Called, records: Records, solvers: Solvers) -> Frontier:
-    """The states that all path states under way reach by their next step."""
-    frontier, tree_step, nodes, back = called.frontier, called.tree_step, called.nodes, called.back
+def _advance(call: NetworkCall, records: DecisionRecorder, solvers: Solvers) -> Frontier:
+    """Takes the next step of all active path states; returns the states that they reach."""
+    frontier, tree_step, nodes, back = call.frontier, call.tree_step, call.nodes, call.back
     device, steps = frontier.latents.device, tree_step.steps
     table = tree_step.spread([numbers_of(step, tree_step.number) for step in steps], torch.float32)  # [n, 10]
     transition, latents = table[:, :3].to(device), nodes[0][back.to(device)]
-    mean = linear_mean(transition, latents, called.predicted)
+    mean = linear_mean(transition, latents, call.predicted)
     branch = tree_step.spread([step.branch for step in steps], torch.int64)
     parent = torch.arange(len(latents)).repeat_interleave(branch)
     child, noise = mean[parent.to(device)], None
     if any(step.is_random for step in steps):
         noise = column(transition[parent.to(device), 2], child) * tree_step.noise(child.shape[1:]).to(device)
         child = child + noise
-    child = solvers.stepped(tree_step, (latents, called.predicted), branch, child).to(latents.dtype)
+    child = solvers.stepped(tree_step, (latents, call.predicted), branch, child).to(latents.dtype)
     taken, passed = frontier.taken[back[parent]], frontier.passed[back[parent]]
     if records.recorder is not None:
         origin = torch.stack([back, tree_step.spread([step.is_decision for step in steps], torch.int64)], 1)
@@ -170,7 +171,7 @@ def _advance(called: Called, records: Records, solvers: Solvers) -> Frontier:
         prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64).to(device)
         node = (latents, table[:, 3].to(device), transition, prompt, mean)
         taken = torch.cat([taken, records.add(node, table[:, 4:], child, parent)[:, None]], 1)
-    beside = beside_anchors(tree_step, (latents, called.predicted), child, records)
+    beside = beside_anchors(tree_step, (latents, call.predicted), child, records)
     if beside is not None:
         taken = torch.cat([taken, beside], 1)
     sizes = [len(rows) * step.branch for rows, step in zip(tree_step.sources, steps, strict=True)]

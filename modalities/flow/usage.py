@@ -1,4 +1,4 @@
-"""How an exported pipeline is loaded and called without mmrl, so that it draws what mmrl draws."""
+"""Code that loads and calls an exported pipeline without mmrl, so that it samples as mmrl does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Grid = Literal["pipeline", "uniform"]
 
 @dataclass(frozen=True)
 class Call:
-    """What the stock pipeline is told."""
+    """The arguments of the stock pipeline, and its scheduler."""
 
     settings: Mapping[str, str]  # Python by keyword
     scheduler: str | None = None  # Python that makes it; None: the pipeline's own
@@ -21,7 +21,7 @@ class Call:
 
 
 def grid_of(plan: Any, sigmas: Callable[[Grid, int], list[float]]) -> Grid | None:
-    """The grid on which a plan is drawn step by step, of those that the policy has; None for levels of its own."""
+    """Returns the policy's grid that a plan steps along; None for other noise levels."""
     if not isinstance(plan, Plan):
         return None
     levels = [*plan.paths[0].levels, plan.paths[0].last_level]
@@ -30,31 +30,34 @@ def grid_of(plan: Any, sigmas: Callable[[Grid, int], list[float]]) -> Grid | Non
 
 
 def num_steps(plan: Plan) -> int:
-    """Steps on a plan's own path, those of its solver included."""
+    """Returns the number of steps on the trunk of a plan, those of its solver included."""
     tail = plan.paths[0].tail
     return len(plan.paths[0].steps) + (0 if tail is None else len(tail.sigmas) - 1)
 
 
 def is_exact(plan: Any, grid: Grid | None) -> bool:
-    """Whether the stock pipeline can draw as the plan does: plain steps without noise, on a grid that it has."""
+    """Returns whether the stock pipeline can sample as the plan does: plain steps without noise, on its own grid."""
     return grid is not None and plan.is_plain and not any(step.is_random for path in plan.paths for step in path.steps)
 
 
 def absent_parts(pipeline: Any) -> dict[str, str]:
-    """The parts that a pipeline is without, and whose absence its loader must be told."""
+    """Returns the absent parts of a pipeline that its loader needs as arguments, each with its Python, `None`."""
     optional = pipeline._optional_components
     return {name: "None" for name, part in pipeline.components.items() if part is None and name not in optional}
 
 
 def code_of(pipeline: Any, dtype: str, prompt: Prompt, call: Call, base: str | None) -> str:
-    """The Python that loads the export and draws one image; `base` as in `Loadable.usage`, None for a whole model."""
+    """Returns the Python that loads the export and samples one image.
+
+    `base`: as in `Loadable.usage`; None for a whole model.
+    """
     kind = type(pipeline).__name__
     loaded = {"dtype": dtype} | absent_parts(pipeline)
-    told = "".join(f", {name}={value}" for name, value in loaded.items())
+    arguments = "".join(f", {name}={value}" for name, value in loaded.items())
     names = ", ".join(sorted((kind, *call.imports)))
     lines = ["import torch", f"from diffusers import {names}", ""]
     lines += ['folder = "."  # this folder, or its name on the hub']
-    lines += [f"pipe = {kind}.from_pretrained({'folder' if base is None else base}{told})"]
+    lines += [f"pipe = {kind}.from_pretrained({'folder' if base is None else base}{arguments})"]
     if base is not None:
         lines += ['pipe.load_lora_weights(folder, weight_name="pytorch_lora_weights.safetensors")']
     if call.scheduler is not None:
@@ -66,7 +69,7 @@ def code_of(pipeline: Any, dtype: str, prompt: Prompt, call: Call, base: str | N
 
 
 def usage_of(code: str, trained: str, is_adapter: bool, plan: Any, grid: Grid | None) -> Usage:
-    """The usage with what the code leaves out."""
+    """Returns the usage of the code, with notes where it does not sample as the run does."""
     notes: tuple[str, ...] = ()
     if not is_exact(plan, grid):
         notes = (

@@ -19,31 +19,31 @@ PREDICTIONS = ("epsilon", "v_prediction", "sample")
 
 
 def constant_variance(latents: Tensor, sigma: Tensor) -> Tensor:
-    """y of a flow's latents x [n, ...] at sigma [n], in float32."""
+    """Returns y of a flow's latents x [n, ...] at sigma [n], in float32."""
     return latents.float() / _column(_shrinking(sigma), latents)
 
 
 def flow_scale(latents: Tensor, sigma: Tensor) -> Tensor:
-    """x of latents of constant variance y [n, ...] at sigma [n], in float32: the inverse."""
+    """Returns x of latents of constant variance y [n, ...] at sigma [n], in float32: the inverse."""
     return latents.float() * _column(_shrinking(sigma), latents)
 
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """The T noise levels that a network was trained at, and what it predicts of `PREDICTIONS`."""
+    """The T noise levels at which a network was trained, and the kind of its prediction, one of `PREDICTIONS`."""
 
     levels: Tensor  # [T] float64 sigma of the timesteps 0 to T - 1, rising
     prediction: str
 
     @classmethod
     def of(cls, scheduler: Any) -> Self:
-        """That of a scheduler of diffusers. Raises ConfigError for one whose steps no flow can follow."""
+        """Reads the schedule of a scheduler of diffusers. Raises ConfigError for one whose steps no flow can follow."""
         from diffusers import DDIMScheduler
 
         config = scheduler.config
         prediction = config.get("prediction_type", "epsilon")
         if prediction not in PREDICTIONS:
-            raise ConfigError(f"the network predicts {prediction!r}; what can be read is {', '.join(PREDICTIONS)}")
+            raise ConfigError(f"the network predicts {prediction!r}; supported are {', '.join(PREDICTIONS)}")
         if config.get("clip_sample") or config.get("thresholding"):
             raise ConfigError("the scheduler clips the clean latents; set clip_sample and thresholding to false in it")
         share = DDIMScheduler.from_config(config).alphas_cumprod.double()  # of the clean latent in the variance
@@ -53,16 +53,16 @@ class NoiseSchedule:
         return cls(s / (alpha + s), prediction)
 
     def timestep(self, sigma: Tensor) -> Tensor:
-        """The timesteps [n] int64 whose levels are nearest to sigma [n]: the network knows integers only."""
+        """Returns the timesteps [n] int64 whose levels are nearest to sigma [n]: the network takes integers only."""
         between = (self.levels[1:] + self.levels[:-1]) / 2
         return torch.bucketize(sigma, between.to(sigma))
 
     def nearest(self, sigma: Tensor) -> Tensor:
-        """The levels [n] of the network's training that are nearest to sigma [n]."""
+        """Returns the levels [n] of the network's training that are nearest to sigma [n]."""
         return self.levels.to(sigma)[self.timestep(sigma)]
 
     def velocity(self, predicted: Tensor, latents: Tensor, sigma: Tensor) -> Tensor:
-        """noise - clean [n, ...] of what the network predicted, for a flow's latents x [n, ...] at sigma [n].
+        """Returns noise - clean [n, ...] from the network's prediction, for a flow's latents x [n, ...] at sigma [n].
 
         v_prediction is alpha noise - s clean (Salimans and Ho 2022, arXiv 2202.00512, section 4). With `epsilon`
         the other end is clean = (x - sigma noise) / (1 - sigma), with `sample` noise = (x - (1 - sigma) clean) / sigma.
@@ -77,7 +77,7 @@ class NoiseSchedule:
 
 
 def last_level(scheduler: Any, num_steps: int) -> float:
-    """The sigma at which a scheduler of diffusers ends: 0, or that of its first timestep."""
+    """Returns the sigma at which a scheduler of diffusers ends: 0, or that of its first timestep."""
     from diffusers import DDIMScheduler
 
     own = type(scheduler).from_config(scheduler.config)
@@ -90,7 +90,7 @@ def last_level(scheduler: Any, num_steps: int) -> float:
 
 
 def _shrinking(sigma: Tensor) -> Tensor:
-    """1 / (alpha + s)."""
+    """Returns 1 / (alpha + s)."""
     return ((1 - sigma).square() + sigma.square()).sqrt()
 
 

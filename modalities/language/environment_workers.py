@@ -1,4 +1,4 @@
-"""Environments at work: each copy on a thread of its own, with a time limit for every call."""
+"""Workers of environments: each copy runs on a thread of its own, with a time limit for every call."""
 
 import math
 import sys
@@ -21,7 +21,7 @@ class BrokenWorld(Exception):
 
 
 class World:
-    """One copy of an environment. `begin` starts a call and returns at once, `finish` waits for its answer.
+    """One copy of an environment. `begin` starts a call and returns at once, `finish` waits for its result.
 
     `seconds` is the time limit of a call. A call that hangs cannot be stopped from outside, so its thread is left
     behind; being a daemon, it does not keep the process alive.
@@ -42,7 +42,10 @@ class World:
         self._calls.put(lambda: call(self.environment))
 
     def finish(self) -> Any:
-        """What the call begun last returned. Raises BrokenWorld where it raised or took too long, ConfigError as is."""
+        """Returns the result of the call begun last.
+
+        Raises BrokenWorld where the call raised or took too long; a ConfigError is raised as it is.
+        """
         try:
             answer, error = self._answers.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except Empty:
@@ -57,7 +60,7 @@ class World:
         return answer
 
     def leave(self) -> None:
-        """Closes the environment without waiting for it; a thread in the middle of a call ends behind it."""
+        """Closes the environment without waiting; a thread in the middle of a call ends after the call."""
         threading.Thread(target=self._close, daemon=True, name="closing an environment").start()
         self._calls.put(None)
 
@@ -73,7 +76,7 @@ class World:
 
 
 def checked(answer: tuple[Any, Any]) -> tuple[Observation, str]:
-    """An observation and the name of a state, as an environment gave them. Raises BrokenWorld for anything else."""
+    """Returns an observation and the key of a state, as an environment gave them. Raises BrokenWorld for others."""
     seen, state = answer
     if not isinstance(seen, Observation):
         raise BrokenWorld(f"gave no Observation but {type(seen).__name__}")

@@ -1,4 +1,4 @@
-"""What a family of models supplies to the policies that answer in tokens: inputs, network and text."""
+"""The interface between token policies and families of models: inputs, network and text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from mmrl.core.weights import Weights
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Backbone
-from ..tokens.log_probs import Head
-from ..tokens.token_texts import Pieces
+from ..tokens.log_probs import OutputHead
+from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace
 
-Way = Literal["cache", "packed", "none"]
+SharingMode = Literal["cache", "packed", "none"]
 
 
 class TokenModel(ABC):
@@ -25,44 +25,49 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
-    def backbone(self) -> Backbone: ...
+    def backbone(self) -> Backbone:
+        """Returns the network without its output head."""
 
     @property
     @abstractmethod
-    def head(self) -> Head: ...
+    def head(self) -> OutputHead:
+        """Returns the output head."""
 
     @property
     @abstractmethod
     def banned(self) -> tuple[int, ...]:
-        """Tokens that no answer may hold."""
+        """Returns tokens that no answer may hold."""
 
     @property
     @abstractmethod
     def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end an answer; the first is the one behind given answers."""
+        """Returns tokens that end an answer; the first is appended to answers of the data."""
 
     @property
     @abstractmethod
-    def way(self) -> Way:
-        """How answers share their prompt in an update: expanded cache, one packed row, or not at all."""
+    def sharing_mode(self) -> SharingMode:
+        """Returns how answers share their prompt in an update: expanded cache, one packed row, or not at all."""
 
     @property
     @abstractmethod
-    def weights(self) -> Weights: ...
+    def weights(self) -> Weights:
+        """Returns the trained tensors and their copies."""
 
     @abstractmethod
-    def modules(self) -> Mapping[str, nn.Module]: ...
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Returns the modules with trained weights, by name."""
 
     @abstractmethod
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
-        """Each distinct prompt once; raises ConfigError for one that cannot be read or is too long."""
+        """Encodes each distinct prompt once. Raises ConfigError for a prompt that cannot be read or is too long."""
 
     @abstractmethod
     def decode(self, tokens: list[int]) -> str:
-        """Text of an answer; special tokens stay visible."""
+        """Decodes an answer; special tokens stay visible."""
 
     @abstractmethod
-    def tokenize(self, text: str) -> list[int]: ...
+    def tokenize(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without special tokens around it."""
 
     @abstractmethod
     def export(self, folder: Path) -> None:
@@ -70,14 +75,16 @@ class TokenModel(ABC):
 
     @abstractmethod
     def running(self) -> AbstractContextManager[None]:
-        """Around every use of the network: precision, checkpointing."""
+        """Sets precision and checkpointing around every use of the network."""
 
     def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
-        """Outputs [B] with what a family reads out of the texts; `prompts` are those of the B samples."""
+        """Returns outputs [B] with what a family parses from the texts; `prompts` are those of the B samples."""
         return outputs
 
-    def outputs_of(self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: Pieces) -> Outputs:
-        """What B answers say: `prompts` [B] of their own, `prompt_of` [B] their places in the trace."""
+    def outputs_of(
+        self, prompts: Sequence[Prompt], trace: TokenTrace, prompt_of: Tensor, pieces: TokenTexts
+    ) -> Outputs:
+        """Returns the outputs of B answers: `prompts` [B] of each, `prompt_of` [B] the place of each in the trace."""
         completions = trace.completions
         before_end = [
             [token for token in row[:length] if token not in self.end_tokens]
@@ -96,4 +103,4 @@ class TokenModel(ABC):
 
     @abstractmethod
     def networks(self) -> Sequence[nn.Module]:
-        """What `backbone` calls."""
+        """Returns the modules that `backbone` calls."""

@@ -1,9 +1,9 @@
-"""A type of model that no test runs is compared with its own forward pass when it is loaded, refused where it differs.
+"""The comparison of a model type that no test runs with its own forward pass, when it is loaded; refused if different.
 
 Answers to two prompts are read as a rollout does, token by token on a cache; as an update does, by the run's way of
-sharing; and by the model's own forward pass, a row [prompt, answer] at a time, with all that its processor makes of the
-prompt, without padding, cache or positions of ours. What this does not see: gradients, prompts without images, with
-several, or of hundreds of tokens, and a difference below the rounding of the run's own precision.
+sharing; and by the model's own forward pass, a row [prompt, answer] at a time, with all tensors of its processor,
+without padding, cache or positions of ours. The comparison does not cover gradients, prompts without images, with
+several, or of hundreds of tokens, and differences below the rounding of the run's own precision.
 """
 
 import logging
@@ -24,26 +24,26 @@ from ..encoding.families import is_tested, types_with_tests
 from ..encoding.inputs import EncodedPrompt, pad_rows
 from ..encoding.prompt_encoder import TEXT, PromptEncoder
 from ..tokens.backbone import Answers
-from ..tokens.completions import Ending
-from ..tokens.generation import Writer
-from ..tokens.sampling import Shaping, shaped_log_probs
+from ..tokens.completions import StoppingCriteria
+from ..tokens.generation import AnswerGenerator
+from ..tokens.sampling import SamplingDistribution, sampling_log_probs
 from .policy import TokenPolicy
 
-# In nats, of the mean over tokens. Rounding made 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
-# `_OwnForward.rounding` at most, with 2 to 32 layers. Masks, tokens and scales that were wrong made 0.04 to 0.7.
+# In nats, of the mean over tokens. Rounding was 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
+# `_OwnForward.rounding` at most, with 2 to 32 layers. Wrong masks, tokens and scales were 0.04 to 0.7.
 LEAST, ROUNDINGS = 1e-3, 3.0
-TELLING = 0.04  # a tolerance above it may hide such
+TELLING = 0.04  # a tolerance above this may hide such faults
 MAX_TOKENS = 24  # of an answer: a network call each
 WORDS = "On the left is a red box, and above it stands the blue one."
 log = logging.getLogger(__name__)
-# what code that expects another model may raise
+# errors that code for another model may raise
 _RAISED = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, StopIteration,
            TypeError, ValueError)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """An image without a file, of which no two places look alike."""
+    """An image without a file, in which no two places look alike."""
 
     size: tuple[int, int]  # width, height
     shift: int = 0
@@ -54,20 +54,20 @@ class _Pattern:
         return Image.fromarray(((values + self.shift) % 256).to(torch.uint8).numpy())
 
 
-_SOURCE = "the comparison with the model's own forward pass"  # where errors say that the prompts are from
+_SOURCE = "the comparison with the model's own forward pass"  # the source of the prompts in errors
 # of different shapes, so that families with tiles cut them into different numbers
 IMAGES = (
     Prompt("what is on the left of the <image> box?", (_Pattern((448, 280)),), source=_SOURCE),
     Prompt("<image>click the red one", (_Pattern((200, 400)),), source=_SOURCE),
 )
-# no longer than high and wide: behind longer ones transformers counts positions otherwise than `rope_positions`
+# no longer than high and wide: behind longer clips transformers counts positions otherwise than `rope_positions`
 _CLIP = FrameClip("of a pattern", tuple(_Pattern((112, 84), 40 * number) for number in range(4)), (0.0, 0.5, 1.0, 1.5))
 CLIPS = (Prompt("<video>what is moving?", clips=(_CLIP,), source=_SOURCE), IMAGES[1])
 
 
 @contextmanager
 def refusing_errors(model: str, config: Any) -> Iterator[None]:
-    """Makes a ConfigError of what is raised in the block about a model type that no test runs."""
+    """Turns errors of the block into a ConfigError, for a model type that no test runs."""
     try:
         yield
     except (ConfigError, torch.OutOfMemoryError):
@@ -119,24 +119,26 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
 
 
 def _untested(config: Any) -> str:
+    """Returns words for a model type that no test runs."""
     language = config.get_text_config().model_type
     return f"is a model of type {config.model_type!r} (language model {language!r}), which no test of mmrl runs"
 
 
 def _known() -> str:
+    """Returns the sentence of an error about the model types that tests run."""
     known = ", ".join(types_with_tests())
     return f"Types that tests run are {known}; another one is used where it agrees with its own forward pass"
 
 
 def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt]) -> dict[str, list[Tensor]]:
-    """Answers of different lengths, each with an end token: of words, and of special tokens that are not banned.
+    """Returns answers of different lengths, each with an end token: of words, and of special tokens not banned.
 
-    Some vocabularies have thousands of the latter; those that stand in the prompts come first.
+    Some vocabularies have thousands of special tokens; those that stand in the prompts come first.
     """
     words = policy.tokenize(WORDS)
-    asked = {token for prompt in prompts for token in prompt.tokens.tolist()}
+    in_prompts = {token for prompt in prompts for token in prompt.tokens.tolist()}
     allowed = set(tokenizer.added_tokens_decoder) - {*policy.banned, *policy.end_tokens}
-    special = sorted(allowed, key=lambda token: (token not in asked, token))
+    special = sorted(allowed, key=lambda token: (token not in in_prompts, token))
     found = {}
     for what, tokens in {"words": words, "special tokens": special}.items():
         most = tokens[: MAX_TOKENS - 1]
@@ -146,7 +148,7 @@ def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPromp
 
 
 def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> Answers:
-    """The same answers to each prompt."""
+    """Returns the same answers to each prompt."""
     prompt = torch.arange(num_prompts).repeat_interleave(len(rows))
     length = torch.tensor([len(row) for row in rows]).repeat(num_prompts)
     tokens = pad_rows(rows, 0, "right").repeat(num_prompts, 1)
@@ -154,23 +156,23 @@ def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> 
 
 
 def _paths(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> dict[str, Tensor]:
-    """Log-probs [N] of the answers' tokens on each path of the run that computes some."""
+    """Returns log-probs [N] of the answers' tokens on each path of the run that computes log-probs."""
     found = {}
     if policy.engine is None:
-        found["rollouts"] = _dictated(policy, prompts, answers)
+        found["rollouts"] = _teacher_forced(policy, prompts, answers)
     with torch.enable_grad():  # checkpointing is for passes with a graph
-        log_prob, _ = policy.log_probs(prompts, answers, Shaping(1.0, banned=policy.banned))
-    return found | {f"updates (sharing {policy.way!r})": log_prob.detach()}
+        log_prob, _ = policy.log_probs(prompts, answers, SamplingDistribution(1.0, banned=policy.banned))
+    return found | {f"updates (sharing {policy.sharing_mode!r})": log_prob.detach()}
 
 
 @torch.no_grad()
-def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
-    """Log-probs [N] that a rollout records of the answers' tokens."""
-    ending = Ending(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
-    shaping = Shaping(1.0, banned=policy.banned)
-    writer = _Dictated(policy.backbone, policy.head, shaping, ending, policy.answer_batch)
+def _teacher_forced(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+    """Returns log-probs [N] that a rollout records of the answers' tokens."""
+    stopping = StoppingCriteria(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
+    distribution = SamplingDistribution(1.0, banned=policy.banned)
+    generator = _TeacherForced(policy.backbone, policy.head, distribution, stopping, policy.answer_batch)
     with policy.running():
-        completions = writer.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
+        completions = generator.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
     assert completions is not None and torch.equal(completions.tokens, answers.tokens.cpu()), (
         "each answer ends with its end token"
     )
@@ -178,8 +180,8 @@ def _dictated(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: An
 
 
 @dataclass(frozen=True)
-class _Dictated(Writer):
-    """Writes what it is told: the number by which a token would be drawn is the token."""
+class _TeacherForced(AnswerGenerator):
+    """A generator with teacher forcing: the number by which a token would be sampled is the token."""
 
     def choose(self, log_probs: Tensor, uniform: Tensor) -> Tensor:
         return uniform.to(torch.int64)
@@ -194,7 +196,7 @@ class _OwnForward:
     inputs: Sequence[Mapping[str, Tensor]]  # of each prompt, all that the processor makes
 
     def log_probs(self, answers: Answers) -> Tensor:
-        """[N] of the answers' tokens."""
+        """Returns log-probs [N] of the answers' tokens."""
         rows = [
             self._row(self.inputs[prompt], tokens[:length])
             for prompt, tokens, length in zip(
@@ -204,7 +206,7 @@ class _OwnForward:
         return torch.cat(rows)
 
     def rounding(self, answers: Answers, log_probs: Tensor) -> float:
-        """How far log-probs [N] move, in the mean, where every number of the embeddings is off by one rounding."""
+        """Returns how far log-probs [N] move, in the mean, if every number of the embeddings is off by one rounding."""
         embeddings = self.model.get_input_embeddings()
         size = torch.finfo(self.policy.precision).eps
 
@@ -219,15 +221,17 @@ class _OwnForward:
             handle.remove()
 
     def _row(self, given: Mapping[str, Tensor], answer: Tensor) -> Tensor:
-        """[T] of the tokens of one answer [T]."""
+        """Returns log-probs [T] of the tokens of one answer [T]."""
         kind = self._kind(given, answer)
-        log_probs = shaped_log_probs(self._logits(given, answer, kind), Shaping(1.0, banned=self.policy.banned))
+        log_probs = sampling_log_probs(
+            self._logits(given, answer, kind), SamplingDistribution(1.0, banned=self.policy.banned)
+        )
         return log_probs.gather(1, answer[:, None])[:, 0]
 
     def _kind(self, given: Mapping[str, Tensor], answer: Tensor) -> int:
-        """The type of an answer's tokens: the one under which no token sees those behind it.
+        """Returns the type of an answer's tokens: the type with which no token sees those behind it.
 
-        It is 0, of text, but where 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
+        The type is 0, of text, unless 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
         """
         if "token_type_ids" not in given or len(answer) < 3:
             return 0
@@ -241,7 +245,7 @@ class _OwnForward:
 
     @torch.no_grad()
     def _logits(self, given: Mapping[str, Tensor], answer: Tensor, kind: int) -> Tensor:
-        """[T, V] float32 that the tokens of one answer [T] are predicted from."""
+        """Returns logits [T, V] in float32 from which the tokens of one answer [T] are predicted."""
         more = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
         types = torch.full_like(answer, kind)
         row = {

@@ -1,4 +1,4 @@
-"""What policies that answer in tokens share: drawing by plan, evaluation of decisions, the trace between the two."""
+"""The base class of policies that answer in tokens: rollouts, forward outputs of decisions, offline answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,23 +24,19 @@ from ..tokens.completions import Completions
 from ..tokens.log_probs import token_log_probs
 from ..tokens.prefix_cache import hidden_by_cache, hidden_by_rows
 from ..tokens.prefix_packing import hidden_by_packing
-from ..tokens.sampling import Shaping, Support
-from ..tokens.trace import Stretches, TokenTrace
-from .model import Way
+from ..tokens.sampling import SamplingDistribution, Support
+from ..tokens.trace import TokenSpans, TokenTrace
+from .model import SharingMode
 from .rollout import TokenGenerator, decides
 
-_WAYS = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
+_HIDDEN_BY_MODE = {"cache": hidden_by_cache, "packed": hidden_by_packing, "none": hidden_by_rows}
 
 
 @dataclass(kw_only=True)
 class TokenPolicy(TokenGenerator):
-    """A language model that reads a prompt and answers in tokens; a family supplies inputs, network and text.
+    """A language model that reads a prompt and answers in tokens; a family defines inputs, network and text.
 
     One network call is one answer. Vision tower and prompt run once for all answers of a micro-batch to one prompt.
-
-    `vocabulary_chunk` is how many logits are held at once in an update; `answer_batch` how many answers are drawn side
-    by side. `engine`: another engine that draws the answers, such as `{name: vllm, url: ...}`; the policy still
-    evaluates them, and the run's `correction` says what is done about the difference.
     """
 
     forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions"})
@@ -48,16 +44,16 @@ class TokenPolicy(TokenGenerator):
     makes: ClassVar[frozenset[str]] = frozenset({"texts", "is_finished", "num_tokens", "pieces", "canvases"})
 
     def dummy_forward(self) -> Tensor:
-        """Takes part in the network calls of one `forward` of other processes; 0, with a graph to all weights."""
-        assert self.lockstep is not None, "only sharded processes idle"
-        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), Shaping(1.0))
+        """Takes part in one `forward` of other processes; returns 0, with a graph to all weights."""
+        assert self.lockstep is not None, "only sharded processes make dummy calls"
+        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), SamplingDistribution(1.0))
         return 0 * log_prob.sum()
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """Supplied texts, one per prompt, with an end token behind each, as decisions at temperature 1.
+        """Returns a rollout of supplied texts, one per prompt, with an end token behind each, as decisions.
 
-        Their log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are missing, and
-        ConfigError where one spells a media token or an end token.
+        The temperature is 1. Log-probs are not recorded; `recompute` fills them in. Raises ValueError where texts are
+        missing, and ConfigError for a text that spells a media token or an end token.
         """
         if outputs.texts is None or len(outputs.texts) != len(prompts):
             got = "none" if outputs.texts is None else str(len(outputs.texts))
@@ -70,7 +66,7 @@ class TokenPolicy(TokenGenerator):
         table, is_finished = pad_rows(rows, 0, "right"), torch.ones(len(rows), dtype=torch.bool)
         completions = Completions(table, length, torch.zeros(table.shape), is_finished, None)
         trace = TokenTrace(
-            tuple(self.encode(prompts)), completions, Shaping(1.0, banned=self.banned), is_recorded=False
+            tuple(self.encode(prompts)), completions, SamplingDistribution(1.0, banned=self.banned), is_recorded=False
         )
         rollout = self.assemble(prompts, keys, torch.arange(len(rows)), trace, is_finished)
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
@@ -82,9 +78,9 @@ class TokenPolicy(TokenGenerator):
         log_probs: Sequence[Sequence[float]],
         keys: Sequence[GroupKey],
     ) -> Rollout:
-        """Supplied answers as the tokens that they were drawn as, one per prompt, as decisions at temperature 1.
+        """Returns a rollout of supplied tokens of answers, one answer per prompt, as decisions at temperature 1.
 
-        `log_probs` of whoever drew them are those recorded. An answer without an end token was cut.
+        `log_probs` of the policies that sampled them become the recorded ones. An answer without an end token was cut.
         """
         samples = [
             {
@@ -97,11 +93,11 @@ class TokenPolicy(TokenGenerator):
         return self.replayed(prompts, samples, keys, AnswerPlan(1, max(map(len, tokens))))
 
     def tokens_of(self, text: str) -> tuple[int, ...]:
-        """The tokens of an answer that ended by itself."""
+        """Returns the tokens of a finished answer, its end token included."""
         return (*self.tokenize(text), self.end_tokens[0])
 
     def refusal_of_offline(self, prompt: Prompt) -> str | None:
-        """Why an answer that a prompt brings cannot be learned from; None where all can."""
+        """Returns why an answer that the data brings with a prompt cannot be learned from; None where all can."""
         given = prompt.target.get(OFFLINE, ())
         if TOKENS in prompt.target:
             refusals = map(self._fault_of_tokens, prompt.target[TOKENS], given)
@@ -110,15 +106,15 @@ class TokenPolicy(TokenGenerator):
         return next((_refused(prompt, text, kind) for text in texts if (kind := self._spelt(text)) is not None), None)
 
     def _fault_of_tokens(self, ids: Sequence[int], text: str) -> str | None:
-        """Why these are not the tokens of an answer of this text; None where they are."""
+        """Returns why these are not the tokens of an answer of this text; None where they are."""
         size = len(self.head.weight)
         if outside := [token for token in ids if not 0 <= token < size]:
             return f"token_ids has {outside[0]}, and the model has {size} tokens"
         inner = list(ids[:-1] if ids[-1] in self.end_tokens else ids)
         if any(token in inner for token in (*self.banned, *self.end_tokens)):
             return "token_ids has a media token, or an end token before its last, which no answer may"
-        if (said := self.decode(inner)) != text:
-            return f"its token_ids spell {shown(said)} by this model's tokenizer, and the answer is {shown(text)}"
+        if (decoded := self.decode(inner)) != text:
+            return f"its token_ids spell {shown(decoded)} by this model's tokenizer, and the answer is {shown(text)}"
         return None
 
     @cached_property
@@ -127,18 +123,20 @@ class TokenPolicy(TokenGenerator):
         return tuple(word for word in words if word)  # a row of the vocabulary's padding has none
 
     def _may_spell(self, text: str) -> bool:
-        """Whether its letters hold such a token: files of many answers are not tokenized for it."""
+        """Returns whether a text may spell such a token, without tokenizing it: a file may hold many answers."""
         return any(word in text for word in self._unspeakable)
 
     def _spelt(self, text: str) -> str | None:
-        """What a text spells that no answer may; None: nothing."""
+        """Returns the kind of token that a text spells and no answer may hold; None where there is none."""
         tokens = set(self.tokenize(text))
         kinds = {"a media token": self.banned, "an end token": self.end_tokens}
         return next((kind for kind, refused in kinds.items() if tokens & set(refused)), None)
 
     def taken(self, rollout: Rollout, row: int) -> dict[str, Tensor]:
-        """What it takes to evaluate an answer again: its tokens [T], their log-probs [T] as recorded, and whether it
-        ended by itself [1]."""
+        """Returns the tensors from which `replayed` evaluates an answer again.
+
+        These are its tokens [T], their recorded log-probs [T], and whether it is finished [1].
+        """
         completions: Completions = rollout.trace.completions
         stop = int(completions.length[row])
         is_finished = completions.is_finished[row : row + 1]
@@ -152,30 +150,33 @@ class TokenPolicy(TokenGenerator):
         self, prompts: Sequence[Prompt], samples: Sequence[Mapping[str, Tensor]], keys: Sequence[GroupKey],
         plan: AnswerPlan,
     ) -> Rollout:  # fmt: skip
-        """A rollout of taken answers, one per prompt, that were drawn by plans like this one; no network call."""
+        """Returns a rollout of answers kept by `taken`, one per prompt, sampled by plans like this; no network call."""
         tokens, log_probs = ([one[name] for one in samples] for name in ("tokens", "log_prob"))
         is_finished = torch.cat([one["is_finished"] for one in samples])
         length = torch.tensor([len(row) for row in tokens])
         completions = Completions(
             pad_rows(tokens, 0, "right"), length, pad_rows(log_probs, 0, "right"), is_finished, None
         )
-        trace = TokenTrace(tuple(self.encode(prompts)), completions, self._shaping(plan), is_recorded=True)
+        trace = TokenTrace(tuple(self.encode(prompts)), completions, self._distribution(plan), is_recorded=True)
         rollout = self.assemble(prompts, keys, torch.arange(len(tokens)), trace, decides(trace, plan))
         return replace(rollout, num_calls=0, counts={f"calls/{PROMPT_READS}": 0})
 
     def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
-        """Log-probs and entropies of the view's answers under the weights now in place."""
+        """Returns log-probs and entropies of the view's answers by the weights now in place.
+
+        Raises ConfigError for a view of something but decisions.
+        """
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
         trace: TokenTrace = rollout.trace
         block = rollout.blocks[view.block]
-        asked = Stretches.of(block, view)
-        edges = asked.edges(block)
+        spans = TokenSpans.of(block, view)
+        edges = spans.edges(block)
         place = torch.full((after(block.edge) + 1,), len(edges))  # the last is read by edge -1
         place[edges] = torch.arange(len(edges))
         entry = place[block.edge].to(self.backbone.device)  # [B, K]
         log_prob, entropy = (
-            self._token_log_probs(trace, rollout.prompt, block, asked) if len(edges) else (entry.new_zeros(0),) * 2
+            self._token_log_probs(trace, rollout.prompt, block, spans) if len(edges) else (entry.new_zeros(0),) * 2
         )
 
         def spread(values: Tensor) -> Tensor:
@@ -184,11 +185,14 @@ class TokenPolicy(TokenGenerator):
         return TokenDecisions(spread(log_prob), spread(entropy))
 
     def recorded(self, rollout: Rollout, view: View) -> TokenDecisions:
-        """The log-probs as the weights that drew the answers gave them."""
+        """Returns the log-probs by the weights that sampled the answers, from the trace.
+
+        Raises ValueError where they are not recorded.
+        """
         assert isinstance(view, DecisionView), "only decisions are recorded"
         trace: TokenTrace = rollout.trace
         if not trace.is_recorded:
-            raise ValueError("the log-probs of given answers are not recorded; recompute the rollout first")
+            raise ValueError("the log-probs of offline answers are not recorded; recompute the rollout first")
         block = rollout.blocks[view.block]
         is_inside = torch.isin(block.call, view.calls)  # [B, K]
         values = torch.where(is_inside, trace.completions.log_prob[:, : block.call.shape[1]], torch.zeros(()))
@@ -196,7 +200,7 @@ class TokenPolicy(TokenGenerator):
 
     @torch.no_grad()
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
-        """The rollout with the log-probs of its decisions computed again by the weights now in place."""
+        """Returns the rollout with the log-probs of its decisions computed again by the weights now in place."""
         trace: TokenTrace = rollout.trace
         calls = rollout.blocks[0].call
         view = DecisionView(torch.arange(int(calls.max()) + 1 if calls.numel() else 0))
@@ -212,47 +216,55 @@ class TokenPolicy(TokenGenerator):
         )
 
     def _token_log_probs(
-        self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, asked: Stretches
+        self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, spans: TokenSpans
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies [N] of the tokens of the stretches `asked`, one after the other."""
-        if self.engine is not None and trace.shaping.is_truncated and trace.completions.support is None:
+        """Returns log-probs and entropies [N] of the tokens of the spans, one span after the other.
+
+        Raises ConfigError for a truncated distribution whose support the inference engine did not return.
+        """
+        if self.engine is not None and trace.distribution.is_truncated and trace.completions.support is None:
             raise ConfigError(
-                "sampler: the engine does not say which tokens top_p, top_k and min_p kept, which log-probs are taken "
-                "over; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
+                "sampler: the engine does not return which tokens top_p, top_k and min_p kept, and log-probs are taken "
+                "over these; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
             )
-        rows, device = asked.rows, self.backbone.device
+        rows, device = spans.rows, self.backbone.device
         prompt = prompt_of[rows].tolist()
         distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt}
         place = {name: number for number, name in enumerate(distinct)}
-        width, is_tree = int(asked.stop.max()), bool((asked.start > 0).any())
+        width, is_tree = int(spans.stop.max()), bool((spans.start > 0).any())
         answers = Answers(
             torch.tensor([place[id(trace.prompts[number])] for number in prompt], device=device),
             trace.completions.tokens[rows, :width].to(device),
-            asked.stop.to(device),
-            asked.start.to(device) if is_tree else None,
+            spans.stop.to(device),
+            spans.start.to(device) if is_tree else None,
             block.edge[rows, :width].to(device) if is_tree else None,
         )
         self.num_calls += len(rows)
-        support = trace.completions.support_of(rows, asked.start, asked.stop)
-        return self.log_probs(list(distinct.values()), answers, trace.shaping, support)
+        support = trace.completions.support_of(rows, spans.start, spans.stop)
+        return self.log_probs(list(distinct.values()), answers, trace.distribution, support)
 
     def log_probs(
-        self, prompts: Sequence[EncodedPrompt], answers: Answers, shaping: Shaping, support: Support | None = None
+        self,
+        prompts: Sequence[EncodedPrompt],
+        answers: Answers,
+        distribution: SamplingDistribution,
+        support: Support | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies [N] of the N tokens of the answers."""
+        """Returns log-probs and entropies [N] of the N tokens of the answers."""
         lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
         read = (prompts, answers) if lockstep is None else lockstep.filled(prompts, answers)
         with self.running():
-            hidden = _WAYS[self._way_of(answers)](self.backbone, *read)[: len(tokens)]
-            return token_log_probs(hidden, self.head, tokens, shaping, self.vocabulary_chunk, support)
+            hidden = _HIDDEN_BY_MODE[self._mode_of(answers)](self.backbone, *read)[: len(tokens)]
+            return token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
 
-    def _way_of(self, answers: Answers) -> Way:
-        """A cache would read what the stretches of a tree share once for each, a packed row reads it once."""
-        is_packed = answers.name is not None and self.way == "cache" and takes_trees(self.backbone.model)
-        return "packed" if is_packed else self.way
+    def _mode_of(self, answers: Answers) -> SharingMode:
+        """Returns how these answers share their prompt: trees by a packed row, which reads shared tokens once."""
+        is_packed = answers.name is not None and self.sharing_mode == "cache" and takes_trees(self.backbone.model)
+        return "packed" if is_packed else self.sharing_mode
 
 
 def _refused(prompt: Prompt, text: str, kind: str) -> str:
+    """Returns the message about an answer of the data that spells a token it may not hold."""
     shown = repr(text if len(text) <= 60 else f"{text[:20]} ... {text[-35:]}")
     return (
         f"{called(prompt)}: the answer {shown} spells {kind}, which no text may; answers get an end token by themselves"

@@ -1,4 +1,4 @@
-"""What an agent is told in each turn of an episode: the goal, what it did, what it sees."""
+"""The prompt of an agent in each turn of an episode: the goal, its last actions, its last observations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,40 +10,40 @@ from ..encoding.inputs import MARK
 from .environment_workers import World
 
 NOT_UNDERSTOOD = "The last answer was not understood: it must be exactly one allowed action."
-MAX_TEXT = 2000  # characters of an environment's text that a prompt takes in: pages may say anything
+MAX_TEXT = 2000  # characters of an environment's text that enter a prompt: pages may hold any text
 
 
 @dataclass
 class Episode:
-    """One episode while it is played; its samples are its turns."""
+    """One running episode; its samples are its turns."""
 
     task: Prompt
     key: GroupKey
     member: int  # of its group
     world: World
     number: int = -1  # among the episodes of a rollout that have begun
-    seen: list[Observation] = field(default_factory=list)  # one more than turns were taken
+    seen: list[Observation] = field(default_factory=list)  # one more than turns
     did: list[str] = field(default_factory=list)  # actions in words, one for each turn
-    state: str = ""  # the environment's name for where it stands now
-    num_invalid: int = 0  # in a row, up to now
+    state: str = ""  # the environment's key of the present state
+    num_invalid: int = 0  # invalid answers in a row, up to now
     outcome: Outcome | None = None
 
     @property
     def turn(self) -> int:
-        """Turns taken so far: the number of the one to come."""
+        """Returns the number of turns so far, which is the number of the next turn."""
         return len(self.did)
 
 
 def turn_prompt(
     task: Prompt, seen: Sequence[Observation], did: Sequence[str], *, screenshots: int, history: int
 ) -> Prompt:
-    """The prompt of the turn to come.
+    """Returns the prompt of the next turn.
 
     Args:
-        task: the goal, with what rewards need.
-        seen: observations so far, the last one is now. did: actions so far in words.
-        screenshots: how many are shown: the present one first, since actions are meant on it, then those before it.
-        history: how many of the last actions are told.
+        task: the goal, with the target of rewards.
+        seen: observations so far, the last is the present one. did: actions so far in words.
+        screenshots: how many are shown: the present one first, since actions are on it, then those before.
+        history: how many of the last actions are listed.
     """
     shown = list(reversed(seen[-screenshots:]))
     lines = [seen[0].goal or task.text]
@@ -59,7 +59,7 @@ def turn_prompt(
 
 
 def harmless(text: str, tokens: Iterable[str]) -> str:
-    """A stranger's text in which none of the given tokens is spelt: a space stands behind their first character."""
+    """Returns an untrusted text that spells none of the given tokens: a space stands behind their first character."""
     for token in tokens:
         text = text.replace(token, f"{token[0]} {token[1:]}")
     return text

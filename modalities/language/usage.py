@@ -1,4 +1,4 @@
-"""How an exported vision-language model is loaded and asked without mmrl, with the settings of its run."""
+"""Code that loads an exported vision-language model and answers without mmrl, with the settings of its run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from mmrl.plans.answers import AnswerPlan
 
 from ..encoding.inputs import parts_of
 
-SCREEN = (70_001, 80_003)  # pixels that no screen has: where a prompt tells its size, the code puts the true one
+SCREEN = (70_001, 80_003)  # pixels that no screen has: the code replaces them by the size of the true screen
 UNITS: dict[Convention, str] = {
     "original": "pixels of the image",
     "resized": "pixels of the image as the processor resized it",
@@ -20,28 +20,28 @@ UNITS: dict[Convention, str] = {
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt as the model is asked it, its media left to whoever runs the code."""
+    """A prompt as the model receives it; its media are those of whoever runs the code."""
 
     text: str  # the template filled in
     system: str | None
     num_images: int
     num_clips: int
-    has_grid: bool  # whether the processor says how large it made an image
+    has_grid: bool  # whether the processor returns the size of a resized image
     convention: Convention  # the unit of coordinates
 
 
 @dataclass(frozen=True)
 class Clips:
-    """How the run chose frames of videos."""
+    """The rules by which the run chose frames of videos."""
 
     sampling: FrameSampling
-    is_resized: bool  # by the processor; else with the sampling
+    is_resized: bool  # by the processor; else by the sampling
     has_inner_marks: bool  # the template puts a video between two tokens that the model was not trained with
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens with a meaning."""
+    """The end tokens and the banned tokens of a model."""
 
     ends: Sequence[int]
     banned: Sequence[int]  # that no answer may hold, ascending
@@ -50,7 +50,10 @@ class Tokens:
 def code_of(
     question: Question, plan: AnswerPlan | None, base: str | None, clips: Clips | None, dtype: str, tokens: Tokens
 ) -> str:
-    """The Python that loads the export and answers one question; `base` as in `Loadable.usage`, None: a whole model."""
+    """Returns the Python that loads the export and answers one question.
+
+    `base`: as in `Loadable.usage`; None for a whole model.
+    """
     return "\n".join(
         [
             *_imports(question, base),
@@ -86,7 +89,7 @@ def _loading(base: str | None, dtype: str) -> list[str]:
 
 
 def _media(question: Question, clips: Clips | None) -> list[str]:
-    """Opens the images and videos of the question, which stand in files of these names."""
+    """Returns the lines that open the images and videos of the question, from files of these names."""
     lines = [f'{_name("image", n, question.num_images)} = Image.open("{_name("image", n, question.num_images)}.png")'
              '.convert("RGB")  # yours' for n in range(question.num_images)]  # fmt: skip
     for number in range(question.num_clips):
@@ -166,7 +169,7 @@ def _asking(question: Question, clips: Clips | None, dtype: str) -> list[str]:
 
 
 def _answering(plan: AnswerPlan | None, tokens: Tokens) -> list[str]:
-    """The settings are all given: those that come with the model would otherwise hold, such as a repetition penalty."""
+    """Returns the lines that generate the answer, with all settings: else those of the model itself would hold."""
     plan = plan or AnswerPlan(1, 512)
     settings = {"max_new_tokens": plan.max_tokens, "repetition_penalty": 1.0, "do_sample": plan.temperature > 0}
     if plan.temperature > 0:
@@ -190,7 +193,7 @@ def _answering(plan: AnswerPlan | None, tokens: Tokens) -> list[str]:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """A list of ascending numbers as Python, those in a row as ranges."""
+    """Returns a list of ascending numbers as Python, with runs as ranges."""
     rows: list[list[int]] = []
     for number in numbers:
         if rows and rows[-1][-1] == number - 1:
@@ -202,10 +205,10 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def unit_note(convention: Convention, num_images: int) -> tuple[str, ...]:
-    """What coordinates in answers are counted in."""
+    """Returns a note on the unit of coordinates in answers, for prompts with images."""
     return (f"Coordinates in answers are {UNITS[convention]}.",) if num_images else ()
 
 
 def screen(convention: Convention) -> Canvas:
-    """The canvas that stands for any screen in a prompt that tells its size."""
+    """Returns the canvas that stands for any screen in a prompt that names its size."""
     return Canvas(SCREEN, SCREEN, convention)

@@ -1,4 +1,4 @@
-"""What modalities share that hold a model of diffusers or transformers: where it is, its precision, its adapter."""
+"""Models of diffusers and transformers: their source, their precision, checkpointing, adapters switched off."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,10 +12,10 @@ from mmrl.core.contracts import ConfigError, Placement
 
 
 def source_of(model: str, setting: str, library: str, file: str) -> str:
-    """What `from_pretrained` takes: an existing folder, else the name of a hub model, which holds `file`.
+    """Returns the argument of `from_pretrained`: an existing folder, else the name of a hub model, which holds `file`.
 
-    Raises ConfigError, in which `setting` is what the user wrote it under, for a text that can be neither, and for a
-    model that is not in the cache and cannot be had.
+    Raises ConfigError, which names the `setting`, for a text that can be neither, and for a model that is neither in
+    the cache nor on the hub.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -27,7 +27,10 @@ def source_of(model: str, setting: str, library: str, file: str) -> str:
 
 
 def _ask_hub(model: str, setting: str, file: str) -> None:
-    """One question, once: the libraries ask for every file of a model, for each of them six times in half a minute."""
+    """Asks the hub once for one file: the libraries ask for every file, six times each within half a minute.
+
+    Raises ConfigError where the hub does not have the file.
+    """
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -46,7 +49,7 @@ def _ask_hub(model: str, setting: str, file: str) -> None:
 
 
 def autocast(placement: Placement) -> AbstractContextManager[None]:
-    """The run's precision around a network whose trained weights are float32."""
+    """Returns a context with the run's precision, for a network whose trained weights are float32."""
     if placement.dtype == torch.float32:
         return nullcontext()
     return torch.autocast(placement.device.type, placement.dtype)
@@ -54,9 +57,9 @@ def autocast(placement: Placement) -> AbstractContextManager[None]:
 
 @contextmanager
 def checkpointing(model: nn.Module, kept: str | None) -> Iterator[None]:
-    """Checkpoints the layers of a transformers model, but those whose names begin with `kept`.
+    """Checkpoints the layers of a transformers model, except those whose names begin with `kept`.
 
-    Layers checkpoint in training mode only; only they enter it, so that no dropout wakes up.
+    Layers checkpoint in training mode only; only the layers enter that mode, so that no dropout is active.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -76,7 +79,7 @@ def checkpointing(model: nn.Module, kept: str | None) -> Iterator[None]:
 
 @contextmanager
 def without_adapter(network: Any) -> Iterator[None]:
-    """The network as it was before its LoRA."""
+    """Switches the LoRA of a network off."""
     network.disable_adapters()
     try:
         yield

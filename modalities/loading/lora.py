@@ -4,35 +4,34 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import nn
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError
 
 
 @dataclass(frozen=True)
-class Lora:
-    """A low-rank adapter (Hu et al. 2021, arXiv 2106.09685); rank 32 and alpha 64 are Flow-GRPO's.
+class Lora(Checked):
+    """A low-rank adapter (Hu et al. 2021, arXiv 2106.09685); rank 32 and alpha 64 are Flow-GRPO's."""
 
-    `targets`: ends of the names of the adapted layers; None: the family's attention, or all linear layers of a language
-    model. `path`: a folder with an exported adapter to start from. Raises ValueError for settings out of range.
-    """
-
-    rank: int = 32
-    alpha: int = 64
+    rank: Annotated[int, Field(ge=1)] = 32  # of the two factors of a layer's change
+    alpha: Annotated[int, Field(ge=1)] = 64  # the adapter counts alpha / rank
+    # Ends of the names of the adapted layers; null: the attention of a flow family, all linear layers of a language
+    # model.
     targets: tuple[str, ...] | None = None
-    path: str | None = None
+    path: str | None = None  # a folder with an exported LoRA to start from
 
     def __post_init__(self) -> None:
-        for name in ("rank", "alpha"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        """Raises ValueError for settings out of range, and for an empty list of targets."""
+        super().__post_init__()
         if self.targets == ():
             raise ValueError("targets must name at least one layer, or be left out, got an empty list")
 
     def add_to(self, network: Any, default_targets: tuple[str, ...], prefix: str) -> None:
-        """Adds the adapter to a diffusers network in place and leaves only it trainable, in float32.
+        """Adds the adapter to a diffusers network in place, and leaves only the adapter trainable, in float32.
 
         `prefix`: the network's part in its pipeline, with which names in an exported adapter begin.
         Raises ConfigError where no layer fits the targets, or the folder holds no adapter for this network.
@@ -57,11 +56,11 @@ class Lora:
         _train_adapter(network)
 
     def add_to_language_model(self, model: Any, parts: Sequence[str]) -> None:
-        """Adds the adapter to the linear layers of a transformers model, in place, and leaves only it trainable.
+        """Adds the adapter to linear layers of a transformers model in place, and leaves only the adapter trainable.
 
-        `parts`: prefixes of the names of the modules that may be adapted; what a loaded adapter has elsewhere stays as
-        it is. Raises ConfigError where no layer of these fits the targets, or the folder holds no adapter for this
-        model, or one that changes its last layer.
+        `parts`: prefixes of the names of the modules that may be adapted; other tensors of a loaded adapter stay
+        frozen. Raises ConfigError where no layer of these parts fits the targets, where the folder holds no adapter for
+        this model, and where the adapter changes the model's last layer.
         """
         from peft import LoraConfig
 
@@ -77,7 +76,7 @@ class Lora:
 
 
 def _pattern(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | None) -> str:
-    """A regular expression for the full names of these parts' linear layers, or of those that end in `targets`."""
+    """Returns a regular expression for the names of the parts' linear layers, or of those that end in `targets`."""
     alternatives = []
     for part in parts:
         inside = [
@@ -97,6 +96,7 @@ def _pattern(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | 
 
 
 def _load_adapter(model: Any, folder: Path) -> None:
+    """Loads an exported adapter. Raises ConfigError where it does not fit the model, or adapts its last layer."""
     if not (folder / "adapter_config.json").is_file():
         raise ConfigError(f"lora.path: {folder} holds no adapter_config.json")
     try:
@@ -109,6 +109,7 @@ def _load_adapter(model: Any, folder: Path) -> None:
 
 
 def _train_adapter(network: nn.Module) -> None:
+    """Makes the adapter's tensors trainable, in float32, and freezes all others."""
     network.eval()  # new layers begin in training mode, and the dropout of a loaded adapter would change each log-prob
     for name, parameter in network.named_parameters():
         is_adapter = "lora_" in name

@@ -1,4 +1,4 @@
-"""A vision-language model and its processor from a folder or the hub, whole or refused."""
+"""Loading of a vision-language model and its processor from a folder or the hub; incomplete ones are refused."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ _LISTED = 3
 
 
 def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tuple[Any, Any]:
-    """Model and processor; `file` is what a folder of such a model holds.
+    """Loads model and processor; `file` is a file that the folder of such a model holds.
 
     Raises ConfigError, which names the model, where they cannot be found or read, are of another kind, or lack weights,
     tokens or the chat template.
@@ -29,11 +29,11 @@ def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tu
     source = source_of(model, "modality.model", "transformers", file)
     try:
         processor = AutoProcessor.from_pretrained(source)
-        both: Any = AutoModelForImageTextToText.from_pretrained(  # its annotation knows of the model alone
+        both: Any = AutoModelForImageTextToText.from_pretrained(  # its annotation names the model alone
             source, dtype=dtype, attn_implementation=attention, output_loading_info=True
         )
-    # what transformers raises for a damaged file depends on the file: weights cut short, of other sizes, a list for a
-    # mapping
+    # the error of transformers for a damaged file depends on the damage: weights cut short, of other sizes, a list in
+    # place of a mapping
     except (
         OSError,
         ValueError,
@@ -47,8 +47,8 @@ def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tu
         raise ConfigError(
             f"modality.model: cannot load {model!r} as a vision-language model: {type(error).__name__}: {error}"
         ) from error
-    loaded, found = both
-    missing = sorted(name for name in found["missing_keys"] if not unread(name, loaded.config))
+    loaded, report = both
+    missing = sorted(name for name in report["missing_keys"] if not unread(name, loaded.config))
     if missing:  # transformers fills them with random numbers and prints a table
         raise ConfigError(
             f"modality.model: {model!r} lacks the weights {_some(missing)}; it is damaged or another model"
@@ -61,14 +61,14 @@ def check_finite(model: str, network: nn.Module) -> None:
     """Raises ConfigError for weights that hold NaN or infinity, by their names."""
     weights = [(name, tensor.detach()) for name, tensor in network.named_parameters() if tensor.numel()]
     ends = [torch.stack(tensor.aminmax()).isfinite().all() for _, tensor in weights if tensor.is_floating_point()]
-    if torch.stack(ends).all():  # asked once: each answer from a GPU is waited for
+    if torch.stack(ends).all():  # once for all: each value from a GPU is a synchronisation
         return
     broken = [name for name, tensor in weights if not tensor.isfinite().all()]
     raise ConfigError(f"modality.model: {model!r} has weights that are NaN or infinite: {_some(broken)}")
 
 
 def model_type_of(config: Path) -> str:
-    """`model_type` of a config.json. Raises ConfigError where it does not say one."""
+    """Returns the `model_type` of a config.json. Raises ConfigError where there is none."""
     try:
         found = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -80,6 +80,7 @@ def model_type_of(config: Path) -> str:
 
 
 def _check_processor(model: str, processor: Any) -> None:
+    """Raises ConfigError for a processor without images, vocabulary or chat template."""
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
         kind = type(processor).__name__
         raise ConfigError(f"modality.model: {model!r} has no processor of images and text, got {kind}")
@@ -93,5 +94,6 @@ def _check_processor(model: str, processor: Any) -> None:
 
 
 def _some(names: list[str]) -> str:
+    """Returns the first names and the number of the others."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

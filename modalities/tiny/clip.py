@@ -1,4 +1,4 @@
-"""What tiny twins of text-to-image pipelines share: CLIP in small, and random weights that all do something."""
+"""Parts of tiny twins of text-to-image pipelines: a small CLIP, and random weights without zeros."""
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -9,7 +9,7 @@ WORDS = "a photo of the and in on with red green blue yellow black white circle 
 
 
 def clip_tokenizer(pad_token: str) -> CLIPTokenizer:
-    """Byte-level BPE in the order of CLIP's own vocabulary, so that any text has tokens and none is unknown."""
+    """Returns a byte-level BPE tokenizer in the order of CLIP's own vocabulary, so that no text has unknown tokens."""
     # ByteLevel.alphabet() comes in no fixed order; sorted, "!" has token 0 as in CLIP, which pads with it.
     letters = sorted(ByteLevel.alphabet())
     tokens = letters + [letter + "</w>" for letter in letters]
@@ -30,10 +30,12 @@ def clip_tokenizer(pad_token: str) -> CLIPTokenizer:
 
 
 def clip_encoder(tokenizer: CLIPTokenizer, width: int, activation: str) -> CLIPTextModelWithProjection:
+    """Returns a small CLIP text encoder with projection, `width` channels wide."""
     return CLIPTextModelWithProjection(_config(tokenizer, width, activation))
 
 
 def clip_encoder_without_projection(tokenizer: CLIPTokenizer, width: int, activation: str) -> CLIPTextModel:
+    """Returns a small CLIP text encoder without projection, `width` channels wide."""
     return CLIPTextModel(_config(tokenizer, width, activation))
 
 
@@ -55,7 +57,7 @@ def _config(tokenizer: CLIPTokenizer, width: int, activation: str) -> CLIPTextCo
 
 @torch.no_grad()
 def randomise(module: nn.Module, generator: torch.Generator) -> None:
-    """Draws every weight anew so that signals keep their size; the libraries' own draws are zero or 0.02 in places."""
+    """Samples every weight anew so that signals keep their size; some of the libraries' own weights are 0 or 0.02."""
     embeddings = {id(child.weight) for child in module.modules() if isinstance(child, nn.Embedding)}
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):

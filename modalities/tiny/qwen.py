@@ -16,6 +16,16 @@ _TEMPLATE = chat_template(
     "<|vision_start|><|image_pad|><|vision_end|>",
     video="<|vision_start|><|video_pad|><|vision_end|>",
 )
+# Images and videos in patches of 14 pixels, four of which become one token; at most 16 patches.
+GRID = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}
+VISION = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 14,
+}
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}  # half of a head's channels
 
 
@@ -30,17 +40,17 @@ def _media(tokenizer: Any) -> dict[str, int]:
 
 
 def _processor(family: str, tokenizer: Any, video: str = "Qwen2VL") -> Any:
-    """Images and videos in patches of 14 pixels, four of which become one token; at most 16 patches."""
-    grid = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}
+    """Returns a processor of images and videos on the grid."""
     return getattr(_transformers, f"{family}Processor")(
-        _transformers.Qwen2VLImageProcessor(**grid),
+        _transformers.Qwen2VLImageProcessor(**GRID),
         tokenizer,
-        getattr(_transformers, f"{video}VideoProcessor")(**grid),
+        getattr(_transformers, f"{video}VideoProcessor")(**GRID),
         chat_template=_TEMPLATE,
     )
 
 
 def qwen2_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen2-VL and its processor."""
     tokenizer = _tokenizer()
     config = _transformers.Qwen2VLConfig(
         text_config=text_sizes(tokenizer, rope_parameters=_MROPE),
@@ -59,14 +69,10 @@ def qwen2_vl() -> tuple[Any, Any]:
 
 
 def qwen2_5_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen2.5-VL and its processor."""
     tokenizer = _tokenizer()
     vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "patch_size": 14,
+        **VISION,
         "window_size": 28,
         "fullatt_block_indexes": [1],  # one layer with windows, one without
         "tokens_per_second": 2,  # as in the checkpoints
@@ -79,14 +85,10 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 
 
 def qwen3_vl() -> tuple[Any, Any]:
+    """Returns a small Qwen3-VL and its processor."""
     tokenizer = _tokenizer()
     vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "patch_size": 14,
+        **VISION,
         "num_position_embeddings": 16,
         "deepstack_visual_indexes": [0],  # features of this layer enter the language model's first
     }

@@ -22,7 +22,7 @@ def write_tiny_sd3(folder: Path, seed: int) -> None:
     One latent pixel is 4 x 4 image pixels and height and width are multiples of 8, at most 256.
 
     Args:
-        folder: where the pipeline goes; made if it is not there.
+        folder: the pipeline's; made if it is not there.
         seed: of all weights; the same seed writes the same bytes, and torch's global generator is left as it was.
     """
     tokenizers = [clip_tokenizer("<|endoftext|>"), clip_tokenizer("!")]
@@ -53,7 +53,7 @@ def write_tiny_sd3(folder: Path, seed: int) -> None:
 
 
 def _t5_tokenizer() -> T5Tokenizer:
-    """Unigram over printable ASCII and a few words; as with the real T5, what it does not know becomes <unk>."""
+    """Returns a unigram tokenizer over printable ASCII and a few words; others become <unk>, as with the real T5."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
     pieces += [(chr(code), -4.0) for code in range(ord("!"), ord("~") + 1)]
     pieces += [("▁" + word, -5.0) for word in WORDS.split()]

@@ -16,11 +16,12 @@ _WIDTHS = (16, 24)  # of the CLIPs; the second is XL's only
 def write_tiny_stable_diffusion(folder: Path, seed: int) -> None:
     """Writes a Stable Diffusion 1.5 pipeline of tiny random parts, without a safety checker, as diffusers saves one.
 
-    Source: Rombach et al. 2022, arXiv 2112.10752; what is no size is as in SD 1.5, but for the scheduler: DDIM, where
-    that checkpoint names PNDM. One latent pixel is 4 x 4 image pixels and height and width are multiples of 8.
+    Source: Rombach et al. 2022, arXiv 2112.10752; settings that are not sizes are those of SD 1.5, but for the
+    scheduler: DDIM, where that checkpoint names PNDM. One latent pixel is 4 x 4 image pixels, and height and width are
+    multiples of 8.
 
     Args:
-        folder: where the pipeline goes; made if it is not there.
+        folder: the pipeline's; made if it is not there.
         seed: of all weights; the same seed writes the same bytes, and torch's global generator is left as it was.
     """
     tokenizer = clip_tokenizer("<|endoftext|>")
@@ -41,7 +42,10 @@ def write_tiny_stable_diffusion(folder: Path, seed: int) -> None:
 
 
 def write_tiny_stable_diffusion_xl(folder: Path, seed: int) -> None:
-    """The same of Stable Diffusion XL (Podell et al. 2023, arXiv 2307.01952), whose checkpoint names Euler."""
+    """Writes a Stable Diffusion XL pipeline of tiny random parts (Podell et al. 2023, arXiv 2307.01952).
+
+    The scheduler is DDIM, where the checkpoint names Euler.
+    """
     tokenizers = [clip_tokenizer("<|endoftext|>"), clip_tokenizer("!")]
     with torch.random.fork_rng(devices=[]):
         encoders: list[nn.Module] = [

@@ -15,7 +15,10 @@ _HIDDEN, _HEADS, _LAYERS = 32, 4, 2  # of the language model; a head has 8 chann
 def build_tokenizer(
     special: Sequence[str], *, eos: str, pad: str, bos: str | None = None, named: dict[str, str] | None = None
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE: lossless on any text, a few words are one token. `named`: special tokens by their role."""
+    """Returns a byte-level BPE tokenizer: lossless on any text, a few words are one token.
+
+    `named`: special tokens by their role.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -45,7 +48,7 @@ def build_tokenizer(
 
 
 def chat_template(turn: str, end: str, answer: str, image: str, before: str = "", video: str = "") -> str:
-    """A template of turns: `turn` and `answer` open one (`ROLE` in it is the role), `end` closes it."""
+    """Returns a chat template: `turn` and `answer` open a turn (`ROLE` stands for the role), `end` closes it."""
     opening = turn.replace("ROLE", "{{ message['role'] }}")
     return (
         before + "{% for message in messages %}" + opening + "{% if message['content'] is string %}"
@@ -61,7 +64,7 @@ def chat_template(turn: str, end: str, answer: str, image: str, before: str = ""
 
 
 def text_sizes(tokenizer: Any, **more: Any) -> dict[str, Any]:
-    """Settings of a small language model: grouped queries, untied head, a vocabulary padded to a round size."""
+    """Returns the settings of a small language model: grouped queries, untied head, a vocabulary of a round size."""
     return {
         "vocab_size": (len(tokenizer) + 15) // 16 * 16,
         "hidden_size": _HIDDEN,
@@ -80,7 +83,7 @@ def text_sizes(tokenizer: Any, **more: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def randomise(module: nn.Module, generator: torch.Generator) -> None:
-    """Draws every weight anew so that signals keep their size; the library's own are 0.02 or zero in places."""
+    """Samples every weight anew so that signals keep their size; some of the library's own weights are 0 or 0.02."""
     embeddings = {
         id(child.weight): float(getattr(child, "embed_scale", 1.0))  # Gemma multiplies them when it reads
         for child in module.modules()

@@ -24,7 +24,7 @@ def _chatml(image: str) -> str:
 
 
 def internvl() -> tuple[Any, Any]:
-    """Qwen2 behind an InternViT; an image is one tile or several with a small copy of the whole."""
+    """Returns Qwen2 behind an InternViT; an image is one tile or several with a small copy of the whole."""
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
              "video_token": "<video>"}  # fmt: skip
     special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *named.values())
@@ -50,7 +50,7 @@ def internvl() -> tuple[Any, Any]:
 
 
 def idefics3() -> tuple[Any, Any]:
-    """Llama behind a SigLIP of tiles with rows and columns in words."""
+    """Returns Llama behind a SigLIP of tiles with rows and columns in words."""
     places = tuple(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
     special = ("<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>",
                "<global-img>", *places)  # fmt: skip
@@ -71,7 +71,7 @@ def idefics3() -> tuple[Any, Any]:
 
 
 def llava_onevision() -> tuple[Any, Any]:
-    """Qwen2 behind a SigLIP; one image alone is cut into tiles that keep its shape, several are one tile each."""
+    """Returns Qwen2 behind a SigLIP; a single image is cut into tiles that keep its shape, several are a tile each."""
     special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>")
     tokenizer = build_tokenizer(special, eos="<|im_end|>", pad="<|endoftext|>")
     pinpoints = [[_SIDE, 2 * _SIDE], [2 * _SIDE, _SIDE], [2 * _SIDE, 2 * _SIDE]]
@@ -98,7 +98,7 @@ def llava_onevision() -> tuple[Any, Any]:
 
 
 def gemma3() -> tuple[Any, Any]:
-    """Gemma behind a SigLIP: image tokens see each other, and every other layer looks back 16 tokens only."""
+    """Returns Gemma behind a SigLIP: image tokens see each other, and every other layer looks back 16 tokens only."""
     named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     special = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", *named.values())
     tokenizer = build_tokenizer(special, eos="<eos>", pad="<pad>", bos="<bos>", named=named)

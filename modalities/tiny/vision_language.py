@@ -30,7 +30,7 @@ def write_tiny(family: str, seed: int, folder: Path) -> None:
     Any text has tokens (byte-level BPE); images are at most 56 x 56 pixels, or the family's fixed size made small.
 
     Args:
-        family: a `model_type` of transformers. seed: of all weights. folder: where it goes; made if it is not there.
+        family: a `model_type` of transformers. seed: of all weights. folder: of the twin; made if it is not there.
     Raises ConfigError for a family that has no twin.
     """
     if family not in BUILDERS:

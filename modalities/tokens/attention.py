@@ -1,4 +1,4 @@
-"""Which attention the language model runs, and torch's flex_attention (arXiv 2412.05496) under a packed row's mask.
+"""The attention of the language model, and torch's flex_attention (arXiv 2412.05496) under the mask of a packed row.
 
 A packed row hands transformers a BlockMask, which skips the blocks that no token of a query block sees: an answer pays
 for the prompt and itself, not for the other answers.
@@ -23,21 +23,21 @@ _WITHOUT_BACKWARD = ("cpu", "mps")  # torch raises for a flex_attention there th
 
 
 def attention_of(model: Any) -> str:
-    """The attention that the language model runs."""
+    """Returns the attention that the language model runs."""
     return model.config.get_text_config()._attn_implementation  # type: ignore[no-any-return]
 
 
 def loaded_with(attention: str | None) -> str | None:
-    """What transformers is asked to load: its default where `use_flex` comes after."""
+    """Returns the attention to load with transformers: its default where `use_flex` follows."""
     return None if attention == FLEX else attention
 
 
 def use_flex(model: Any, name: str) -> bool:
-    """Puts the language model on flex_attention where an update can run there; False where it stays as it was.
+    """Switches the language model to flex_attention where an update can run with it; returns whether it did.
 
-    Towers stay as they were: no tree is in them, and images of many sizes would each be compiled for. So does the check
-    of transformers, which leaves out the Qwen-VL families though their layers ask the same interface as all others.
-    Raises ConfigError for layers that do not ask it.
+    Vision towers keep their attention: they hold no tree, and each size of an image would need a compilation. The check
+    of transformers is left aside, for it excludes the Qwen-VL families, though their layers use the same interface as
+    all others. Raises ConfigError for layers that do not use the interface.
     """
     if not getattr(model, "_supports_attention_backend", False):
         kind = model.config.model_type
@@ -48,20 +48,20 @@ def use_flex(model: Any, name: str) -> bool:
     return True
 
 
-def not_as_requested(model: Any, asked: str | None) -> str:
-    """Why the language model does not run the attention that was asked for; empty where it does."""
-    if asked != FLEX or attention_of(model) == FLEX:
+def not_as_requested(model: Any, requested: str | None) -> str:
+    """Returns why the language model does not run the attention that was set; an empty text where it does."""
+    if requested != FLEX or attention_of(model) == FLEX:
         return ""
     return f"{attention_of(model)} in place of {FLEX}, which has no backward pass on {model.device.type}"
 
 
 def takes_trees(model: Any) -> bool:
-    """Whether packed rows can be masked."""
+    """Returns whether packed rows can be masked."""
     return attention_of(model) in _TAKES_TREES
 
 
 def block_mask(sees: Callable[..., Tensor], tokens: Tensor) -> Any:
-    """The BlockMask of a rule over rows of tokens [P, T]; compiled, it never holds [P, T, T]."""
+    """Returns the BlockMask of a rule over rows of tokens [P, T]; compiled, so that [P, T, T] is never held."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     rows, length = tokens.shape

@@ -1,4 +1,4 @@
-"""A transformers image-text model as hidden states: positions always given, never left to the model's own state."""
+"""The backbone of a transformers image-text model: hidden states, with positions always passed explicitly."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from ..encoding.inputs import EncodedPrompt, PromptBatch, Side
 
 @dataclass(frozen=True)
 class Answers:
-    """n answers to P prompts, right-padded; or n stretches of answers, each with all that stands before it."""
+    """n answers to P prompts, right-padded; or n spans of answers, each with all tokens before it."""
 
     prompt: Tensor  # [n] int64: index into the prompts
     tokens: Tensor  # [n, T] int64
     length: Tensor  # [n] int64, at least 1
-    start: Tensor | None = None  # [n] int64: how many tokens only lead to what is asked for; None: none
-    name: Tensor | None = None  # [n, T] int64: tokens of one name are the same place in a tree; None: all stand apart
+    start: Tensor | None = None  # [n] int64: how many tokens stand before the span; None: none
+    name: Tensor | None = None  # [n, T] int64: tokens with one name are the same node of a tree; None: all differ
 
     @property
     def is_token(self) -> Tensor:
-        """[n, T] bool: asked for."""
+        """Returns [n, T] bool: the tokens of the answers or spans, without padding and tokens before."""
         column = torch.arange(self.tokens.shape[1], device=self.length.device)
         is_there = column < self.length[:, None]
         return is_there if self.start is None else is_there & (column >= self.start[:, None])
@@ -31,7 +31,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Backbone:
-    """Everything of a model but its last layer."""
+    """A model without its output head."""
 
     model: Any  # a model with `.model`, the network without its head
     pad_token: int
@@ -39,9 +39,11 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
+        """Returns the device of the network."""
         return self.model.device  # type: ignore[no-any-return]
 
     def batch(self, prompts: Sequence[EncodedPrompt], side: Side = "left") -> PromptBatch:
+        """Joins prompts to a batch on the network's device."""
         return PromptBatch.of(prompts, self.device, self.pad_token, side)
 
     def hidden(
@@ -53,7 +55,7 @@ class Backbone:
         media: Mapping[str, Tensor] | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states [n, T, H] of tokens [n, T] at positions [A, n, T], without a cache.
+        """Returns the last hidden states [n, T, H] of tokens [n, T] at positions [A, n, T], without a cache.
 
         `mask`: [n, T], or, where the rows are trees, [n, 1, T, T] or a BlockMask, one for each kind of layer.
         """
@@ -69,7 +71,7 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def prefill(self, prompts: PromptBatch) -> tuple[Tensor, Any]:
-        """Hidden states [P, H] of the prompts' last tokens, and the cache that answers go on from."""
+        """Returns hidden states [P, H] of the prompts' last tokens, and the cache from which answers continue."""
         extra = {"token_type_ids": prompts.token_types} if self.takes_token_types else {}
         output = self.model.model(
             input_ids=prompts.tokens,
@@ -82,8 +84,11 @@ class Backbone:
         rows = torch.arange(len(prompts.last), device=self.device)
         return output.last_hidden_state[rows, prompts.last], output.past_key_values
 
-    def go_on(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
-        """Hidden states [n, k, H] of the next tokens [n, k]; `mask` [n, L + k] covers the cache, which grows by k."""
+    def continue_from_cache(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """Returns hidden states [n, k, H] of the next tokens [n, k]; the cache of L tokens grows by k.
+
+        `mask`: [n, L + k].
+        """
         output = self.model.model(
             input_ids=tokens,
             attention_mask=mask,
@@ -94,23 +99,23 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def answer_positions(self, start: Tensor, count: int, first: int = 0) -> Tensor:
-        """[A, n, count] of the answers' tokens first .. first + count - 1, where token 0 stands at `start` [n]."""
+        """Returns positions [A, n, count] of tokens first .. first + count - 1 of answers that start at `start` [n]."""
         positions = start[:, None] + first + torch.arange(count, device=start.device)
         return positions.expand(self.num_axes, -1, -1)
 
     @property
     def goes_by_the_mask(self) -> bool:
-        """Whether what a mask hides may stand anywhere: no layer has a window or a state that counts it."""
+        """Returns whether hidden tokens may stand anywhere: no layer has a window or a state that counts them."""
         return set(getattr(self.model.config.get_text_config(), "layer_types", None) or ()) <= {"full_attention"}
 
     @property
     def num_axes(self) -> int:
-        """Axes of a position: 3 for M-RoPE (Qwen2-VL 2024, arXiv 2409.12191), else 1."""
+        """Returns the number of axes of a position: 3 for M-RoPE (Qwen2-VL 2024, arXiv 2409.12191), else 1."""
         return 3 if hasattr(self.model.model, "get_rope_index") else 1
 
 
 def expand(cache: Any, rows: Tensor) -> Any:
-    """A cache whose row n is row `rows[n]` of the given one, which is left as it was; gradients flow."""
+    """Returns a cache whose row n is row `rows[n]` of the given cache, which is not changed; gradients flow."""
     copied = copy.copy(cache)
     copied.layers = [_copied(layer) for layer in cache.layers]
     copied.reorder_cache(rows)
@@ -118,7 +123,7 @@ def expand(cache: Any, rows: Tensor) -> Any:
 
 
 def _copied(layer: Any) -> Any:
-    """A layer of a cache with the same tensors and its own dictionaries, where linear attention keeps its states."""
+    """Returns a layer of a cache with the same tensors and dictionaries of its own (of linear attention's states)."""
     copied = copy.copy(layer)
     vars(copied).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
     return copied

@@ -1,4 +1,4 @@
-"""Answers as they were drawn: tokens, what they were drawn from, what ended them, and which of them are one draw."""
+"""Sampled answers: tokens with their log-probs, stopping criteria, and tokens that answers of a tree share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from .sampling import Support
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What ends an answer: an end token, a text in `stop`, or the budget."""
+class StoppingCriteria:
+    """The stopping criteria of an answer: an end token, a text in `stop`, or the budget."""
 
     end_tokens: tuple[int, ...]
     stop: tuple[str, ...]
@@ -19,11 +19,11 @@ class Ending:
     max_tokens: int
 
     def ends(self, tokens: Tensor, length: Tensor) -> Tensor:
-        """[n] bool: whether the last of the `length` [n] tokens [n, T] of each answer ends it by itself."""
+        """Returns [n] bool: whether the last of the `length` [n] tokens [n, T] of each answer ends the answer."""
         last = tokens.gather(1, length[:, None] - 1)[:, 0]
         ends = torch.isin(last, torch.tensor(self.end_tokens, device=tokens.device))
         if self.stop:
-            # a token holds at least one byte of text, so a stop text that ends just here lies in as many tokens
+            # a token holds at least one byte of text, so a stop text at the end lies in at most as many tokens as bytes
             most = max(len(text.encode()) for text in self.stop)
             tails = [row[max(0, n - most) : n] for row, n in zip(tokens.tolist(), length.tolist(), strict=True)]
             stopped = [any(text in self.decode(tail) for text in self.stop) for tail in tails]
@@ -33,19 +33,20 @@ class Ending:
 
 @dataclass(frozen=True)
 class Completions:
-    """n answers as they were drawn."""
+    """n sampled answers."""
 
     tokens: Tensor  # [n, T] int64, right-padded with 0
     length: Tensor  # [n] int64, the end token included
-    log_prob: Tensor  # [n, T] float32, of the distribution drawn from; 0 in the padding
-    is_finished: Tensor  # [n] bool: ended by itself
+    log_prob: Tensor  # [n, T] float32, of the sampling distribution; 0 in the padding
+    is_finished: Tensor  # [n] bool: ended by an end token or a stop text
     support: Support | None  # of the sum(length) tokens, answer by answer; None where nothing is truncated
-    entropy: Tensor | None = None  # [n, T] float32 nats, of the distribution drawn from; None where it is not known
-    name: Tensor | None = None  # [n, T] int64: tokens of one name are one draw; None: every token is a draw of its own
+    entropy: Tensor | None = None  # [n, T] float32 nats, of the sampling distribution; None where it is not known
+    # [n, T] int64: tokens with the same name were sampled once, for several answers; None: each token was by itself.
+    name: Tensor | None = None
 
     @classmethod
     def join(cls, parts: "Sequence[Completions]") -> "Completions":
-        """All answers, in order; those of two parts share no draw."""
+        """Joins answers in order; answers of different parts share no tokens."""
         sizes = [0 if part.name is None or not part.name.numel() else int(part.name.max()) + 1 for part in parts]
         shifted = [
             part if part.name is None else replace(part, name=part.name + sum(sizes[:n]))
@@ -55,7 +56,7 @@ class Completions:
 
     @classmethod
     def stack(cls, parts: "Sequence[Completions]") -> "Completions":
-        """All answers, in order, with the names of draws as they are."""
+        """Joins answers in order, with the names of tokens as they are."""
         supports = [part.support for part in parts if part.support is not None]
         assert len(supports) in (0, len(parts)), "some answers have a truncated distribution and some have not"
         entropies = [part.entropy for part in parts if part.entropy is not None]
@@ -71,7 +72,7 @@ class Completions:
         )
 
     def select(self, rows: Tensor) -> "Completions":
-        """The answers `rows` [n], at least 1, as wide as the longest of them."""
+        """Returns the answers `rows` [n], at least one, as wide as the longest of them."""
         length = self.length[rows]
         width = int(length.max())
         return Completions(
@@ -85,7 +86,7 @@ class Completions:
         )
 
     def support_of(self, rows: Tensor, start: Tensor, stop: Tensor) -> Support | None:
-        """Of tokens `start` .. `stop` - 1 ([n] each) of the answers `rows` [n]."""
+        """Returns the support of the tokens `start` .. `stop` - 1 ([n] each) of the answers `rows` [n]."""
         if self.support is None:
             return None
         first = self.length.cumsum(0) - self.length
@@ -94,7 +95,7 @@ class Completions:
 
 
 def join_padded(tables: Sequence[Tensor]) -> Tensor:
-    """Tables [n_i, T_i] as one [sum n_i, max T_i], padded with 0 on the right."""
+    """Joins tables [n_i, T_i] to one [sum n_i, max T_i], padded with 0 on the right."""
     return torch.cat(_widened(tables))
 
 
@@ -104,9 +105,9 @@ def _widened(tables: Sequence[Tensor]) -> list[Tensor]:
 
 
 def uniforms(seeds: Sequence[int | None], count: int) -> Tensor:
-    """[n, count] numbers in [0, 1), a stream of its own for each seed; a longer one begins alike.
+    """Returns [n, count] uniform numbers in [0, 1), a stream for each seed; a larger count begins with the same.
 
-    Where there is no seed they are -1, which draws the likeliest token.
+    For the seed None the numbers are -1, which stands for the likeliest token.
     """
     none = torch.full((count,), -1.0, dtype=torch.float64)
     streams = [

@@ -1,4 +1,4 @@
-"""Token policies whose weights are sharded: a network call is one of all processes, so some make calls of weight 0."""
+"""The lockstep of token policies with sharded weights: every network call is one of all processes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,25 +28,28 @@ FILLER = Prompt("", (_Grey(),))
 
 @dataclass(frozen=True)
 class Lockstep:
-    """What a process needs to keep step: the vision tower and each layer are called by all processes or by none."""
+    """The means by which processes make the same network calls: the vision tower and each layer run on all or on none.
 
-    maximum: Callable[[int], int]  # the largest of the counts that the processes ask with
+    Processes with fewer calls to make add dummy calls, of weight 0.
+    """
+
+    maximum: Callable[[int], int]  # the maximum of a count over processes
     filler: EncodedPrompt  # a prompt with an image
     end_token: int
 
     def with_media(self, prompts: Sequence[EncodedPrompt]) -> list[EncodedPrompt]:
-        """The prompts, and the filler behind them where none has an image."""
+        """Returns the prompts, and the filler behind them where no prompt has media."""
         return [*prompts, *([] if any(prompt.media for prompt in prompts) else [self.filler])]
 
     def with_dummy_row(self, prompt: Tensor, uniform: Tensor, num_prompts: int) -> tuple[Tensor, Tensor]:
-        """`prompt` [n] and `uniform` [n, T] of answers to draw, and one more to the last prompt behind them."""
+        """Returns `prompt` [n] and `uniform` [n, T] with a row for a dummy answer to the last prompt behind them."""
         last = prompt.new_tensor([num_prompts - 1])
         return torch.cat([prompt, last]), torch.cat([uniform, uniform.new_zeros(1, uniform.shape[1])])
 
     def filled(self, prompts: Sequence[EncodedPrompt], answers: Answers) -> tuple[list[EncodedPrompt], Answers]:
-        """At least two tokens a row, so that a cache is gone on from, and the filler where no prompt has media.
+        """Returns prompts and answers with at least two tokens a row, and with the filler where no prompt has media.
 
-        The filler's answer stands behind the others.
+        Two tokens make the network continue from a cache. The filler's answer stands behind the others.
         """
         missing = max(0, 2 - answers.tokens.shape[1])
         tokens = torch.nn.functional.pad(answers.tokens, (0, missing), value=self.end_token)
@@ -58,6 +61,6 @@ class Lockstep:
         return filled, Answers(prompt, tokens, length)
 
     def dummy(self, device: torch.device) -> tuple[list[EncodedPrompt], Answers]:
-        """The filler and its answer alone."""
+        """Returns the filler and its answer alone."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
         return self.filled([], Answers(none, none.view(0, 0), none))

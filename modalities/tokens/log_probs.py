@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .sampling import Shaping, Support
+from .sampling import SamplingDistribution, Support
 
-IMPOSSIBLE = -1e30  # logit of a token that cannot be drawn: finite, so that a block of nothing else makes no NaN
+IMPOSSIBLE = -1e30  # logit of an impossible token: finite, so that a block of such tokens alone makes no NaN
 
 
 @dataclass(frozen=True)
-class Head:
+class OutputHead:
     """The last layer of a language model: logits = softcap(scale * (hidden @ weight.T + bias)).
 
     softcap(x) = c * tanh(x / c) (Gemma 2, arXiv 2408.00118); `scale` is Cohere's logit_scale or 1 / Granite's scaling.
@@ -29,49 +29,55 @@ class Head:
     softcap: float | None = None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[n, V] of hidden [n, H], summed in float32 at least: those that `token_log_probs` takes, for drawing
-        tokens."""
+        """Returns logits [n, V] of hidden [n, H] for sampling, summed in float32 at least, as in `token_log_probs`."""
         with torch.autocast(hidden.device.type, enabled=False):
             return self.cap(self.raw(hidden, self.weight, self.bias))
 
     def raw(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Logits before the cap, for a part of the rows and of the vocabulary."""
+        """Returns logits before the cap, for a part of the rows and of the vocabulary."""
         raw = _product(hidden, weight.T)
         if bias is not None:
             raw = raw + bias
         return raw * self.scale if self.scale != 1 else raw
 
     def cap(self, raw: Tensor) -> Tensor:
+        """Returns the logits after the softcap."""
         return raw if self.softcap is None else (raw / self.softcap).tanh() * self.softcap
 
 
 def token_log_probs(
-    hidden: Tensor, head: Head, tokens: Tensor, shaping: Shaping, chunk: int, support: Support | None = None
+    hidden: Tensor,
+    head: OutputHead,
+    tokens: Tensor,
+    distribution: SamplingDistribution,
+    chunk: int,
+    support: Support | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob [n] of each token and entropy [n] in nats of the shaped distribution it was drawn from.
+    """Returns the log-prob [n] of each token and the entropy [n] in nats of its sampling distribution.
 
-    Differentiable, both of them, in `hidden`, `head.weight` and `head.bias`; the backward pass computes the logits
+    Both are differentiable in `hidden`, `head.weight` and `head.bias`; the backward pass computes the logits
     again. Sums are in float32 (float64 for float64), whatever the inputs' type.
 
     hidden: [n, H]; tokens: [n] int64; chunk: logits held at once (a few tensors of that size), at least 1.
-    support: of each draw, needed where `shaping` is truncated; its truncation is taken from there, not computed anew.
-    Raises ValueError for a token that its distribution cannot give, temperature 0, or a truncated one without support.
+    support: of each token, needed for a truncated distribution; the truncation is taken from it, not computed anew.
+    Raises ValueError for a token outside its distribution, for temperature 0, and for a truncated distribution without
+    support.
     """
-    if shaping.temperature <= 0:
-        raise ValueError(f"a token has a log-prob for temperatures above 0, got {shaping.temperature}")
-    if shaping.is_truncated and support is None:
-        raise ValueError("log-probs of a truncated distribution need the support that the tokens were drawn from")
+    if distribution.temperature <= 0:
+        raise ValueError(f"a token has a log-prob for temperatures above 0, got {distribution.temperature}")
+    if distribution.is_truncated and support is None:
+        raise ValueError("log-probs of a truncated distribution need the support that the tokens were sampled from")
     if support is not None and len(support) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens need {len(tokens)} supports, got {len(support)}")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    blocks = _Blocks(head, shaping.temperature, _Masks.of(shaping, support, hidden.device), chunk)
+    blocks = _Blocks(head, distribution.temperature, _Masks.of(distribution, support, hidden.device), chunk)
     log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, summed in float32 at least and not rounded to the inputs' type."""
+    """Returns left @ right, summed in float32 at least and not rounded to the inputs' type."""
     if right.is_cuda and right.dtype == torch.bfloat16:
         return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
     dtype = torch.promote_types(torch.promote_types(left.dtype, right.dtype), torch.float32)
@@ -80,21 +86,21 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Masks:
-    """Which tokens cannot be drawn, block by block."""
+    """The masks of impossible tokens, block by block."""
 
     banned: Tensor  # [k] int64
     support: Support | None
-    starts: tuple[int, ...]  # n + 1: where each draw's support starts
+    starts: tuple[int, ...]  # n + 1: where the support of each token starts
 
     @classmethod
-    def of(cls, shaping: Shaping, support: Support | None, device: torch.device) -> "_Masks":
-        banned = torch.tensor(sorted(set(shaping.banned)), dtype=torch.int64, device=device)
+    def of(cls, distribution: SamplingDistribution, support: Support | None, device: torch.device) -> "_Masks":
+        banned = torch.tensor(sorted(set(distribution.banned)), dtype=torch.int64, device=device)
         if support is None:
             return cls(banned, None, ())
         return cls(banned, support.to(device), (0, *support.sizes.cumsum(0).tolist()))
 
     def impossible(self, rows: range, columns: range) -> Tensor | None:
-        """Bool [1 or rows, columns]; None where every token can be drawn."""
+        """Returns the mask [1 or rows, columns] of impossible tokens in a block; None where every token is possible."""
         banned = self.banned[(self.banned >= columns.start) & (self.banned < columns.stop)] - columns.start
         if self.support is not None:
             mask = ~self._possible(self.support, rows, columns)
@@ -118,26 +124,26 @@ class _Masks:
 class _Blocks:
     """The logits of all rows and tokens, cut into blocks of at most `chunk`."""
 
-    head: Head  # its tensors are not used: autograd's own arguments stand for them
+    head: OutputHead  # its tensors are not used: autograd's own arguments stand for them
     temperature: float
     masks: _Masks
     chunk: int
 
     def cut(self, num_rows: int, vocabulary: int) -> tuple[list[range], list[range]]:
-        """Rows and columns of the blocks: about square, since both sides of a product want some width."""
+        """Returns the rows and columns of the blocks: about square, which is fast for matrix products."""
         width = min(vocabulary, math.isqrt(self.chunk))
         height = max(1, min(num_rows, self.chunk // width))
         return _ranges(num_rows, height), _ranges(vocabulary, min(vocabulary, self.chunk // height))
 
     def logits(self, raw: Tensor, rows: range, columns: range) -> Tensor:
-        """Capped, divided by the temperature and masked; may overwrite `raw`."""
+        """Returns the logits of a block, capped, divided by the temperature and masked; may overwrite `raw`."""
         capped = self.head.cap(raw)
         logits = capped if self.temperature == 1 else capped / self.temperature
         mask = self.masks.impossible(rows, columns)
         return logits if mask is None else logits.masked_fill_(mask, IMPOSSIBLE)
 
     def slope(self, raw: Tensor) -> Tensor | float:
-        """d logit / d (hidden @ weight.T) where nothing is masked."""
+        """Returns d logit / d (hidden @ weight.T) where nothing is masked."""
         slope = self.head.scale / self.temperature
         if self.head.softcap is None:
             return slope
@@ -153,7 +159,7 @@ def _slice(part: range) -> slice:
 
 
 def _places(tokens: Tensor, columns: range) -> tuple[Tensor, Tensor]:
-    """Column [n, 1] of each token in a block, and whether it is there [n]."""
+    """Returns the column [n, 1] of each token in a block, and whether the token is in the block [n]."""
     place = tokens - columns.start
     return place.clamp(0, len(columns) - 1)[:, None], (place >= 0) & (place < len(columns))
 
@@ -161,7 +167,7 @@ def _places(tokens: Tensor, columns: range) -> tuple[Tensor, Tensor]:
 def _reduce(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, blocks: _Blocks
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logit of each token, log of the sum of exp(logits), and entropy, all [n], in one pass over the blocks."""
+    """Returns the logit of each token, log of the sum of exp(logits), and entropy, all [n], in one pass over blocks."""
     like = hidden.new_empty((), dtype=torch.promote_types(hidden.dtype, torch.float32))
     token_logit, best = like.new_full((2, len(hidden)), IMPOSSIBLE).unbind()
     total, moment = like.new_zeros(2, len(hidden)).unbind()
@@ -185,7 +191,7 @@ def _reduce(
 
 @dataclass(frozen=True)
 class _Upstream:
-    """What reaches the logits from above: gradients of the results, and the results; each [n]."""
+    """The gradients with respect to the results, and the results that the backward pass needs; each [n]."""
 
     tokens: Tensor
     normaliser: Tensor
@@ -194,7 +200,7 @@ class _Upstream:
     of_entropy: Tensor | None
 
     def gradient(self, blocks: _Blocks, raw: Tensor, rows: range, columns: range) -> Tensor:
-        """With respect to hidden @ weight.T in one block; may overwrite `raw`."""
+        """Returns the gradient with respect to hidden @ weight.T in one block; may overwrite `raw`."""
         here = _slice(rows)
         slope = blocks.slope(raw)
         log_p = blocks.logits(raw, rows, columns).sub_(self.normaliser[here, None])
@@ -210,7 +216,7 @@ class _Upstream:
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) with the entropy's moment beside the total.
+    """The online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867), with the entropy's moment beside the total.
 
     With z the logits, m their maximum, s = sum exp(z - m) and u = sum exp(z - m) (z - m):
     log p_t = z_t - m - log s and H = log s - u / s;
@@ -227,7 +233,7 @@ class _TokenLogProbs(torch.autograd.Function):
         if is_impossible.any():
             row = int(is_impossible.nonzero()[0])
             raise ValueError(
-                f"token {tokens[row].item()} of row {row} cannot be drawn: it is banned, or outside of its support or "
+                f"token {tokens[row].item()} of row {row} cannot be sampled: it is banned, or outside its support or "
                 f"of the vocabulary of {len(weight)}"
             )
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)

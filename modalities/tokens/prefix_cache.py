@@ -1,4 +1,4 @@
-"""Hidden states behind the tokens of answers: the prompt once per group on a cache, or once per answer.
+"""Hidden states of answers: the prompt runs once per group, on a cache, or once per answer.
 
 Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
 """
@@ -15,9 +15,9 @@ from .backbone import Answers, Backbone, expand
 def hidden_by_cache(
     backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
 ) -> Tensor:
-    """[N, H]: hidden states that the N tokens of all answers are predicted from, answer by answer.
+    """Returns [N, H]: hidden states from which the N tokens of all answers are predicted, answer by answer.
 
-    Vision tower and prompt run once, with gradients; the answers go on from their cache. An answer's last token is
+    Vision tower and prompt run once, with gradients; the answers continue from their cache. An answer's last token is
     predicted, never read.
     """
     batch = backbone.batch(prompts, side)
@@ -26,7 +26,7 @@ def hidden_by_cache(
     num_read = answers.tokens.shape[1] - 1
     if num_read > 0:
         is_prompt = batch.mask[answers.prompt]
-        later = backbone.go_on(
+        later = backbone.continue_from_cache(
             answers.tokens[:, :-1],
             torch.cat([is_prompt, is_prompt.new_ones(len(is_prompt), num_read)], 1),
             backbone.answer_positions(batch.next_position[answers.prompt], num_read),
@@ -39,7 +39,7 @@ def hidden_by_cache(
 def hidden_by_rows(
     backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
 ) -> Tensor:
-    """The same by the plain batch: every answer runs its own prompt and images."""
+    """Returns the same as `hidden_by_cache` by the plain batch: every answer runs its own prompt and images."""
     batch = backbone.batch([prompts[number] for number in answers.prompt.tolist()], side)
     num_read = answers.tokens.shape[1] - 1
     length = batch.tokens.shape[1]

@@ -23,23 +23,23 @@ Rule = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # row, head, q
 class PackedRows:
     """One row [prompt, answer 1, answer 2 ...] for each prompt, T tokens with the padding.
 
-    An answer's last token is not there: it is predicted, never read. Of a tree, whose answers begin alike, a member
-    holds what none before it has; what leads there stands in others.
+    An answer's last token is left out: it is predicted, never read. Of a tree, whose answers share beginnings, a member
+    holds the tokens that no member before has; the tokens before these stand in other members.
     """
 
     tokens: Tensor  # [P, T] int64
     positions: Tensor  # [A, P, T] int64: every answer starts where the prompt ends
     token_types: Tensor  # [P, T] int64
     member: Tensor  # [P, T] int64: number of the answer within its row; PROMPT, PADDING
-    step: Tensor  # [P, T] int64: how many tokens of its own branch stand before it
-    # [P, M, M] int64, member by member: the step up to which the first sees the second; None: sees itself alone
+    step: Tensor  # [P, T] int64: how many tokens of its own branch stand before each
+    # [P, M, M] int64, member by member: the step up to which the first sees the second; None: no other members
     reach: Tensor | None = None
 
     def rule(self, window: int | None = None, images_see_ahead: bool = False) -> Rule:
-        """A token sees the prompt, its own answer and what leads there, up to itself: a `mask_mod` of flex_attention.
+        """Returns the rule of the mask, a `mask_mod` of flex_attention: a token sees itself and its branch before it.
 
-        window: how many tokens back a sliding layer looks, itself included. images_see_ahead: the tokens of one image
-        see each other in both directions, however far apart (Gemma 3).
+        window: how many tokens a sliding layer looks back, the token itself included. images_see_ahead: the tokens of
+        one image see each other in both directions, however far apart (Gemma 3).
         """
         member, step, reach = self.member, self.step, self.reach
         block = _image_blocks(self.token_types) if images_see_ahead else None
@@ -56,20 +56,20 @@ class PackedRows:
                 allowed = allowed & (distance < window)
             if block is not None:
                 allowed = allowed | ((block[row, key] == block[row, query]) & (block[row, query] > 0))
-            # padding looks at itself: a row that sees nothing would be NaN
+            # padding sees itself: a row that sees nothing would be NaN
             return (allowed & (member[row, key] != PADDING)) | (query == key)
 
         return sees
 
     def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
-        """[P, T, T] bool, query by key: the rule at every place."""
+        """Returns the rule at every place: [P, T, T] bool, query by key."""
         rows, length = self.member.shape
         row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
         return self.rule(window, images_see_ahead)(row[:, None, None], None, place[:, None], place)
 
 
 def _image_blocks(token_types: Tensor) -> Tensor:
-    """[P, T] number of the run of image tokens that each token is in, 0 for text."""
+    """Returns [P, T]: the number of the run of image tokens that each token is in, 0 for text."""
     is_image = token_types == 1
     starts = is_image & ~torch.nn.functional.pad(is_image, (1, 0))[:, :-1]
     return starts.cumsum(1) * is_image
@@ -78,7 +78,7 @@ def _image_blocks(token_types: Tensor) -> Tensor:
 def hidden_by_packing(
     backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side = "left"
 ) -> Tensor:
-    """[N, H]: hidden states that the N tokens of all answers are predicted from, answer by answer."""
+    """Returns [N, H]: hidden states from which the N tokens of all answers are predicted, answer by answer."""
     rows, places = _pack(backbone, prompts, answers, side)
     media = join_media([prompt.media for prompt in prompts])
     states = backbone.hidden(
@@ -93,7 +93,7 @@ def hidden_by_packing(
 def _pack(
     backbone: Backbone, prompts: Sequence[EncodedPrompt], answers: Answers, side: Side
 ) -> tuple[PackedRows, Tensor]:
-    """The rows, and for each of the N tokens asked for the place [N] in the flattened rows that predicts it."""
+    """Packs prompts and answers; returns the rows, and the place [N] in the flattened rows that predicts each token."""
     numbers: list[list[int]] = [[] for _ in prompts]
     for number, prompt in enumerate(answers.prompt.tolist()):
         numbers[prompt].append(number)
@@ -126,7 +126,7 @@ def _pack(
 
 
 def _row(prompt: EncodedPrompt, tree: PrefixTree, num_axes: int) -> tuple[Tensor, ...]:
-    """tokens, positions, token types, member and step of one row, without padding."""
+    """Returns tokens, positions, token types, member and step of one row, without padding."""
     return (
         torch.cat([prompt.tokens, tree.tokens]),
         torch.cat([prompt.positions, (prompt.next_position + tree.step).expand(num_axes, -1)], 1),
@@ -137,7 +137,7 @@ def _row(prompt: EncodedPrompt, tree: PrefixTree, num_axes: int) -> tuple[Tensor
 
 
 def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.device) -> Tensor | None:
-    """[P, M, M] of all rows; None where no answer shares a token with another."""
+    """Returns the reach [P, M, M] of all rows; None where no answer shares a token with another."""
     if not any(tree.is_shared for tree in trees):
         return None
     most = max(len(tree.reach) for tree in trees)
@@ -149,7 +149,7 @@ def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.de
 
 
 def _masks(backbone: Backbone, rows: PackedRows) -> Any:
-    """The mask as the attention takes it, one for each kind of layer where the model has several."""
+    """Returns the mask in the form of the attention, one for each kind of layer where the model has several."""
     config, ahead = backbone.model.config.get_text_config(), backbone.takes_token_types
     attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
     # where no layer is named, all have the window, if there is one (Mistral)
@@ -161,7 +161,7 @@ def _masks(backbone: Backbone, rows: PackedRows) -> Any:
 
 
 def _as_taken(attention: str, rows: PackedRows, window: int | None, ahead: bool) -> Any:
-    """A BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for the eager way."""
+    """Returns a BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for eager attention."""
     if attention == FLEX:
         return block_mask(rows.rule(window, ahead), rows.tokens)
     mask = rows.may_see(window, ahead)[:, None]

@@ -1,4 +1,4 @@
-"""Answers that begin alike, put into one row in which every shared token stands once."""
+"""Answers with shared beginnings, packed into one row in which every shared token stands once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """What is read of n answers, T tokens in all: answer by answer what none before it has."""
+    """The T tokens that are read of n answers: answer by answer the tokens that no answer before has."""
 
     tokens: Tensor  # [T] int64
-    step: Tensor  # [T] int64: tokens of its answer before it
-    member: Tensor  # [T] int64: the answer that brought it
-    # [n, n] int64: how many tokens of the first answer, from its beginning, lead up to the end of what it shares with
-    # the member; 0 where it shares nothing with it. A token of the first sees those of the member at lower steps.
+    step: Tensor  # [T] int64: number of tokens of the answer before each
+    member: Tensor  # [T] int64: the answer that brought each
+    # [n, n] int64, row i, column j: how many tokens of answer i, from its beginning, lead up to the end of the part
+    # that it shares with answer j; 0 where they share nothing. A token of answer i sees tokens of j at lower steps.
     reach: Tensor
-    places: tuple[Tensor, ...]  # n times where its tokens stand
+    places: tuple[Tensor, ...]  # n times the places of the answer's tokens in the row
 
     @property
     def is_shared(self) -> bool:
-        """Whether an answer sees tokens of another."""
+        """Returns whether an answer sees tokens of another answer."""
         return bool((self.reach > 0).any())
 
     @classmethod
     def of(cls, read: Sequence[Tensor], names: Sequence[Tensor] | None) -> "PrefixTree":
-        """Of the tokens `read` [t_i] of n answers, which are one where their `names` [t_i] are the same (None: none).
+        """Packs the tokens `read` [t_i] of n answers; tokens with the same `names` [t_i] are one (None: none are).
 
-        Tokens of one name have all that stands before them in common, so what an answer shares is its beginning.
+        Tokens with the same name have the same tokens before them, so answers share their beginnings.
         """
         place_of: dict[int, int] = {}
         member_of: list[int] = []

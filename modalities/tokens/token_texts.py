@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-BROKEN = "\ufffd"  # what bytes are read as that are not, or not yet, a character
-LONGEST = 4  # bytes of a character in UTF-8, and so the most tokens that it is spread over
+BROKEN = "\ufffd"  # the text of bytes that are not, or not yet, a character
+LONGEST = 4  # bytes of a character in UTF-8, and so the maximum number of its tokens
 
 
-class Pieces:
-    """Splits answers into the texts of their tokens; what most tokens say alone is remembered.
+class TokenTexts:
+    """A splitter of answers into the texts of their tokens; texts of single tokens are cached.
 
-    A character of several tokens is the last one's, the others have the empty text before it; so is a run of bytes
-    that are no character, up to the next one or the end.
+    A character of several tokens belongs to the last of them, and the tokens before have the empty text. The same holds
+    for a run of bytes that are no character, up to the next character or the end.
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
@@ -18,12 +18,12 @@ class Pieces:
         self._alone: dict[int, str] = {}
 
     def __call__(self, tokens: Sequence[int], text: str) -> tuple[str, ...]:
-        """A text for each token; joined they are `text`, which all the tokens are decoded to. In linear time.
+        """Returns a text for each token; joined they are `text`, the decoded answer. Takes linear time.
 
-        A tokenizer whose tokens read differently at the beginning of a text takes quadratic time.
+        With a tokenizer whose tokens have another text at the beginning of an answer, it takes quadratic time.
         """
         pieces: list[str] = []
-        first = 0  # of the tokens that no piece has yet
+        first = 0  # the first token without a piece
         for number, token in enumerate(tokens):
             is_whole = first == number and BROKEN not in self._text_of(token)
             if is_whole:
@@ -42,11 +42,11 @@ class Pieces:
         return self._alone[token]
 
     def _ends_here(self, tail: Sequence[int]) -> bool:
-        """Whether a character ends with these tokens: one that is whole lies in the last few, whatever is before."""
+        """Returns whether a whole character ends with these tokens, whatever stands before them."""
         return not self._decode(list(tail)).endswith(BROKEN)
 
     def _by_prefixes(self, tokens: Sequence[int], text: str) -> tuple[str, ...]:
-        """What each token adds to the text of those before it."""
+        """Returns the text that each token adds to the text of the tokens before it."""
         pieces, done = [], 0
         for number in range(len(tokens)):
             read = text if number == len(tokens) - 1 else self._decode(list(tokens[: number + 1]))

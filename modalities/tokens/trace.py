@@ -1,4 +1,4 @@
-"""What a rollout of answers leaves behind: enough to evaluate it again, and its tokens as a table of decisions."""
+"""The trace of a rollout of answers, and its tokens as a block of decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,57 +11,61 @@ from mmrl.core.views import DecisionView
 
 from ..encoding.inputs import EncodedPrompt
 from .completions import Completions
-from .sampling import Shaping
+from .sampling import SamplingDistribution
 
 
 @dataclass(frozen=True)
 class TokenTrace:
-    """What a token policy needs to evaluate a rollout again."""
+    """The record from which a token policy evaluates a rollout again."""
 
     prompts: tuple[EncodedPrompt, ...]  # P
     completions: Completions  # B answers
-    shaping: Shaping
-    is_recorded: bool  # the log-probs are there; False for answers from elsewhere
+    distribution: SamplingDistribution
+    is_recorded: bool  # log-probs were recorded at sampling; False for answers from elsewhere
 
     @classmethod
     def join(cls, parts: "Sequence[TokenTrace]") -> "TokenTrace":
-        """One trace of all, in order; recorded where all are."""
-        assert len({part.shaping for part in parts}) == 1, "rollouts of different distributions"
+        """Joins traces in order; recorded where all are."""
+        assert len({part.distribution for part in parts}) == 1, "rollouts of different distributions"
         prompts = tuple(prompt for part in parts for prompt in part.prompts)
         is_recorded = all(part.is_recorded for part in parts)
-        return cls(prompts, Completions.join([part.completions for part in parts]), parts[0].shaping, is_recorded)
+        return cls(prompts, Completions.join([part.completions for part in parts]), parts[0].distribution, is_recorded)
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """The tokens behind n network calls: of each, one of the samples that take it, and from where to where it goes."""
+class TokenSpans:
+    """The tokens of n network calls: for each call one of the samples that share the tokens, and their first and last.
+
+    Answers of a tree share the tokens between two forks, which are one call.
+    """
 
     rows: Tensor  # [n] int64
     start: Tensor  # [n] int64
     stop: Tensor  # [n] int64: above `start`
 
     @classmethod
-    def of(cls, block: DecisionBlock, view: DecisionView) -> "Stretches":
-        """Those of the view's calls, in the order of the calls."""
+    def of(cls, block: DecisionBlock, view: DecisionView) -> "TokenSpans":
+        """Returns the spans of the view's calls, in the order of the calls."""
         rows, columns = torch.isin(block.call, view.calls).nonzero().unbind(1)
         call = block.call[rows, columns]
         calls, place = call.unique(return_inverse=True)
-        # the samples are gone through in order, so a call's first entry is where its first sample enters it
+        # samples come in order, so a call's first entry is the first token of its first sample
         first = torch.full((len(calls),), len(call)).scatter_reduce(0, place, torch.arange(len(call)), "amin")
         row, start = rows[first], columns[first]
         length = (block.call[row] == calls[:, None]).sum(1)
         return cls(row, start, start + length)
 
     def edges(self, block: DecisionBlock) -> Tensor:
-        """[N] int64: the edges of all their tokens, call by call."""
+        """Returns [N] int64: the edges of all tokens of the spans, call by call."""
         column = torch.arange(block.edge.shape[1])
         return block.edge[self.rows][(column >= self.start[:, None]) & (column < self.stop[:, None])]
 
 
 def answer_block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> DecisionBlock:
-    """One edge for each draw of a token, one call for each stretch of tokens that the same answers share.
+    """Returns the decisions of answers: an edge for each sampled token, a call for each span that answers share.
 
-    Groups stay together, short ones first; in a group short answers first, or the order of its tree.
+    Calls of a group stay together, short groups first; within a group short answers come first, or the order of the
+    tree.
     """
     completions, count = trace.completions, len(prompt_of)
     is_edge = (torch.arange(completions.tokens.shape[1]) < completions.length[:, None]) & is_decision[:, None]  # [B, K]
@@ -81,37 +85,37 @@ def answer_block(trace: TokenTrace, prompt_of: Tensor, is_decision: Tensor) -> D
 
     order = torch.tensor(sorted(range(count), key=place), dtype=torch.int64)
     call = torch.full_like(edge, -1)
-    call[order] = _numbered(first_of_stretch(edge, weight)[order], is_edge[order])
+    call[order] = _numbered(first_of_span(edge, weight)[order], is_edge[order])
     facts = {"log_prob": completions.log_prob} if trace.is_recorded else {}
     facts |= {"entropy": completions.entropy} if completions.entropy is not None else {}
     kept = {name: torch.where(is_edge, values, torch.zeros(())) for name, values in facts.items()}
     return DecisionBlock(call, edge, weight, kept)
 
 
-def first_of_stretch(edge: Tensor, weight: Tensor) -> Tensor:
-    """[B, K] the edge that begins the stretch of each one: what the same samples share, from fork to fork."""
+def first_of_span(edge: Tensor, weight: Tensor) -> Tensor:
+    """Returns [B, K] the first edge of the span of each edge; samples share a span from fork to fork."""
     column = torch.arange(edge.shape[1]).expand_as(edge)
     begins = torch.nn.functional.pad(weight[:, 1:] != weight[:, :-1], (1, 0), value=True)
     return edge.gather(1, torch.where(begins, column, 0).cummax(1).values) if edge.numel() else edge
 
 
-def count_stretches(completions: Completions) -> int:
-    """Calls that it takes to evaluate every draw once."""
+def count_spans(completions: Completions) -> int:
+    """Returns the number of network calls that evaluate every sampled token once."""
     if completions.name is None:
         return len(completions.length)
     is_there = torch.arange(completions.tokens.shape[1]) < completions.length[:, None]
     block = DecisionBlock(completions.name, torch.where(is_there, completions.name, -1), is_there.float())
-    return len(first_of_stretch(completions.name, block.weight_among(is_there))[is_there].unique())
+    return len(first_of_span(completions.name, block.weight_among(is_there))[is_there].unique())
 
 
 def count_sampled_tokens(completions: Completions) -> int:
-    """Tokens that were drawn, those that answers share once."""
+    """Returns the number of sampled tokens; tokens that answers share count once."""
     is_there = torch.arange(completions.tokens.shape[1]) < completions.length[:, None]
     return int(is_there.sum()) if completions.name is None else len(completions.name[is_there].unique())
 
 
 def _numbered(names: Tensor, is_there: Tensor) -> Tensor:
-    """[B, K] the names [B, K] as numbers from 0 in the order in which they first appear; -1 where there is none."""
+    """Returns [B, K]: the names as numbers from 0 in the order of their first appearance; -1 where there is none."""
     _, place = names[is_there].unique(return_inverse=True)
     count = int(place.max()) + 1 if len(place) else 0
     first = torch.full((count,), len(place)).scatter_reduce(0, place, torch.arange(len(place)), "amin")

@@ -1,4 +1,4 @@
-"""How one step moves: the two kernel families behind every published flow sampler, and their noise schedules.
+"""The transition of one step: the two kernel families of the published flow samplers, and their noise schedules.
 
 Notation: x = (1 - sigma) * clean + sigma * noise, sigma in [0, 1]; v = E[noise - clean | x]; h = sigma - sigma_next.
 All numbers are Python floats, double precision.
@@ -13,12 +13,12 @@ from mmrl.plans.flow import Transition
 
 
 def ode(sigma: float, sigma_next: float) -> Transition:
-    """The deterministic Euler step x' = x - h v: both families without noise."""
+    """Returns the deterministic Euler step x' = x - h v: both families without noise."""
     return Transition(state=1.0, velocity=sigma_next - sigma, std=0.0)
 
 
 def euler_maruyama(sigma: float, sigma_next: float, diffusion: float) -> Transition:
-    """Euler-Maruyama step of the SDE with diffusion g that keeps the flow's marginals.
+    """Returns the Euler-Maruyama step of the SDE with diffusion g that keeps the flow's marginals.
 
     Flow-GRPO (Liu et al. 2025, arXiv 2505.05470, eq. 9); with e = x + (1 - sigma) v the predicted noise,
     x' = x - h v - g^2 h / (2 sigma) e + g sqrt(h) z.
@@ -27,7 +27,7 @@ def euler_maruyama(sigma: float, sigma_next: float, diffusion: float) -> Transit
         sigma: in (0, 1]. sigma_next: in [0, sigma). diffusion: g >= 0 at sigma.
     Raises:
         ConfigError: where g^2 h / (2 sigma) > 2, so that the step would flip *and* enlarge the latents. Between 1 and
-            2 it flips them, which published recipes do at the first step (noise level 1.5).
+            2 the step flips them, which published recipes do at the first step (noise level 1.5).
     """
     h = sigma - sigma_next
     pull = diffusion**2 * h / (2 * sigma)  # share of the predicted noise that is replaced by fresh noise
@@ -40,7 +40,9 @@ def euler_maruyama(sigma: float, sigma_next: float, diffusion: float) -> Transit
 
 
 def bridge(sigma: float, sigma_next: float, correlation: float) -> Transition:
-    """Step that predicts both ends and keeps the share r of the predicted noise; r = 1 is the ODE, r = 0 renoises.
+    """Returns the step that predicts both ends of the path and keeps the share r of the predicted noise.
+
+    r = 1 is the ODE, r = 0 adds fresh noise to the predicted clean latents.
 
     x' = (1 - sigma') (x - sigma v) + sigma' (r (x + (1 - sigma) v) + sqrt(1 - r^2) z), with sigma' = sigma_next.
     The noise adds up to sigma' for every r (DDIM, Song et al. 2021, arXiv 2010.02502, eq. 12).
@@ -57,29 +59,38 @@ def bridge(sigma: float, sigma_next: float, correlation: float) -> Transition:
 
 
 def flow_sde_diffusion(sigma: float, sigma_1: float, noise_level: float) -> float:
-    """Flow-GRPO's g = noise_level * sqrt(sigma / (1 - sigma)) (arXiv 2505.05470, section 4.2).
+    """Returns Flow-GRPO's g = noise_level * sqrt(sigma / (1 - sigma)) (arXiv 2505.05470, section 4.2).
 
     g is infinite at sigma = 1, so 1 - sigma is kept at 1 - sigma_1 or more, where `sigma_1` < 1 is the grid's second
-    level: the first std is then `noise_level` on every grid that starts at 1, and no more on one that starts below it.
+    level: the first std is then `noise_level` on every grid that starts at 1, and at most that on other grids.
     """
     return noise_level * math.sqrt(sigma / (1 - min(sigma, sigma_1)))
 
 
 def cps_correlation(noise_level: float) -> float:
-    """Flow-CPS: r = cos(noise_level * pi / 2), noise_level in [0, 1] (Wang and Yu 2025, arXiv 2509.05952)."""
+    """Returns the correlation of Flow-CPS, r = cos(noise_level * pi / 2), noise_level in [0, 1].
+
+    Wang and Yu 2025, arXiv 2509.05952.
+    """
     return math.cos(noise_level * math.pi / 2)
 
 
 def ddim_correlation(sigma: float, sigma_next: float, eta: float) -> float:
-    """DDIM: 1 - r^2 = eta^2 (1 - R^2), eta in [0, 1]; 1 is ancestral (arXiv 2010.02502, eq. 16)."""
+    """Returns the correlation r of DDIM: 1 - r^2 = eta^2 (1 - R^2), eta in [0, 1]; eta = 1 is ancestral sampling.
+
+    arXiv 2010.02502, eq. 16.
+    """
     return math.sqrt(1 - eta**2 * (1 - noise_decay(sigma, sigma_next) ** 2))
 
 
 def precise_correlation(sigma: float, sigma_next: float, noise_level: float) -> float:
-    """Precise: r = R^(noise_level^2 / 2), the exact integral of Flow-GRPO's SDE (arXiv 2605.23522)."""
+    """Returns the correlation of Precise, r = R^(noise_level^2 / 2): the exact integral of Flow-GRPO's SDE.
+
+    arXiv 2605.23522.
+    """
     return float(noise_decay(sigma, sigma_next) ** (noise_level**2 / 2))
 
 
 def noise_decay(sigma: float, sigma_next: float) -> float:
-    """R = sigma' (1 - sigma) / (sigma (1 - sigma')), exp of minus the step in log-SNR / 2; 0 from pure noise."""
+    """Returns R = sigma' (1 - sigma) / (sigma (1 - sigma')): exp of minus the step in log-SNR / 2, 0 at pure noise."""
     return sigma_next * (1 - sigma) / (sigma * (1 - sigma_next))

@@ -266,7 +266,7 @@ def test_one_mistake_is_said_once(override: str, message: str) -> None:
 def test_a_lora_names_the_setting_that_is_wrong() -> None:
     with pytest.raises(ConfigError) as failure:
         plugins.build("modalities", {"name": "vision_language", "model": "a/b", "lora": {"rank": 0}})
-    assert str(failure.value) == "modalities.vision_language.lora: rank must be at least 1, got 0"
+    assert str(failure.value) == "modalities.vision_language.lora.rank must be at least 1, got 0"
 
 
 def test_a_name_that_is_far_from_all_is_no_guess() -> None:

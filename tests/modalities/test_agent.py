@@ -262,7 +262,7 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"screenshots": 0}, "screenshots must be at least 1, got 0"),
         ({"history": -1}, "history must be at least 0"),
         ({"step_seconds": 0}, "step_seconds must be above 0"),
-        ({"dialect": "ui_r1"}, "does what it says, and dialect 'ui_r1' names kinds without the rest"),
+        ({"dialect": "ui_r1"}, "needs whole actions, and dialect 'ui_r1' names kinds without their details"),
         ({"environment": {"name": "corridor"}}, "unknown environment 'corridor'"),
         ({"environment": {"name": "tests.toy_worlds:Corridor", "place": 3}}, "has no field 'place'.*places"),
         ({"environment": {"name": "tests.tiny_texts:Letters"}}, "is no environment: it has no reset, step, state_key"),

@@ -179,7 +179,7 @@ def test_a_grid_beyond_the_noisiest_level_is_refused(base: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prediction_type": "flow_prediction"}, "predicts 'flow_prediction'; what can be read is epsilon"),
+        ({"prediction_type": "flow_prediction"}, "predicts 'flow_prediction'; supported are epsilon"),
         ({"thresholding": True}, "clips the clean latents"),
         ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr needs v_prediction"),
     ],

@@ -253,8 +253,9 @@ def test_settings_that_a_model_cannot_follow_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"fps": 2.0, "num_frames": 4}, "by fps or by num_frames, one"), ({"fps": -1.0}, "fps must be above 0"),
-     ({"frame_min_pixels": 9, "frame_max_pixels": 8}, "frame_min_pixels 9 is above frame_max_pixels 8"),
-     ({"total_pixels": 0}, "total_pixels must be at least 1"), ({"frame_cache_bytes": -1}, "must be 0 or more")],
+     ({"frame_min_pixels": 9, "frame_max_pixels": 8}, "frame_min_pixels must be at most frame_max_pixels .8., got 9"),
+     ({"total_pixels": 0}, "total_pixels must be at least 1"),
+     ({"frame_cache_bytes": -1}, "frame_cache_bytes must be at least 0, got -1")],
 )  # fmt: skip
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -168,9 +168,9 @@ def test_banned_are_media_tokens_and_rows_without_text() -> None:
     ("settings", "message"),
     [
         ({"template": "no place"}, r"template must hold \{prompt\}"),
-        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, or null, got 0"),
         ({"answer_batch": 0}, "answer_batch must be at least 1, got 0"),
-        ({"min_pixels": 10, "max_pixels": 5}, "min_pixels 10 is above max_pixels 5"),
+        ({"min_pixels": 10, "max_pixels": 5}, "min_pixels must be at most max_pixels .5., got 10"),
         ({"vision_rate": 0.0}, "vision_rate must be above 0"),
         ({"sharing": "both"}, "sharing"),
         ({"vision": "thawed"}, "vision"),

@@ -112,8 +112,8 @@ def test_checkpointing_changes_nothing(family: str, way: str) -> None:
 @pytest.mark.parametrize("way", ["cache", "packed", "none"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3"])  # its windows count padding
 def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden: Any = _tokens._WAYS[way]
-    monkeypatch.setitem(_tokens._WAYS, way, partial(hidden, side="right"))
+    hidden: Any = _tokens._HIDDEN_BY_MODE[way]
+    monkeypatch.setitem(_tokens._HIDDEN_BY_MODE, way, partial(hidden, side="right"))
     assert_equal(shared(family, "full", sharing=way), plain(family, "full")[2])
 
 

@@ -124,7 +124,7 @@ def test_it_runs_in_bfloat16(family: str) -> None:
             found.sum().backward()
 
 
-def test_the_way_of_sharing_is_said_and_falls_back_with_its_reason() -> None:
+def test_the_mode_of_sharing_is_said_and_falls_back_with_its_reason() -> None:
     assert vision_twins.policy().sharing_used == "cache"
     assert vision_twins.policy(gradient_checkpointing=True).sharing_used == "packed"
     assert vision_twins.policy(gradient_checkpointing=True, sharing="cache").sharing_used == "cache"
@@ -132,6 +132,8 @@ def test_the_way_of_sharing_is_said_and_falls_back_with_its_reason() -> None:
     model: Any = policy.modules()["model"]
     config = model.config.get_text_config()
     config._attn_implementation = "flash_attention_2"
-    assert policy.sharing_used == "none (attention flash_attention_2 takes no tree mask)" and policy.way == "none"
+    assert (
+        policy.sharing_used == "none (attention flash_attention_2 takes no tree mask)" and policy.sharing_mode == "none"
+    )
     config.layer_types = ["full_attention", "linear_attention"]
     assert policy.sharing_used == "none (qwen2_5_vl has layers of linear_attention)"

@@ -4,20 +4,11 @@ from typing import Any
 
 import transformers
 
-from mmrl.modalities.tiny.qwen import _MROPE, _media, _processor, _tokenizer
+from mmrl.modalities.tiny.qwen import _MROPE, GRID, VISION, _media, _processor, _tokenizer
 from mmrl.modalities.tiny.text import build_tokenizer, chat_template, text_sizes
 from mmrl.modalities.tiny.tiled import _ROPE, _SIDE, _VISION, _chatml
 
 _transformers: Any = transformers
-_GRID = {"size": {"shortest_edge": 4 * 14**2, "longest_edge": 16 * 14**2}, "patch_size": 14, "merge_size": 2}
-_VISUAL = {
-    "depth": 2,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_heads": 2,
-    "out_hidden_size": 32,
-    "patch_size": 14,
-}
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 _LINEAR = {
     "layer_types": ["linear_attention", "full_attention"],
@@ -39,7 +30,7 @@ def qwen3_vl_moe() -> tuple[Any, Any]:
     tokenizer = _tokenizer()
     config = _transformers.Qwen3VLMoeConfig(
         text_config=text_sizes(tokenizer, rope_parameters={**_MROPE, "mrope_interleaved": True}, **_MOE),
-        vision_config={**_VISUAL, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        vision_config={**VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
         **_media(tokenizer),
     )
     return _transformers.Qwen3VLMoeForConditionalGeneration(config), _processor("Qwen3VL", tokenizer, video="Qwen3VL")
@@ -49,7 +40,7 @@ def _qwen3_5(kind: str, **more: Any) -> tuple[Any, Any]:
     tokenizer = _tokenizer()
     config = getattr(_transformers, f"{kind}Config")(
         text_config=text_sizes(tokenizer, rope_parameters=_HALF, **more) | _LINEAR,
-        vision_config={**_VISUAL, "num_position_embeddings": 16},
+        vision_config={**VISION, "num_position_embeddings": 16},
         **_media(tokenizer),
     )
     model = getattr(_transformers, f"{kind}ForConditionalGeneration")(config)
@@ -76,14 +67,14 @@ def _glm(kind: str) -> tuple[Any, Any]:
             "model_type": "glm4v_text",
             **text_sizes(tokenizer, rope_parameters={**_MROPE, "partial_rotary_factor": 1.0}),
         },
-        vision_config={"model_type": "glm4v_vision", **_VISUAL, "image_size": 56},
+        vision_config={"model_type": "glm4v_vision", **VISION, "image_size": 56},
         **{name: tokenizer.convert_tokens_to_ids(text) for name, text in zip(names, [*image, *video], strict=True)},
     )
     size = {"shortest_edge": 2 * 4 * 14**2, "longest_edge": 2 * 16 * 14**2}  # counts two frames
     processor = getattr(_transformers, f"{kind}Processor")(
-        getattr(_transformers, f"{kind}ImageProcessor")(**_GRID | {"size": size}),
+        getattr(_transformers, f"{kind}ImageProcessor")(**GRID | {"size": size}),
         tokenizer,
-        getattr(_transformers, f"{kind}VideoProcessor")(**_GRID | {"size": size}),
+        getattr(_transformers, f"{kind}VideoProcessor")(**GRID | {"size": size}),
         chat_template=chat_template("<|ROLE|>\n", "", "<|assistant|>\n", "".join(image)),
     )
     return getattr(_transformers, f"{kind}ForConditionalGeneration")(config), processor

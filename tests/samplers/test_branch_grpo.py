@@ -108,8 +108,8 @@ def test_pruning_all_is_refused(grid_policy: Any) -> None:
         ({"pruned_depths": [0]}, "pruned_depths must ascend within 1 to 20, got .0."),
         ({"branch": 1}, "branch must be at least 2, got 1"),
         ({"pruned_every": 0}, "pruned_every must be at least 1, got 0"),
-        ({"split_noise": 0}, "split_noise must be greater than 0, got 0"),
-        ({"noise_level": 0}, "noise_level must be greater than 0, got 0"),
+        ({"split_noise": 0}, "split_noise must be above 0, got 0"),
+        ({"noise_level": 0}, "noise_level must be above 0, got 0"),
         ({"share_noise": True}, "has no field 'share_noise'"),
     ],
 )

@@ -55,5 +55,5 @@ def test_a_grid_that_ends_above_zero_ends_without_noise() -> None:
 
 
 def test_no_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="num_steps must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="num_steps must be at least 1 and at most 10,000, got 0"):
         make(num_steps=0)

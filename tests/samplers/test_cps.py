@@ -16,5 +16,5 @@ def test_the_std_is_a_fixed_share_of_the_next_sigma(grid_policy: Any) -> None:
 
 @pytest.mark.parametrize("noise_level", [0, 1.01])
 def test_noise_levels_outside_the_range_are_refused(noise_level: float) -> None:
-    with pytest.raises(ConfigError, match="noise_level must be greater than 0 and at most 1"):
+    with pytest.raises(ConfigError, match="noise_level must be above 0 and at most 1"):
         build("samplers", {"name": "cps", "num_steps": 10, "noise_level": noise_level})

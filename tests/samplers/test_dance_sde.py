@@ -29,5 +29,5 @@ def test_too_much_noise_for_a_small_sigma_is_refused(grid_policy: Any) -> None:
 
 
 def test_no_noise_is_refused() -> None:
-    with pytest.raises(ConfigError, match="noise_level must be greater than 0, got 0"):
+    with pytest.raises(ConfigError, match="noise_level must be above 0, got 0"):
         build("samplers", {"name": "dance_sde", "num_steps": 3, "noise_level": 0})

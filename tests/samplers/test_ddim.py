@@ -36,5 +36,5 @@ def test_in_the_scale_of_constant_variance_the_std_is_ddpos(share: float, rise: 
 
 @pytest.mark.parametrize("eta", [0, 1.01])
 def test_etas_outside_the_range_are_refused(eta: float) -> None:
-    with pytest.raises(ConfigError, match="eta must be greater than 0 and at most 1"):
+    with pytest.raises(ConfigError, match="eta must be above 0 and at most 1"):
         build("samplers", {"name": "ddim", "num_steps": 10, "eta": eta})

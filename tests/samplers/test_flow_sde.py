@@ -43,5 +43,5 @@ def test_a_unipc_grid_that_starts_just_below_one_gets_no_more_noise(shift: float
 
 @pytest.mark.parametrize("noise_level", [0, -0.7, 2.1])
 def test_noise_levels_outside_the_range_are_refused(noise_level: float) -> None:
-    with pytest.raises(ConfigError, match="noise_level must be greater than 0 and at most 2"):
+    with pytest.raises(ConfigError, match="noise_level must be above 0 and at most 2"):
         make_plan(None, 10, noise_level=noise_level)

@@ -80,11 +80,11 @@ def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"spread": 1.5}, r"spread must be within \[0, 1\], got 1.5"),
+        ({"spread": 1.5}, "spread must be at least 0 and at most 1, got 1.5"),
         ({"anchors": -1}, "anchors must be at least 0, got -1"),
-        ({"early_fraction": 1.1}, "early_fraction must be greater than 0 and at most 1, got 1.1"),
-        ({"train_fraction": 0.0}, "train_fraction must be greater than 0 and at most 1, got 0.0"),
-        ({"temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
+        ({"early_fraction": 1.1}, "early_fraction must be above 0 and at most 1, got 1.1"),
+        ({"train_fraction": 0.0}, "train_fraction must be above 0 and at most 1, got 0.0"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
         ({"solver": "heun"}, "anchors go with solvers that make one call for a step, got solver heun"),
     ],
 )

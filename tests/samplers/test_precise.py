@@ -20,5 +20,5 @@ def test_a_step_by_hand() -> None:
 
 
 def test_no_noise_is_refused() -> None:
-    with pytest.raises(ConfigError, match="noise_level must be greater than 0, got 0"):
+    with pytest.raises(ConfigError, match="noise_level must be above 0, got 0"):
         build("samplers", {"name": "precise", "num_steps": 3, "noise_level": 0})

@@ -31,9 +31,9 @@ def test_a_larger_group_is_more_trees_under_the_prompt_and_a_smaller_one_has_few
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"segment_tokens": 0}, "segment_tokens must be at least 1, got 0"),
-        ({"depth": 10**9}, "depth must be at most 100, got 1000000000"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"segment_tokens": 0}, "segment_tokens must be at least 1 and at most 1,000,000, got 0"),
+        ({"depth": 10**9}, "depth must be at least 1 and at most 100, got 1000000000"),
+        ({"depth": 0}, "depth must be at least 1 and at most 100, got 0"),
         ({"branch": 0}, "branch must be at least 1"),
         ({"branch": [2, 2]}, "one for each depth 3"),
         ({"temperature": 0}, "temperature must be above 0: all children of a fork would be the same"),

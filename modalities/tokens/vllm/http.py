@@ -1,4 +1,4 @@
-"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for a request, errors that help."""
+"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for each request."""
 
 import http.client
 import json
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 from mmrl.core.contracts import ConfigError, RunError
 
-MAX_ANSWER = 2**28  # bytes of one answer; a longer one is no answer to anything asked here
+MAX_ANSWER = 2**28  # bytes of one response; a longer one answers no request of mmrl
 _CONNECTING = 10.0  # seconds that one try of a connection may take
-_SHOWN = 600  # characters of a server's own words in an error
+_SHOWN = 600  # characters of a server's own message in an error
 
 
 class Refused(RunError):
-    """The server answered, with a status that is not 200."""
+    """A response of the server with a status other than 200."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -29,8 +29,8 @@ class JsonServer:
     """A server at `url` (http://host:port), one connection per request.
 
     A connection that is refused or that breaks before anything was sent is tried again `retries` times, after 0.5, 1,
-    2 ... seconds, 8 at most; nothing else is: a request that was heard may be at work. From when the connection stands,
-    the request must be sent and the whole answer be there within `timeout_seconds`, however busily the server talks.
+    2 ... seconds, 8 at most. Nothing else is tried again, since the server may already work on the request. Once the
+    connection stands, the whole response must arrive within `timeout_seconds`.
     """
 
     url: str
@@ -47,11 +47,11 @@ class JsonServer:
             raise ValueError(f"url must look like http://host:port, got {self.url!r}")
 
     def get(self, path: str) -> Any:
-        """What the server has at a path; raises RunError (`Refused` where it answers with a refusal)."""
+        """Returns the server's response at a path. Raises RunError (`Refused` for a status other than 200)."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Any) -> Any:
-        """The server's answer to a JSON body: what its JSON says, a text, or None where it says nothing."""
+        """Returns the server's response to a JSON body: parsed JSON, a text, or None where it is empty."""
         return self._ask("POST", path, json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
@@ -103,11 +103,11 @@ class JsonServer:
         try:
             return json.loads(content) if kind == "application/json" else content.decode()
         except (ValueError, RecursionError) as error:
-            raise RunError(f"{self.url}{path} answered with what is no JSON: {error}") from error
+            raise RunError(f"{self.url}{path} answered with invalid JSON: {error}") from error
 
 
 class _Socket(socket.socket):
-    """A socket whose sends and receives all end at one moment; a timeout of Python's is for each of them anew."""
+    """A socket with one deadline for all sends and receives; a timeout of Python's is for each of them anew."""
 
     deadline = math.inf  # of time.monotonic()
 
@@ -127,7 +127,7 @@ class _Socket(socket.socket):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection over which all must have been said `seconds` after it was made."""
+    """A connection with a deadline `seconds` after it was made."""
 
     def __init__(self, host: str, port: int | None, seconds: float) -> None:
         super().__init__(host, port, timeout=min(seconds, _CONNECTING))
@@ -141,7 +141,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _own_words(content: bytes) -> str:
-    """What a server says of its refusal: the message of an error in the form of OpenAI's, or FastAPI's `detail`."""
+    """Returns the message of a server's refusal: of an error in the form of OpenAI's, or FastAPI's `detail`."""
     text = content[: 2**16].decode(errors="replace")
     try:
         said = json.loads(text)

@@ -1,4 +1,4 @@
-"""Prompts as a server with a processor of its own is asked them: one token for each image, and the image."""
+"""Prompts for a server with a processor of its own: one token for each image, and the image."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -15,34 +15,34 @@ _START = "data:image/png;base64,"
 
 
 def data_url(image: Any) -> str:
-    """The address of an RGB image of Pillow: the same pixels, as a PNG."""
+    """Returns the data URL of an RGB image of Pillow: the same pixels, as a PNG."""
     content = BytesIO()
     image.save(content, "PNG", compress_level=1)
     return _START + b64encode(content.getvalue()).decode()
 
 
 def content_of(url: str) -> bytes:
-    """The PNG in such an address. Raises ValueError for any other."""
+    """Returns the PNG in a data URL. Raises ValueError for any other address."""
     if not url.startswith(_START):
         raise ValueError(f"an image must begin with {_START!r}, got {url[:40]!r}")
     return b64decode(url.removeprefix(_START), validate=True)
 
 
 def clip_refusal(prompt: Prompt) -> str | None:
-    """Why a server cannot be asked a prompt with videos; None for one without."""
+    """Returns why a prompt with videos cannot be sent to a server; None for a prompt without."""
     if not prompt.clips:
         return None
     return (
-        f"{called(prompt)} has a video: modality.engine draws answers to images alone, since the server would "
+        f"{called(prompt)} has a video: modality.engine samples answers to images alone, since the server would "
         "choose frames by rules of its own; remove modality.engine"
     )
 
 
 def question_of(prompt: Prompt, encoded: EncodedPrompt) -> Question:
-    """The prompt with each image's run of tokens as one token, which the server's processor makes a run of again.
+    """Returns the prompt with one token for each image, which the server's processor expands to a run of tokens.
 
-    Raises ConfigError for videos, of which the server would choose frames by its own rules, and for families that write
-    an image as anything but one run of one token.
+    Raises ConfigError for videos, whose frames the server would choose by its own rules, and for families that write an
+    image as anything but one run of one token.
     """
     if why := clip_refusal(prompt):
         raise ConfigError(why)
@@ -52,13 +52,13 @@ def question_of(prompt: Prompt, encoded: EncodedPrompt) -> Question:
     if num_runs != len(prompt.media):
         raise ConfigError(
             f"{called(prompt)}: its {len(prompt.media)} images are {num_runs} runs of tokens; modality.engine can only "
-            "draw for families that write an image as one run, such as Qwen2-VL, Qwen2.5-VL and Qwen3-VL"
+            "sample for families that write an image as one run, such as Qwen2-VL, Qwen2.5-VL and Qwen3-VL"
         )
     return Question(tuple(sent), tuple(tokens), tuple(data_url(image.load()) for image in prompt.media))
 
 
 def one_for_each_run(tokens: Sequence[int], is_image: Sequence[bool]) -> list[int]:
-    """The tokens, with one in the place of each run of equal image tokens."""
+    """Returns the tokens with one in place of each run of equal image tokens."""
     before = [None, *(token if image else None for token, image in zip(tokens, is_image, strict=True))]
     return [
         token for token, image, last in zip(tokens, is_image, before, strict=False) if not (image and token == last)

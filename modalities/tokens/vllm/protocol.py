@@ -7,22 +7,22 @@ from typing import Any
 from mmrl.core.contracts import ConfigError, RunError
 
 LARGEST_BIAS = 100.0  # that OpenAI's protocol allows
-BANNED_BIAS = -LARGEST_BIAS  # exp(-100) of a draw is none
-COLDEST = 0.01  # vLLM takes a lower temperature above 0 for this one
+BANNED_BIAS = -LARGEST_BIAS  # a probability of exp(-100) is never sampled
+COLDEST = 0.01  # vLLM uses this temperature in place of lower ones above 0
 
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt as the server is sent it, and as it must have read it."""
+    """One prompt as it is sent to the server, and as the server must read it."""
 
     sent: tuple[int, ...]  # one token for each image
-    read: tuple[int, ...]  # what the server must make of it: the tokens that we train on
+    read: tuple[int, ...]  # the tokens that the server must make of it: those of training
     images: tuple[str, ...]  # data addresses of its images, in order
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How the tokens of an answer are drawn; a seed comes with each answer."""
+class SamplingParams:
+    """The settings by which the tokens of an answer are sampled; a seed comes with each answer."""
 
     temperature: float
     top_p: float
@@ -35,23 +35,21 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if 0 < self.temperature < COLDEST:
-            raise ConfigError(
-                f"sampler.temperature: vLLM takes {self.temperature} for {COLDEST}; give 0, or {COLDEST} and above"
-            )
+            raise ConfigError(f"sampler.temperature must be 0, or at least {COLDEST} for vLLM, got {self.temperature}")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as the server drew it: T tokens, the end token included."""
+    """One answer that the server sampled: T tokens, the end token included."""
 
     tokens: list[int]
     log_probs: list[float]
     is_finished: bool
-    support: list[list[int]] | None  # the tokens that each draw could have given; None where the server keeps none
+    support: list[list[int]] | None  # the possible tokens at each place; None where the server does not return them
 
 
-def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """The request for one answer. The fields are those of vLLM 0.33 (`GenerateRequest`, `SamplingParams`)."""
+def body_of(model: str, question: Question, sampling: SamplingParams, seed: int) -> dict[str, Any]:
+    """Returns the request for one answer. The fields are those of vLLM 0.33 (`GenerateRequest`, `SamplingParams`)."""
     parameters: dict[str, Any] = {
         "n": 1,
         "temperature": sampling.temperature,
@@ -62,9 +60,9 @@ def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> di
         "max_tokens": sampling.max_tokens,
         "stop": list(sampling.stop),
         "stop_token_ids": list(sampling.end_tokens),
-        "logprobs": 0,  # of the token drawn alone
+        "logprobs": 0,  # of the sampled token alone
         "logit_bias": {str(token): BANNED_BIAS for token in sampling.banned},
-        "skip_special_tokens": False,  # a text to stop at may spell one
+        "skip_special_tokens": False,  # a stop text may spell one
         "include_stop_str_in_output": True,
     }
     body = {
@@ -79,50 +77,51 @@ def body_of(model: str, question: Question, sampling: Sampling, seed: int) -> di
     return body
 
 
-def answer_of(said: Any, question: Question, sampling: Sampling, num_tokens: int) -> Answer:
-    """The answer in the server's JSON, by a model with a vocabulary of `num_tokens`.
+def answer_of(reply: Any, question: Question, sampling: SamplingParams, num_tokens: int) -> Answer:
+    """Returns the answer in the server's JSON, of a model with a vocabulary of `num_tokens`.
 
-    Raises ConfigError where the server read another prompt than we train on, RunError for everything that an answer
-    lacks or that it may not hold.
+    Raises ConfigError where the server read another prompt than that of training, and RunError for missing or wrong
+    parts of an answer.
     """
-    choices = _field(said, "choices", list)
+    choices = _field(reply, "choices", list)
     if len(choices) != 1:
-        raise RunError(f"engine: the vLLM server gave {len(choices)} answers where 1 was asked for")
-    _check_prompt(_numbers(said, "prompt_token_ids"), question)
+        raise RunError(f"engine: the vLLM server gave {len(choices)} answers where 1 was requested")
+    _check_prompt(_numbers(reply, "prompt_token_ids"), question)
     choice = choices[0]
     tokens, reason = _numbers(choice, "token_ids"), _field(choice, "finish_reason", str)
     if reason not in ("stop", "length"):
         raise RunError(f"engine: the vLLM server ended an answer with {_shown(reason)}; see its log")
     if not 1 <= len(tokens) <= sampling.max_tokens:
-        raise RunError(f"engine: an answer of {len(tokens)} tokens, where 1 to {sampling.max_tokens} were asked for")
+        raise RunError(f"engine: an answer of {len(tokens)} tokens, where 1 to {sampling.max_tokens} were requested")
     if max(tokens) >= num_tokens:
         raise RunError(
-            f"engine: the vLLM server drew token {_shown(max(tokens))}, and the model has {num_tokens}; "
+            f"engine: the vLLM server sampled token {_shown(max(tokens))}, and the model has {num_tokens}; "
             "the server must serve the model of this run"
         )
     if banned := set(tokens) & set(sampling.banned):
-        raise RunError(f"engine: the vLLM server drew the banned token {min(banned)}; it ignores logit_bias")
+        raise RunError(f"engine: the vLLM server sampled the banned token {min(banned)}; it ignores logit_bias")
     if early := set(tokens[:-1]) & set(sampling.end_tokens):
-        raise RunError(f"engine: the vLLM server drew on behind the end token {min(early)}; it ignores stop_token_ids")
+        raise RunError(f"engine: the vLLM server went on behind the end token {min(early)}; it ignores stop_token_ids")
     mask = choice.get("sampling_mask")
     support = None if mask is None else _mask(mask, tokens, num_tokens)
     return Answer(tokens, _log_probs(choice, tokens), reason == "stop", support)
 
 
 def _log_probs(choice: Any, tokens: Sequence[int]) -> list[float]:
+    """Returns the log-probs of the tokens. Raises RunError for other tokens, and for impossible values."""
     content = _field(_field(choice, "logprobs", dict), "content", list)
     if [_field(entry, "token_id", int) for entry in content] != list(tokens):
         raise RunError("engine: the vLLM server's log-probs are of other tokens than its answer")
-    found = [_field(entry, "logprob", (int, float)) for entry in content]
-    # -9999 stands for a log-prob that the server does not know; whole numbers may be too large for a float
-    wrong = [value for value in found if not -9999 < value <= 1e-3]
+    values = [_field(entry, "logprob", (int, float)) for entry in content]
+    # -9999 stands for an unknown log-prob; integers may be too large for a float
+    wrong = [value for value in values if not -9999 < value <= 1e-3]
     if wrong:
-        raise RunError(f"engine: the vLLM server gave {_shown(wrong[0])} for the log-prob of a token that it drew")
-    return [float(value) for value in found]
+        raise RunError(f"engine: the vLLM server gave {_shown(wrong[0])} for the log-prob of a token that it sampled")
+    return [float(value) for value in values]
 
 
 def _mask(mask: Any, tokens: Sequence[int], num_tokens: int) -> list[list[int]]:
-    """What each of the tokens was drawn from, ascending."""
+    """Returns the possible tokens at the place of each token, ascending. Raises RunError for a wrong mask."""
     if not isinstance(mask, list) or len(mask) != len(tokens) or not all(isinstance(ids, list) for ids in mask):
         raise RunError(f"engine: the vLLM server's sampling_mask must hold a list for each of {len(tokens)} tokens")
     for token, ids in zip(tokens, mask, strict=True):
@@ -138,13 +137,14 @@ def _mask(mask: Any, tokens: Sequence[int], num_tokens: int) -> list[list[int]]:
 
 
 def _check_prompt(read: Sequence[int], question: Question) -> None:
+    """Raises ConfigError where the server read another prompt than that of training."""
     if tuple(read) == question.read:
         return
     first = next((n for n, (a, b) in enumerate(zip(read, question.read, strict=False)) if a != b), None)
     where = "one begins as the other" if first is None else f"they differ first at token {first}"
     hint = (
         "its images become another number of tokens there: start the server with the pixel limits of this run "
-        "(--mm-processor-kwargs), and see docs/engines.md for the families that can be drawn so"
+        "(--mm-processor-kwargs), and see docs/engines.md for the families that can be sampled so"
         if question.images
         else "the server must serve the model of this run"
     )
@@ -155,7 +155,7 @@ def _check_prompt(read: Sequence[int], question: Question) -> None:
 
 
 def _field(holder: Any, name: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of what a server said; raises RunError where it is missing or of another kind."""
+    """Returns a field of a server's JSON. Raises RunError where it is missing or of another type."""
     value = holder.get(name) if isinstance(holder, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))

@@ -1,4 +1,4 @@
-"""A small server on this machine that speaks vLLM's protocol and answers with a tiny twin, as the twin itself would."""
+"""A small server on this machine with vLLM's protocol, which answers as a tiny twin does."""
 
 import atexit
 import json
@@ -18,10 +18,10 @@ from mmrl.media.pictures import StoredPicture
 from ...encoding.inputs import EncodedPrompt
 from ...encoding.positions import rope_positions
 from ..backbone import Backbone
-from ..completions import Completions, Ending, uniforms
-from ..generation import Writer
-from ..log_probs import Head
-from ..sampling import Shaping
+from ..completions import Completions, StoppingCriteria, uniforms
+from ..generation import AnswerGenerator
+from ..log_probs import OutputHead
+from ..sampling import SamplingDistribution
 from .prompts import content_of
 from .protocol import BANNED_BIAS
 
@@ -35,7 +35,7 @@ _PARAMETERS: dict[str, type | tuple[type, ...]] = {
 
 
 class _Wrong(Exception):
-    """What the server answers with instead: a status and an error in the form of OpenAI's."""
+    """An error of a request: a status and a message in the form of OpenAI's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -43,12 +43,12 @@ class _Wrong(Exception):
 
 
 class Twin(Protocol):
-    """What the server uses of a vision-language policy on a tiny twin."""
+    """The part of a vision-language policy that the server uses."""
 
     @property
     def backbone(self) -> Backbone: ...
     @property
-    def head(self) -> Head: ...
+    def head(self) -> OutputHead: ...
     @property
     def encoder(self) -> Any: ...
     def modules(self) -> Mapping[str, Any]: ...
@@ -58,7 +58,7 @@ class Twin(Protocol):
 
 @dataclass
 class TinyVllm:
-    """What the server does with each request; one at a time has the network."""
+    """The handler of the server's requests; one request at a time uses the network."""
 
     model: Path
     load: Callable[[str], Twin]  # the policy of a folder, in float32 on the CPU
@@ -67,14 +67,14 @@ class TinyVllm:
     adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
     _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
     _policy: Twin = field(init=False, repr=False)
-    _active: str = field(default="", init=False)  # what the network in memory is: the model, or one of the adapters
+    _active: str = field(default="", init=False)  # the weights in memory: the model, or one of the adapters
     _encoded: set[tuple[str, str]] = field(default_factory=set, init=False)  # images that the worker keeps
-    _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler thinks it keeps
+    _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler counts as kept
     _is_dead: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def answer(self, method: str, path: str, body: Any) -> Any:
-        """The JSON of an answer; raises `_Wrong` for a request that vLLM would refuse."""
+        """Returns the JSON of a response. Raises `_Wrong` for a request that vLLM would refuse."""
         routes: Mapping[tuple[str, str], Callable[[Any], Any]] = {
             ("GET", "/v1/models"): self._models,
             ("POST", "/inference/v1/generate"): self._generate,
@@ -90,7 +90,7 @@ class TinyVllm:
             return routes[method, path](body)
 
     def _activate(self, name: str) -> None:
-        """Loads the model, with the adapter of this name if it is one's; refuses a name that is neither."""
+        """Loads the model, with the adapter of this name if it is one. Raises `_Wrong` for an unknown name."""
         if name not in (*self.adapters, str(self.model)):
             raise _Wrong(404, f"The model `{name}` does not exist.")
         if name == self._active:
@@ -156,7 +156,7 @@ class TinyVllm:
         return _response(name, prompt.tokens, completions)
 
     def _keep(self, images: set[tuple[str, str]]) -> None:
-        """Images are encoded once, as long as the scheduler and the worker agree on which ones were."""
+        """Encodes images once, as long as scheduler and worker agree on which images are encoded."""
         self._is_dead = self._is_dead or bool(images & self._counted - self._encoded)
         if self._is_dead:
             raise _Wrong(500, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
@@ -164,7 +164,7 @@ class TinyVllm:
         self._counted |= images
 
     def _read(self, tokens: Sequence[int], images: Sequence[str]) -> EncodedPrompt:
-        """The prompt as the model's processor makes it of the text behind the tokens."""
+        """Returns the prompt that the model's processor makes of the text of the tokens."""
         policy = self._policy
         processor, text = policy.encoder.processor, policy.decode(list(tokens))
         pictures = [StoredPicture("an image", content=content_of(image)).load() for image in images]
@@ -184,17 +184,21 @@ class TinyVllm:
         top_k, min_p = parameters["top_k"] or None, parameters["min_p"]
         if top_k == 1:  # all that are equally likely stay
             top_k, min_p = None, 1.0
-        shaping = Shaping(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
-        ending = Ending(tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget)
+        distribution = SamplingDistribution(parameters["temperature"], parameters["top_p"], top_k, min_p, banned)
+        stopping = StoppingCriteria(
+            tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget
+        )
         first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
         with policy.running():
-            completions = Writer(policy.backbone, head, shaping, ending, 1).answers([prompt], first, uniform)
+            completions = AnswerGenerator(policy.backbone, head, distribution, stopping, 1).answers(
+                [prompt], first, uniform
+            )
         assert completions is not None, "there is a prompt"
         return completions
 
 
-def _biased(head: Head, biases: Mapping[int, float]) -> Head:
-    """The same with biases of tokens that are to be drawn; banned ones are taken out otherwise."""
+def _biased(head: OutputHead, biases: Mapping[int, float]) -> OutputHead:
+    """Returns the head with biases of the tokens to be sampled; banned tokens are removed elsewhere."""
     bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.clone()
     for token, value in biases.items():
         bias[token] += max(0.0, value)
@@ -264,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing on stderr."""
+        """Writes nothing to stderr."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -278,7 +282,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(answer: Callable[[str, str, Any], Any], is_needed: Callable[[], bool]) -> str:
-    """Starts a server in a thread, for as long as it is needed; returns its address."""
+    """Starts a server in a thread, for as long as it is needed; returns its URL."""
     server, is_over = _Server(answer), threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Whether the server uses the part of an adapter that reads images, which it leaves out in silence without a flag."""
+"""The check that the server uses an adapter on the vision tower, which it ignores silently without a flag."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ _NOISE = 0.1  # standard deviation; an adapter of zeros, as at the start, would 
 
 @dataclass(frozen=True)
 class Trial:
-    """A few tokens that the server drew."""
+    """Some tokens that the server sampled, with its log-probs and our own."""
 
-    log_prob: Tensor  # [N] as the server gives them
-    own: Callable[[], Tensor]  # [N] by the weights in place here when it is called
+    log_prob: Tensor  # [N] by the server
+    own: Callable[[], Tensor]  # [N] by the weights in place here at the call
 
 
 @torch.no_grad()
 def check_tower(tower: Sequence[Tensor], try_server: Callable[[], Trial]) -> None:
-    """Moves the adapter's tensors of the vision tower for one trial; they are put back bit for bit.
+    """Changes the adapter's tensors of the vision tower for one trial, and restores them bit for bit.
 
-    Raises ConfigError where the server's log-probs are not nearer to those with the moved tensors than to those
-    without. `tower` may be empty: then there is nothing that could be left out.
+    Raises ConfigError where the server's log-probs are not nearer to our log-probs with the changed tensors than to
+    those without. With an empty `tower` there is nothing to check.
     """
     if not tower:
         return

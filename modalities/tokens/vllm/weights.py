@@ -1,4 +1,4 @@
-"""Whether weights have changed since they were last looked at, whoever changed them."""
+"""Weights for a server: fingerprints, which show whether weights changed, and a temporary folder."""
 
 import atexit
 import fcntl
@@ -13,16 +13,16 @@ from tempfile import gettempdir, mkdtemp
 import torch
 from torch import Tensor
 
-_CHUNK = 2**24  # numbers looked at once
+_CHUNK = 2**24  # elements of one step
 _MIX = (-7046029254386353131, -4658895280553007687)  # odd; multiplied by them, counted numbers look random in 64 bits
 
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """A number for each tensor; two states of weights that give the same tuple are the same, bit for bit.
+    """Returns a number for each tensor; equal tuples mean equal weights, bit for bit.
 
     The number is the sum of all elements' bits times random 64-bit weights of their places, modulo 2^64: two different
-    tensors share it with a chance of about 2^-64. Kept copies would tell it exactly, at the price of their memory.
+    tensors share it with a probability of about 2^-64. Copies would be exact, at the price of their memory.
     """
     sums = [_sum(tensor) for tensor in tensors]
     return tuple(torch.stack([value.cpu() for value in sums]).tolist()) if sums else ()
@@ -41,18 +41,18 @@ def _sum(tensor: Tensor) -> Tensor:
 
 
 PREFIX = "mmrl-weights-"
-_LOCK = "lock"  # locked for as long as the process lives, however it ends
+_LOCK = "lock"  # locked until the process ends, in whatever way
 
 
 @cache
 def temporary_folder() -> Path:
-    """Makes a folder of this process, which is removed when the process ends."""
+    """Makes a folder for this process, which is removed when the process ends."""
     _remove_left(Path(gettempdir()))
     folder = Path(mkdtemp(prefix=PREFIX))
     handle = os.open(folder / f".{_LOCK}", os.O_RDWR | os.O_CREAT, 0o600)  # open to the end of the process
-    with suppress(OSError):  # a disk without such locks: what is left there stays
+    with suppress(OSError):  # a disk without such locks: folders left there stay
         fcntl.flock(handle, fcntl.LOCK_EX)
-    (folder / f".{_LOCK}").rename(folder / _LOCK)  # never there without being locked
+    (folder / f".{_LOCK}").rename(folder / _LOCK)  # the file has this name only once it is locked
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

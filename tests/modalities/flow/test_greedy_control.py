@@ -12,11 +12,11 @@ from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 
 
-@pytest.mark.parametrize("shaping", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=["plain", "cut"])
-def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(shaping: dict[str, float]) -> None:
+@pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=["plain", "cut"])
+def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(distribution: dict[str, float]) -> None:
     policy = vision_twins.policy("qwen2_5_vl")
-    beside = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, has_greedy=True, **shaping)] * 2, keys(2))  # type: ignore[arg-type]
-    alone = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, **shaping)] * 2, keys(2))  # type: ignore[arg-type]
+    beside = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, has_greedy=True, **distribution)] * 2, keys(2))  # type: ignore[arg-type]
+    alone = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, **distribution)] * 2, keys(2))  # type: ignore[arg-type]
     cold = policy.rollout(PROMPTS[:2], [AnswerPlan(1, 6, temperature=0.0)] * 2, keys(2))
     assert beside.is_control.tolist() == [False, False, True] * 2
     assert beside.group.tolist() == [0, 0, 0, 1, 1, 1] and len(beside.prompts) == 2, "each prompt is read once"
@@ -54,10 +54,10 @@ def test_the_plan_counts_its_call_and_one_reading() -> None:
 
 
 def test_two_kinds_of_controls_are_refused_and_so_is_another_engine() -> None:
-    with pytest.raises(ValueError, match="controls of one kind"):
+    with pytest.raises(ValueError, match="controls and greedy exclude each other"):
         Autoregressive(max_tokens=4, greedy=True, controls=2)
     with pytest.raises(ValueError, match="or a greedy one"):
         AnswerPlan(2, 4, num_controls=1, has_greedy=True)
     policy = vision_twins.policy("qwen2_5_vl")
-    with pytest.raises(ConfigError, match=r"modality\.engine draws no greedy answer"):
+    with pytest.raises(ConfigError, match=r"modality\.engine samples no greedy answer"):
         policy._generate_by_engine(None, [], [], torch.zeros(0), [1, None], AnswerPlan(1, 4))  # type: ignore[arg-type]

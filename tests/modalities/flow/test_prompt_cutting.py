@@ -10,7 +10,7 @@ from transformers import CLIPTokenizer
 from mmrl.core.config import DatasetSettings
 from mmrl.core.contracts import Cut
 from mmrl.core.data import Prompt
-from mmrl.modalities.encoding.prompt_cutting import cuts_of, cuts_untold
+from mmrl.modalities.encoding.prompt_cutting import cuts_of, without_cut_warnings
 from mmrl.modalities.tiny.clip import clip_tokenizer
 from mmrl.modalities.tiny.sd3 import _t5_tokenizer
 from mmrl.prompts.filtering import warn_cut
@@ -20,7 +20,7 @@ from tests.modalities.conftest import MakePolicy
 RED = "red circle "  # two tokens of a twin's CLIP each time
 
 
-class Recorder(logging.Handler):
+class TrajectoryRecorder(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Recorder(logging.Handler):
 @pytest.fixture
 def libraries() -> Iterator[list[str]]:
     """What diffusers and transformers say."""
-    recorder, loggers = Recorder(), [logging.getLogger("diffusers"), logging.getLogger("transformers")]
+    recorder, loggers = TrajectoryRecorder(), [logging.getLogger("diffusers"), logging.getLogger("transformers")]
     for logger in loggers:
         logger.addHandler(recorder)
     yield recorder.said
@@ -105,7 +105,7 @@ def test_stable_diffusion_tells_and_its_libraries_do_not(kind: str, base: Path, 
 
 def test_only_the_words_about_cut_texts_are_dropped(libraries: list[str]) -> None:
     logger = logging.getLogger("transformers.tokenization_utils_base")
-    with cuts_untold(object()):
+    with without_cut_warnings(object()):
         logger.warning("Token indices sequence length is longer than the specified maximum")
         logger.warning("something else")
     logger.warning("Token indices sequence length is longer than the specified maximum")

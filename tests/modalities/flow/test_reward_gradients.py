@@ -142,7 +142,7 @@ def test_guidance_costs_two_evaluations_a_step_also_where_activations_are_comput
 def test_looking_back_further_than_the_samples_go_is_refused() -> None:
     policy = random_flow()
     rollout = drawn(policy, ODE)
-    with pytest.raises(ConfigError, match="looks back 5 steps, but the samples were drawn in fewer"):
+    with pytest.raises(ConfigError, match="looks back 5 steps, but the samples have fewer steps"):
         policy.forward(rollout, OutputsView(torch.arange(2), 3, left_out=2))
 
 

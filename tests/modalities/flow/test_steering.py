@@ -185,12 +185,12 @@ def test_a_reward_needs_the_targets_of_the_prompts() -> None:
 def test_what_cannot_be_steered_is_refused() -> None:
     with pytest.raises(ConfigError, match="judges each group, and steering needs one of samples"):
         BestOfN(OfGroups(), PROPOSAL)
-    with pytest.raises(ConfigError, match="proposal draws tokens"):
+    with pytest.raises(ConfigError, match="proposal samples tokens"):
         BestOfN(Smooth(), build("samplers", {"name": "autoregressive", "max_tokens": 4}))
     shared = build("samplers", {"name": "ddim", "num_steps": 4, "share_noise": True})
     fans = build("samplers", {"name": "tempflow", "num_steps": 4, "compare": "prompt"})
     for sampler in (BestOfN(Smooth(), shared), SVDD(Smooth(), fans)):
-        with pytest.raises(ConfigError, match="proposal must draw each sample alone"):
+        with pytest.raises(ConfigError, match="proposal must sample each sample alone"):
             sampler.plan(random_flow(), KEYS[0], 4)
     still = build("samplers", {"name": "ode", "num_steps": 4})
     for unable in (FKSteering(Smooth(), still), SVDD(Smooth(), still)):
@@ -203,13 +203,13 @@ def test_what_cannot_be_steered_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
-        (FKSteering, {"particles": 0}, "particles must be at least 1, got 0"),
+        (FKSteering, {"particles": 0}, "particles must be at least 1 and at most 1,000,000, got 0"),
         (FKSteering, {"resample_at": (2, 1)}, "resample_at must be ascending steps"),
         (FKSteering, {"scale": -1.0}, "scale must be at least 0"),
-        (SVDD, {"candidates": 0}, "candidates must be at least 1, got 0"),
+        (SVDD, {"candidates": 0}, "candidates must be at least 1 and at most 1,000,000, got 0"),
         (SVDD, {"alpha": -0.1}, "alpha must be at least 0"),
-        (BestOfN, {"n": 0}, "n must be at least 1, got 0"),
-        (BestOfN, {"n": 10**9}, "n must be at most 1,000,000, got 1000000000"),
+        (BestOfN, {"n": 0}, "n must be at least 1 and at most 1,000,000, got 0"),
+        (BestOfN, {"n": 10**9}, "n must be at least 1 and at most 1,000,000, got 1000000000"),
     ],
 )
 def test_settings_out_of_range_are_refused(cls: Any, settings: dict[str, Any], message: str) -> None:

@@ -126,7 +126,7 @@ def test_a_window_of_all_layers_is_kept_behind_longer_prompts(tmp_path: Path, sh
     prompts = (PROMPTS[0], replace(PROMPTS[1], text=PROMPTS[1].text + " And what is it?" * 12))
     shortest, longest = sorted(len(prompt.tokens) for prompt in policy.encode(prompts))
     compared = max(len(prompt.tokens) for prompt in policy.encode(own_forward.IMAGES))
-    assert policy.way == sharing and shortest + 6 < 60 > compared + own_forward.MAX_TOKENS and longest > 60
+    assert policy.sharing_mode == sharing and shortest + 6 < 60 > compared + own_forward.MAX_TOKENS and longest > 60
     rollout = policy.rollout(prompts, [AnswerPlan(2, 6)] * 2, [GroupKey(1, 0, n) for n in range(2)])
     with torch.no_grad():
         evaluated = policy.forward(rollout, DecisionView(torch.arange(4))).values
@@ -214,9 +214,11 @@ def test_a_comparison_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatc
 
 def test_a_path_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
-    folder, go_on, hidden = vision_twins.twin("llava_onevision"), Backbone.go_on, Backbone.hidden
+    folder, go_on, hidden = vision_twins.twin("llava_onevision"), Backbone.continue_from_cache, Backbone.hidden
     with monkeypatch.context() as patch:  # a cache that counts one position too many: with rows only rollouts have one
-        patch.setattr(Backbone, "go_on", lambda own, *given: go_on(own, given[0], given[1], given[2] + 1, given[3]))
+        patch.setattr(
+            Backbone, "continue_from_cache", lambda own, *given: go_on(own, given[0], given[1], given[2] + 1, given[3])
+        )
         with pytest.raises(ConfigError, match="log-probs of rollouts differ"):
             prepared(folder, sharing="none")
         prepared(folder, sharing="none", engine=Vllm(name="vllm", url="http://127.0.0.1:9"))  # which draws instead

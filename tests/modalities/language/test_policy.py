@@ -11,15 +11,15 @@ from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView
 from mmrl.modalities.tiny.vision_language import BUILDERS
-from mmrl.modalities.tokens.completions import Completions, Ending, uniforms
+from mmrl.modalities.tokens.completions import Completions, StoppingCriteria, uniforms
 from mmrl.modalities.tokens.generation import runs
-from mmrl.modalities.tokens.sampling import Shaping, Support, sample_tokens, shaped_log_probs
+from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
 from tests.vision_twins import GROUPS, PROMPTS, keys
 
-SHAPINGS: dict[str, dict[str, Any]] = {
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "cold": {"temperature": 0.6},
     "cut": {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.01},
@@ -27,21 +27,21 @@ SHAPINGS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def drawn(family: str = "qwen2_5_vl", shaping: str = "plain") -> tuple[VisionLanguage, Rollout]:
+def drawn(family: str = "qwen2_5_vl", distribution: str = "plain") -> tuple[VisionLanguage, Rollout]:
     policy = vision_twins.policy(family)
-    return policy, vision_twins.rollout(policy, 8, **SHAPINGS[shaping])
+    return policy, vision_twins.rollout(policy, 8, **DISTRIBUTIONS[distribution])
 
 
-@pytest.mark.parametrize("shaping", SHAPINGS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("family", BUILDERS)
-def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, shaping: str) -> None:
-    policy, rollout = drawn(family, shaping)
-    settings = Shaping(**{"temperature": 1.0, **SHAPINGS[shaping]}, banned=policy.banned)
+def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, distribution: str) -> None:
+    policy, rollout = drawn(family, distribution)
+    settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS[distribution]}, banned=policy.banned)
     decisions = policy.forward(rollout, DecisionView(torch.arange(9)))
     assert decisions.entropy is not None
     for sample in (0, 3, 5):  # one of each prompt: no image, one, three
         length = int(rollout.trace.completions.length[sample])
-        log_probs = shaped_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings)
+        log_probs = sampling_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings)
         tokens = rollout.trace.completions.tokens[sample, :length]
         expected = log_probs.gather(1, tokens[:, None])[:, 0]
         entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(1)
@@ -51,13 +51,13 @@ def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, shaping: 
 
 
 def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
-    policy, rollout = drawn(shaping="cut")
-    settings = Shaping(**{"temperature": 1.0, **SHAPINGS["cut"]}, banned=policy.banned)
+    policy, rollout = drawn(distribution="cut")
+    settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS["cut"]}, banned=policy.banned)
     for sample, (group, member) in {0: (0, 0), 4: (1, 1), 8: (2, 3)}.items():
         length = int(rollout.trace.completions.length[sample])
         generator = torch.Generator().manual_seed(GroupKey(1, 0, group).seed_for("tokens", member))
         numbers = torch.rand(length, generator=generator, dtype=torch.float64)
-        tokens = sample_tokens(shaped_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings), numbers)
+        tokens = sample_tokens(sampling_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings), numbers)
         assert torch.equal(tokens, rollout.trace.completions.tokens[sample, :length])
 
 
@@ -103,8 +103,8 @@ def test_joined_rollouts_are_evaluated_like_one() -> None:
 
 
 def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None:
-    policy, together = drawn(shaping="cut")
-    plans = [AnswerPlan(n, 8, **SHAPINGS["cut"]) for n in GROUPS]
+    policy, together = drawn(distribution="cut")
+    plans = [AnswerPlan(n, 8, **DISTRIBUTIONS["cut"]) for n in GROUPS]
     parts = [policy.rollout([p], [plan], [k]) for p, plan, k in zip(PROMPTS, plans, keys(3), strict=True)]
     joined = Rollout.join(parts)
     with torch.no_grad():
@@ -208,9 +208,9 @@ def test_an_answer_stops_behind_a_stop_text_even_across_tokens() -> None:
 
 
 def test_an_ending_looks_only_as_far_back_as_the_stop_text_is_long() -> None:
-    ending = Ending((9,), ("ab",), lambda tokens: "".join(chr(96 + token) for token in tokens), 10)
+    stopping = StoppingCriteria((9,), ("ab",), lambda tokens: "".join(chr(96 + token) for token in tokens), 10)
     tokens = torch.tensor([[1, 2, 3], [3, 1, 2], [3, 3, 9], [3, 3, 2]])
-    assert ending.ends(tokens, torch.full((4,), 3)).tolist() == [False, True, True, False]
+    assert stopping.ends(tokens, torch.full((4,), 3)).tolist() == [False, True, True, False]
 
 
 def test_prompts_fill_batches_and_large_groups_stand_alone() -> None:

@@ -8,7 +8,7 @@ import torch
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Rollout, count_calls
 from mmrl.modalities.tokens.completions import uniforms
-from mmrl.modalities.tokens.sampling import Shaping, sample_tokens, shaped_log_probs
+from mmrl.modalities.tokens.sampling import SamplingDistribution, sample_tokens, sampling_log_probs
 from mmrl.modalities.tokens.tree_generation import fork_points
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.plans.answers import AnswerPlan, AnswerTree, ForkTree, SegmentTree
@@ -52,8 +52,8 @@ def test_every_segment_draws_by_the_stream_of_its_path() -> None:
         names = [(root,), (root, path[0])[: 1 + path[0]], (root, *path) if path[1] else (root, path[0])[: 1 + path[0]]]
         streams = uniforms([keys(3)[sample // 8].seed_for("tokens", *name) for name in names], 7)
         uniform = torch.cat([streams[0, :2], streams[1, 2:4], streams[2, 4:]])
-        log_probs = shaped_log_probs(
-            vision_twins.slow_logits(policy, rollout, sample), Shaping(1.0, banned=policy.banned)
+        log_probs = sampling_log_probs(
+            vision_twins.slow_logits(policy, rollout, sample), SamplingDistribution(1.0, banned=policy.banned)
         )
         assert torch.equal(sample_tokens(log_probs, uniform), rollout.trace.completions.tokens[sample])
         entropy = torch.distributions.Categorical(logits=log_probs.double()).entropy().float()
@@ -176,9 +176,9 @@ def test_of_leaves_that_the_budget_cut_nothing_is_learned_but_by_others() -> Non
 
 
 def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
-    policy, shaping = twin(), {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
+    policy, distribution = twin(), {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
     for plan in PLANS.values():
-        rollout = grown(policy, replace(plan, **shaping))  # type: ignore[arg-type]
+        rollout = grown(policy, replace(plan, **distribution))  # type: ignore[arg-type]
         with torch.no_grad():
             found = policy.forward(rollout, everything(rollout)).values
         torch.testing.assert_close(found, rollout.trace.completions.log_prob, atol=1e-5, rtol=0)
@@ -186,9 +186,9 @@ def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
 
 def test_another_engine_and_sharded_processes_draw_no_trees() -> None:
     policy = vision_twins.policy(engine=Vllm(name="vllm", url="http://127.0.0.1:9"))
-    with pytest.raises(ConfigError, match="the engine draws no trees of answers; use sampler 'autoregressive'"):
+    with pytest.raises(ConfigError, match="the engine samples no trees of answers; use sampler 'autoregressive'"):
         grown(policy, SEGMENTS)
     policy = vision_twins.policy()
     policy.prepare(Placement(torch.device("cpu"), torch.float32, maximum=lambda count: count))
-    with pytest.raises(ConfigError, match="sharded processes draw no trees"):
+    with pytest.raises(ConfigError, match="sharded processes sample no trees"):
         grown(policy, FORKS)

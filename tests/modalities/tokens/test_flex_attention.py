@@ -198,7 +198,7 @@ def test_on_a_cpu_sdpa_takes_its_place_and_it_is_said(settings: dict[str, Any]) 
     policy = vision_twins.policy(attention=FLEX, **settings)
     way = settings.get("sharing", "packed")
     assert policy.sharing_used == f"{way} (sdpa in place of flex_attention, which has no backward pass on cpu)"
-    assert policy.way == way
+    assert policy.sharing_mode == way
     assert_equal(evaluated(policy, plain("qwen2_5_vl", "full")[1], CALLS), plain("qwen2_5_vl", "full")[2])
 
 

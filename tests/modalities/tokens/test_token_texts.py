@@ -8,7 +8,7 @@ import pytest
 
 from mmrl.core.data import Outputs
 from mmrl.modalities.tiny.vision_language import BUILDERS
-from mmrl.modalities.tokens.token_texts import Pieces
+from mmrl.modalities.tokens.token_texts import TokenTexts
 from tests import vision_twins
 
 
@@ -23,13 +23,13 @@ def read_words(tokens: list[int]) -> str:
 
 def test_a_character_of_several_tokens_is_the_last_ones() -> None:
     tokens = list("aé☃😀b".encode())
-    found = Pieces(read_bytes)(tokens, "aé☃😀b")
+    found = TokenTexts(read_bytes)(tokens, "aé☃😀b")
     assert found == ("a", "", "é", "", "", "☃", "", "", "", "😀", "b")
 
 
 def test_bytes_that_are_no_character_go_with_what_follows_and_an_unfinished_end_with_the_last_token() -> None:
     tokens = [0xFF, 0xF0, ord("a"), ord("b"), 0xE2, 0x98]
-    assert Pieces(read_bytes)(tokens, read_bytes(tokens)) == ("", "", "��a", "b", "", "�")
+    assert TokenTexts(read_bytes)(tokens, read_bytes(tokens)) == ("", "", "��a", "b", "", "�")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -38,7 +38,7 @@ def test_joined_they_are_the_text_for_any_bytes(seed: int) -> None:
     characters = [*"é☃😀ab".encode(), 0xFF, 0xC3]
     tokens = [source.choice(characters) for _ in range(200)]
     text = read_bytes(tokens)
-    found = Pieces(read_bytes)(tokens, text)
+    found = TokenTexts(read_bytes)(tokens, text)
     assert len(found) == 200 and "".join(found) == text
     for number, piece in enumerate(found):  # one that ends in a character ends where the text up to it does
         if piece and not piece.endswith("�"):
@@ -46,11 +46,11 @@ def test_joined_they_are_the_text_for_any_bytes(seed: int) -> None:
 
 
 def test_a_tokenizer_that_reads_the_first_word_otherwise_is_right_too() -> None:
-    assert Pieces(read_words)([3, 5, 3], "w3 w5 w3") == ("w3", " w5", " w3")
+    assert TokenTexts(read_words)([3, 5, 3], "w3 w5 w3") == ("w3", " w5", " w3")
 
 
 def test_no_token_has_no_piece() -> None:
-    assert Pieces(read_bytes)([], "") == ()
+    assert TokenTexts(read_bytes)([], "") == ()
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_long_answer_of_broken_bytes_takes_linear_time() -> None:
         asked += len(tokens)
         return read_bytes(tokens)
 
-    Pieces(counted)([0xFF] * 3000, "�" * 3000)
+    TokenTexts(counted)([0xFF] * 3000, "�" * 3000)
     assert asked < 6 * 3000
 
 

@@ -130,15 +130,15 @@ def test_the_places_of_fans_may_differ_from_group_to_group(grid_policy: Any) -> 
     ("settings", "message"),
     [
         ({"name": "tempflow", "roots": 0}, "roots must be at least 1, got 0"),
-        ({"name": "tempflow", "noise_level": 2.5}, "noise_level must be greater than 0 and at most 2, got 2.5"),
+        ({"name": "tempflow", "noise_level": 2.5}, "noise_level must be above 0 and at most 2, got 2.5"),
         (
             {"name": "g2rpo", "granularities": []},
             "granularities must be different strides of the grid, at least 1, got",
         ),
         ({"name": "g2rpo", "granularities": [1, 1]}, "granularities must be different"),
-        ({"name": "g2rpo", "granularities": [0]}, "at least 1, got .0."),
+        ({"name": "g2rpo", "granularities": [0]}, r"granularities\.0 must be at least 1, got 0"),
         ({"name": "e_grpo", "merged": []}, "merged must be counts of steps"),
-        ({"name": "e_grpo", "merged": [0, 1]}, "merged must be counts of steps, at least 1"),
+        ({"name": "e_grpo", "merged": [0, 1]}, r"merged\.0 must be at least 1, got 0"),
         ({"name": "e_grpo", "merged": [8, 8]}, "that leave the last of the 16 steps out, got .8, 8."),
     ],
 )

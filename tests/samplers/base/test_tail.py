@@ -64,7 +64,7 @@ def test_a_shared_beginning_fans_out_before_the_tail(grid_policy: Any) -> None:
     assert (found.num_samples, found.num_rollout_calls, found.num_update_calls) == (6, 2 + 6 + 6 * 5, 7)
 
 
-@pytest.mark.parametrize("ratio", [0, 1.5])
-def test_ratios_outside_the_range_are_refused(ratio: float) -> None:
-    with pytest.raises(ConfigError, match="ratio must be greater than 0 and at most 1"):
+@pytest.mark.parametrize(("ratio", "bound"), [(0, "above 0, got 0"), (1.5, "at most 1, got 1.5")])
+def test_ratios_outside_the_range_are_refused(ratio: float, bound: str) -> None:
+    with pytest.raises(ConfigError, match=f"tail.ratio must be {bound}"):
         build("samplers", {"name": "cps", "num_steps": 10, "tail": {"ratio": ratio}})

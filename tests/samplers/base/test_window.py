@@ -164,7 +164,7 @@ def test_the_window_has_its_size_and_stays_inside(
         ({"mode": "random"}, "'random' needs a size"),
         ({"mode": "range", "size": 2}, "'range' does not use 'size'; it uses first, last"),
         ({"first": 1}, "'all' does not use 'first'; it uses nothing else"),
-        ({"mode": "sliding", "size": 0}, "size must be at least 1, got 0"),
+        ({"mode": "sliding", "size": 0}, "size must be at least 1, or null, got 0"),
         ({"mode": "sliding", "size": 2, "stride": 0}, "stride must be at least 1, got 0"),
         ({"mode": "sliding", "size": 2, "every": 0}, "every must be at least 1, got 0"),
         ({"mode": "sliding", "size": 2, "every": 3, "min_every": 4}, r"min_every must be at most every \(3\), got 4"),

@@ -11,7 +11,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import GENERATE, Vllm, VllmEngine
-from mmrl.modalities.tokens.vllm.protocol import Question, Sampling
+from mmrl.modalities.tokens.vllm.protocol import Question, SamplingParams
 from mmrl.modalities.tokens.vllm.weights import PREFIX, fingerprint, temporary_folder
 from tests.recorded_server import Exchange, replaying
 
@@ -27,7 +27,7 @@ MODELS = Exchange(
     },
 )
 QUESTION = Question((5, 6, 7), (5, 6, 6, 6, 7), ("data:image/png;base64,AAAA",))
-SAMPLING = Sampling(0.9, 0.95, 40, 0.0, 4, ("</a>",), (2, 3), (6, 9))
+SAMPLING = SamplingParams(0.9, 0.95, 40, 0.0, 4, ("</a>",), (2, 3), (6, 9))
 
 
 def parameters(**changes: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def two_choices() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (two_choices, RunError, "gave 2 answers where 1 was asked for"),
+        (two_choices, RunError, "gave 2 answers where 1 was requested"),
         (lambda: without("choices", 0, "logprobs"), RunError, "no logprobs"),
         (lambda: without("choices", 0, "logprobs", "content", 1), RunError, "log-probs are of other tokens"),
         (lambda: without("choices", 0, "token_ids"), RunError, "no token_ids .list., got NoneType"),
@@ -196,14 +196,14 @@ def two_choices() -> dict[str, Any]:
         (lambda: said([8], [-(10**400)], [5, 6, 6, 6, 7]), RunError, "gave -10+ for the log-prob"),
         (lambda: said([8], [float("nan")], [5, 6, 6, 6, 7]), RunError, "gave nan for the log-prob"),
         (lambda: said([8], [float("-inf")], [5, 6, 6, 6, 7]), RunError, "gave -inf for the log-prob"),
-        (lambda: said([10], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew token 10, and the model has 10"),
-        (lambda: said([10**30], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew token 10+, and the model has 10"),
+        (lambda: said([10], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled token 10, and the model has 10"),
+        (lambda: said([10**30], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled token 10+, and the model has 10"),
         (lambda: said([-1], [-1.0], [5, 6, 6, 6, 7]), RunError, "token_ids of .* must hold token numbers, got -1"),
-        (lambda: said([8, 3, 4], [-1.0] * 3, [5, 6, 6, 6, 7]), RunError, "drew on behind the end token 3"),
+        (lambda: said([8, 3, 4], [-1.0] * 3, [5, 6, 6, 6, 7]), RunError, "went on behind the end token 3"),
         (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], finish_reason="abort"), RunError, "ended an answer with 'abort'"),
         (lambda: said([], [], [5, 6, 6, 6, 7]), RunError, "an answer of 0 tokens"),
         (lambda: said([8] * 5, [-1.0] * 5, [5, 6, 6, 6, 7]), RunError, "an answer of 5 tokens"),
-        (lambda: said([9], [-1.0], [5, 6, 6, 6, 7]), RunError, "drew the banned token 9"),
+        (lambda: said([9], [-1.0], [5, 6, 6, 6, 7]), RunError, "sampled the banned token 9"),
         (lambda: said([8], [-1.0], [5, 6, 6, 6, 7], sampling_mask=[[1]]), RunError, "sampling_mask does not hold"),
         (lambda: masked(8), RunError, "sampling_mask must hold a list for each of 1 tokens"),
         (lambda: masked([8]), RunError, "sampling_mask must hold a list for each of 1 tokens"),
@@ -253,7 +253,7 @@ def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: 
 
 
 def test_a_server_that_ignores_a_bias_is_an_error(tmp_path: Path) -> None:
-    with replaying([MODELS, probe(2, drawn=8)]) as recorded, pytest.raises(RunError, match="drew token 8 for 2"):
+    with replaying([MODELS, probe(2, drawn=8)]) as recorded, pytest.raises(RunError, match="sampled token 8 for 2"):
         engine(recorded.url, tmp_path).follow({"w": torch.zeros(2)}, whole_model, 2)
 
 
@@ -352,7 +352,7 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
         with pytest.raises(ValueError, match="must be"):
             Vllm(name="vllm", **wrong)
-    with pytest.raises(ConfigError, match=r"vLLM takes 0.001 for 0.01"):
+    with pytest.raises(ConfigError, match=r"must be 0, or at least 0.01 for vLLM, got 0.001"):
         replace(SAMPLING, temperature=0.001)
 
 

@@ -50,10 +50,10 @@ def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]
     return policy(**settings), policy(engine=served, **settings)
 
 
-@pytest.mark.parametrize("shaping", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}])
-def test_another_engine_draws_the_same_answers(served: Vllm, shaping: dict[str, Any]) -> None:
+@pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}])
+def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[str, Any]) -> None:
     here, there = both(served)
-    own, drawn = rollout(here, **shaping), rollout(there, **shaping)
+    own, drawn = rollout(here, **distribution), rollout(there, **distribution)
     assert drawn.outputs.texts == own.outputs.texts
     assert torch.equal(drawn.trace.completions.is_finished, own.trace.completions.is_finished)
     torch.testing.assert_close(drawn.trace.completions.log_prob, own.trace.completions.log_prob, atol=1e-5, rtol=1e-5)
@@ -179,7 +179,7 @@ def test_a_video_is_not_asked_about(served: Vllm) -> None:
     assert "images alone" in str(there.refusal(prompt)), "said before a run begins"
     encoded = there.encode([replace(prompt, clips=())])
     there.encode = lambda prompts: encoded  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine draws answers to images alone"):
+    with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine samples answers to images alone"):
         there.rollout([prompt], [AnswerPlan(1, 4)], [GroupKey(0, 0, 0)])
 
 
