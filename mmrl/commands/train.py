@@ -32,6 +32,7 @@ from mmrl.system.last_resort import LastResort
 from mmrl.system.progress_bars import Counter, TrainingBar
 from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
+from mmrl.training.callbacks import Callback, Callbacks
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.held_out import Result, uncounted
 from mmrl.training.trainer import Trainer
@@ -47,12 +48,14 @@ def train(
     resume: bool = False,
     is_main: bool = True,
     last_resort: LastResort | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Trains into the run directory `folder`, whose config.yaml is there already.
 
     With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
     stopped: the same metrics and the same weights, bit for bit on a CPU. `is_main`: whether this process is the one of
     the run that writes, and holds the directory's lock. `last_resort`: ends the process where something hangs in it.
+    `callbacks`: code of the user's own, called at the run's events.
 
     Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
     there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
@@ -61,7 +64,8 @@ def train(
     lock = RunLock(path)
     with lock.held() if is_main else nullcontext():
         try:
-            return _train(config, folder, resume, lock.check if is_main else None, last_resort)
+            check_lock = lock.check if is_main else None
+            return _train(config, folder, resume, check_lock, last_resort, Callbacks(callbacks))
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
                 start.forget(path)
@@ -74,11 +78,15 @@ def _train(
     resume: bool,
     check_lock: Callable[[], None] | None,
     last_resort: LastResort | None,
+    callbacks: Callbacks,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     settings_kept = start.settings_of(path, config) if check_lock is not None else {}
     parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
+    trainer.callbacks = callbacks
+    # a default name holds the time, which may be another on each process
+    (trainer.folder,) = trainer.processes.gather([path] if trainer.processes.is_main else [])
     trainer.check_lock = check_lock or trainer.check_lock
     saved = _restore_newest(trainer) if resume else None
     if trainer.progress.iteration > config.iterations:
@@ -112,6 +120,7 @@ def _train(
         replace_file(path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
         write_report(path)
     trainer.processes.wait()
+    trainer.end(is_complete)
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)

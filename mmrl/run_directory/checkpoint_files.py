@@ -39,6 +39,11 @@ def saved(folder: Path) -> dict[int, Path]:
     return found
 
 
+def path_of(folder: Path, iteration: int) -> Path:
+    """Returns where in `folder` the checkpoint of an iteration stands."""
+    return folder / f"{iteration:06d}"
+
+
 def iteration_of(path: Path) -> int | None:
     """The iteration in the name of a checkpoint's folder; None for any other name."""
     number = path.name.removeprefix(REPLACED)

@@ -26,6 +26,7 @@ from mmrl.run_directory.checkpoint_files import (
     TEMPORARY,
     discard,
     latest,
+    path_of,
     read_state_file,
     recover,
     saved,
@@ -58,12 +59,13 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         ValueError: the state is not plain JSON (NaN, a tuple, a key that is a number ...).
     """
     text = _state_text(checkpoint)
-    name = f"{checkpoint.iteration:06d}"
+    path = path_of(folder, checkpoint.iteration)
+    unfinished = folder / f"{TEMPORARY}{path.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         recover(folder)
-        _write(folder / f"{TEMPORARY}{name}", checkpoint.tensors, text)
-        _put_in_place(folder / f"{TEMPORARY}{name}", folder / name)
+        _write(unfinished, checkpoint.tensors, text)
+        _put_in_place(unfinished, path)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         with suppress(OSError):
             recover(folder)
@@ -72,7 +74,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             f"cannot save iteration {checkpoint.iteration} in {folder}: {error}. Saved iterations, untouched: {kept}. "
             "Make room on the disk (or set a smaller checkpoint.keep), then resume the run"
         ) from error
-    return folder / name
+    return path
 
 
 def load(path: Path, device: str | torch.device = "cpu", *, is_checked: bool = False) -> Checkpoint:

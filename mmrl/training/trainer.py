@@ -15,11 +15,13 @@ from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, Los
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.reporting.tracking import Tracking
+from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
+from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
@@ -56,6 +58,10 @@ class Trainer:
     stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
     settings: Mapping[str, Any] | None = None  # of config.yaml, those that may not change: kept in each checkpoint
     check_lock: Callable[[], None] = lambda: None  # raises RunError where another process took the run directory
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    newest_checkpoint: Path | None = None  # saved or restored
+    newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
+    newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
 
     @property
     def names(self) -> list[str]:
@@ -84,9 +90,11 @@ class Trainer:
     def _train(self) -> bool:
         now, total = self.progress, self.config.iterations
         self._plugin_states()  # one that cannot be saved is told of now, not at the first checkpoint
+        self._notify("on_train_begin")
         is_done = now.iteration >= total or self._is_time_up()
         if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # one that a stop cut short
             self.save()
+            self._notify("on_save")
         is_stopping = self._is_stopping()
         while not is_done and not is_stopping:
             started = time.perf_counter()
@@ -98,6 +106,8 @@ class Trainer:
                 self._log(metrics)
             self._check_learning()
             now.train_seconds += time.perf_counter() - started
+            self.newest_metrics = frozen(metrics)
+            self._notify("on_iteration_end")
             is_done = now.iteration >= total or self._is_time_up()
             is_due = is_done or self._is_due(self.config.checkpoint.every)
             if self._awaits_evaluation(is_done):
@@ -108,7 +118,46 @@ class Trainer:
             is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
             if is_due or is_stopping or is_best:
                 self._timed_save()
+                self._notify("on_save")
+                is_stopping = is_stopping or self._is_stopping()  # a stop that comes now loses nothing
         return is_done and not self._awaits_evaluation(is_done)
+
+    def end(self, is_complete: bool) -> None:
+        """Calls `on_train_end` of the callbacks; every process must call it, after `train` and all that is written."""
+        self._notify("on_train_end", is_complete=is_complete)
+
+    def _notify(self, event: Event, *, is_complete: bool = False) -> None:
+        """Calls an event of the callbacks; where one fails, saves what was trained and raises CallbackError."""
+        if not self.callbacks:
+            return
+        try:
+            with self.processes.lockstep():
+                self.callbacks.call(event, self._state(is_complete), TrainControl(self._request_stop))
+        except CallbackError:
+            if event in ("on_iteration_end", "on_evaluate") and self.progress.iteration > 0:
+                self.save()
+            raise
+
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+
+    def _state(self, is_complete: bool) -> TrainState:
+        now = self.progress
+        return TrainState(
+            folder=self.folder,
+            config=self.config,
+            is_main=self.processes.is_main,
+            iteration=now.iteration,
+            metrics=self.newest_metrics,
+            held_out=self.newest_held_out,
+            held_out_before=now.before,
+            held_out_score=now.latest,
+            best_held_out_score=now.best,
+            best_iteration=now.best_iteration,
+            checkpoint=self.newest_checkpoint,
+            train_seconds=now.train_seconds,
+            is_complete=is_complete,
+        )
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         """Hands the numbers of the iteration at hand to whatever watches the run."""
@@ -138,6 +187,7 @@ class Trainer:
         with self.processes.lockstep():
             if self.processes.is_main:
                 self._write_checkpoint(tensors, optimizer_state)
+        self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
 
     def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
         state = {
@@ -178,7 +228,7 @@ class Trainer:
         self.processes.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
-        self.progress = progress
+        self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
         """What plug-ins keep, by name. Raises ConfigError where it is something that JSON cannot hold."""
@@ -315,12 +365,15 @@ class Trainer:
             metrics |= {
                 f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
             }
+        metrics["time/evaluation"] = time.perf_counter() - started
         with self.processes.lockstep():
-            self._log(metrics | {"time/evaluation": time.perf_counter() - started})
+            self._log(metrics)
             if self.processes.is_main and result.samples:
                 folder = self.folder / "samples" / f"{now.iteration:06d}"
                 save_samples(result.samples, folder, folder.parent / "questions")  # the same in each evaluation
                 self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+        self.newest_held_out = frozen(metrics)
+        self._notify("on_evaluate")
         return True
 
     def _is_due(self, every: int) -> bool:
