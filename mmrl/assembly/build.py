@@ -30,6 +30,7 @@ from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
 from mmrl.training.trainer import OF_REWARD, Trainer
 
+LAB = "lab:"  # begins the name of an embedded lab in the place of a model
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
 
 
@@ -66,15 +67,21 @@ def _refuse_other_call(kind: str, name: str, plugin: Any, takes: str) -> None:
         raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/core/contracts.py)") from error
 
 
+def lab_of(settings: Plugin) -> str | None:
+    """Returns the name of the embedded lab of `model: lab:NAME`; None for any other model."""
+    model = settings.get("model")
+    return model.removeprefix(LAB) if isinstance(model, str) and model.startswith(LAB) else None
+
+
 def resolve_lab(settings: Plugin) -> Plugin:
     """Puts the folder of an embedded lab in the place of `model: lab:NAME`."""
-    model = settings.get("model")
-    if not isinstance(model, str) or not model.startswith("lab:"):
+    lab = lab_of(settings)
+    if lab is None:
         return settings
     from mmrl import labs
 
     try:
-        return {**settings, "model": str(labs.checkpoint(model.removeprefix("lab:")))}
+        return {**settings, "model": str(labs.checkpoint(lab))}
     except ValueError as error:
         raise ConfigError(f"modality.model: {error}") from error
 

@@ -191,12 +191,12 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
 
 def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     """Refuses groups of which fewer samples are compared with each other than advantage and loss can learn from."""
-    compared = plan.num_compared if isinstance(plan, Plan) else config.group_size
-    asked = {
+    compared = plan.num_compared
+    needed = {
         f"advantage {config.advantage['name']!r}": AdvantageDeclaration.of(parts.advantage).min_group_size,
         f"loss {config.loss['name']!r}": getattr(parts.loss, "min_group_size", 1),
     }
-    for what, smallest in asked.items():
+    for what, smallest in needed.items():
         if compared < smallest:
             some = "" if compared == config.group_size else f", of which {compared} are compared with each other"
             raise ConfigError(

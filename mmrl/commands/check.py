@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mmrl.assembly import costs
-from mmrl.assembly.build import build, make_trainer, resolve_lab
+from mmrl.assembly.build import build, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
@@ -19,7 +19,6 @@ from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
 from mmrl.core.contracts import Placement
 from mmrl.core.declarations import AdvantageDeclaration
-from mmrl.plans.flow import Plan
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
 from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
@@ -115,7 +114,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         twins = _twins(build(small), small, Path(name))
-        parts, instrumented = instrument(_restated(twins) if missing or not _is_lab(config) else twins)
+        parts, instrumented = instrument(_restated(twins) if missing or lab_of(config.modality) is None else twins)
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
@@ -159,7 +158,7 @@ def _smallest_group(config: RunConfig, compared: int) -> int:
     for size in range(max(TINY_GROUP_SIZE, compared), config.group_size):
         with suppress(ConfigError):
             plan = example_plan(sampler, size, policy)
-            if not isinstance(plan, Plan) or plan.num_compared >= compared:
+            if plan.num_compared >= compared:
                 return size
     return config.group_size
 
@@ -173,7 +172,7 @@ def _short(sampler: Plugin) -> Plugin:
 def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     """Random twins of everything that would load weights; an embedded lab is tiny already."""
     policy, seed = parts.policy, config.seed
-    if not _is_lab(config):
+    if lab_of(config.modality) is None:
         policy = policy.tiny(config.seed, folder / "twins" / "policy")
     elif hasattr(policy, "with_tiny_engine"):
         policy = policy.with_tiny_engine()
@@ -195,10 +194,6 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
         twin(parts.scorer, "reward"),
     )
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
-
-
-def _is_lab(config: RunConfig) -> bool:
-    return str(config.modality.get("model", "")).startswith("lab:")
 
 
 def _restated(parts: Parts) -> Parts:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmrl.assembly.build import lab_of
 from mmrl.assembly.compatibility import final_weights
 from mmrl.core.config import Plugin, dump_yaml, label_of
 from mmrl.core.contracts import Loadable, Usage
@@ -12,8 +13,6 @@ from mmrl.core.keys import GroupKey
 from mmrl.run_directory.start import config_name
 from mmrl.system.versions import version_of
 from mmrl.training.trainer import Trainer
-
-LAB = "lab:"
 
 
 def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) -> None:
@@ -25,7 +24,7 @@ def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) 
     head = dump_yaml(_head(trainer, usage))
     parts = [f"---\n{head}---", f"# {_text(run.resolve().name)}", _about(trainer, run, weights, usage)]
     if usage is not None:
-        is_of_lab = usage.is_adapter and _model(trainer).startswith(LAB)
+        is_of_lab = usage.is_adapter and lab_of(trainer.config.modality) is not None
         first = "from mmrl import labs  # the base model comes with mmrl\n\n" if is_of_lab else ""
         parts += ["## Use", f"```python\n{first}{usage.code}```", *usage.notes]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
@@ -41,7 +40,8 @@ def _usage(trainer: Trainer) -> Usage | None:
     count = trainer.config.group_size if evaluator is None else evaluator.samples_per_prompt
     plan = sampler.plan(trainer.policy, GroupKey(0, 0, 0), count)
     model = _model(trainer)
-    base = f"labs.checkpoint({model.removeprefix(LAB)!r})" if model.startswith(LAB) else repr(model)
+    lab = lab_of(trainer.config.modality)
+    base = repr(model) if lab is None else f"labs.checkpoint({lab!r})"
     if _is_local(model):  # the code runs in another folder
         base = repr(str(Path(model).expanduser().absolute()))
     return trainer.policy.usage(prompt, plan, base)
@@ -69,7 +69,8 @@ def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
 def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | None) -> str:
     """A table of where the weights come from."""
     config, progress, model = trainer.config, trainer.progress, _model(trainer)
-    shown = f"the lab {model.removeprefix(LAB)} of mmrl" if model.startswith(LAB) else model
+    lab = lab_of(config.modality)
+    shown = model if lab is None else f"the lab {lab} of mmrl"
     if _is_local(model):
         shown = Path(model).name  # the rest is about a machine
     name = config_name(run)

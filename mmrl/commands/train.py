@@ -14,7 +14,7 @@ from typing import Literal
 from mmrl.assembly.build import build, make_trainer
 from mmrl.assembly.compatibility import final_weights
 from mmrl.commands.model_card import write_card
-from mmrl.commands.summary import Outcome, summary_of
+from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
@@ -258,13 +258,13 @@ def restored(
 def _report_better(trainer: Trainer) -> None:
     """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
     now = trainer.progress
-    saved = checkpoint_files.saved(trainer.folder / "checkpoints")
-    if now.best is None or now.latest is None or now.best <= now.latest or now.best_iteration not in saved:
+    better = better_iteration(now.best, now.best_iteration, now.latest)
+    if better is None or now.best_iteration not in checkpoint_files.saved(trainer.folder / "checkpoints"):
         return
     log.warning(
-        "these are the last weights, of iteration %d, with %.4g on the held-out prompts; "
-        "those of iteration %d were better, %.4g: --checkpoint best takes them",
-        *(now.iteration, now.latest, now.best_iteration, now.best),
+        "these are the last weights, of iteration %d, with %.3f on the held-out prompts; "
+        "%s: --checkpoint best takes it",
+        *(now.iteration, now.latest, better),
     )
 
 

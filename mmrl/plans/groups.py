@@ -10,6 +10,11 @@ class GroupPlan(Protocol):
     @property
     def num_samples(self) -> int: ...
     @property
+    def num_compared(self) -> int:
+        """Samples that are compared with each other, in the smallest of its groups."""
+        ...
+
+    @property
     def num_controls(self) -> int:
         """Samples beside these that rewards may compare with, never learned from."""
         ...
