@@ -1,4 +1,4 @@
-"""The plug-ins of a run side by side, and what cannot work together."""
+"""Which plug-ins of a run cannot work together, found before any weight is loaded."""
 
 import math
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ from mmrl.training.sharding import refuse_unshardable
 _WHY_NOT = {
     "exact_kl": "the exact KL of tokens would need every log-prob of the vocabulary; for a penalty set loss.kl to k1, "
     "k2 or k3",
-    "choice": "a token is not compared with others drawn after the same words",
-    "noise": "a token is not drawn as a mean plus noise",
+    "choice": "a token is not compared with others sampled after the same words",
+    "noise": "a token is not sampled as a mean plus noise",
     "velocity": "tokens have no velocity; for a penalty set loss.kl to k1, k2 or k3",
     "step": "tokens have no noise levels",
-    "gradient": "no gradient reaches a token that was drawn",
+    "gradient": "no gradient reaches a sampled token",
     "entropy": "the entropy of a denoising step is fixed by its std; leave out entropy_coef",
 }
 
 
 def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_name: str) -> None:
-    """Raises ConfigError for a loss that requires of decisions what the policy's do not provide."""
+    """Raises ConfigError for a loss that requires more of decisions than the policy provides."""
     if loss.kind != "decisions":
         return
     for what in sorted(getattr(loss, "requires", frozenset()) - PROVIDED[policy.sample_kind]):
@@ -47,17 +47,17 @@ def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_nam
 
 
 def refuse_single_samples(loss: Loss, plan: GroupPlan, loss_name: str, sampler_name: str) -> None:
-    """Raises ConfigError for a loss that compares the draws from one state, where no state has two."""
+    """Raises ConfigError for a loss that compares the samples from one state, where every state has one."""
     if "choice" in getattr(loss, "requires", frozenset()) and isinstance(plan, Plan) and plan.max_next_states < 2:
         raise ConfigError(
-            f"loss {loss_name!r} compares what was drawn from one state, and sampler {sampler_name!r} draws one from "
+            f"loss {loss_name!r} compares the samples from one state, and sampler {sampler_name!r} makes one from "
             "each; take sampler 'neighbor', or one whose steps branch"
         )
 
 
 # What a loss reads, by its `kind`, in the words of a message.
 _KINDS = {
-    "decisions": "decisions (the log-probs of what was drawn at random)",
+    "decisions": "decisions (the log-probs of random choices)",
     "denoising": "denoising (of samples noised anew: for image models)",
     "outputs": "outputs (made anew with a gradient: for image models)",
 }
@@ -65,7 +65,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EvaluationParts:
-    """What held-out evaluation has of its own."""
+    """The parts that only held-out evaluation uses."""
 
     settings: EvaluationSettings
     sampler: Sampler
@@ -88,7 +88,7 @@ class Parts:
 
 
 def final_weights(config: RunConfig) -> WeightsName:
-    """The weights that are evaluated and exported: those the evaluation names, else the averaged ones if any."""
+    """Returns the weights that are evaluated and exported: the evaluation's, else the averaged ones if any."""
     if config.evaluation is not None and config.evaluation.weights is not None:
         return config.evaluation.weights
     return "averaged" if config.averaging is not None else "trained"
@@ -96,7 +96,7 @@ def final_weights(config: RunConfig) -> WeightsName:
 
 @dataclass(frozen=True)
 class _AnyGrid:
-    """Stands in for a modality whose noise levels are not known before its model is loaded."""
+    """A stand-in for a modality whose noise levels are not known before its model is loaded."""
 
     end: float
     sample_kind: SampleKind
@@ -106,20 +106,20 @@ class _AnyGrid:
 
 
 def example_plan(sampler: Sampler, group_size: int, policy: Modality) -> GroupPlan:
-    """The shape of the plan of a group: its counts of steps and calls are right, its noise levels are not.
+    """Returns a plan of a group; its counts of steps and calls are right, its noise levels are not.
 
-    Raises ConfigError where the sampler cannot draw a group of this size.
+    Raises ConfigError where the sampler cannot plan a group of this size.
     """
     try:
         end = 0.0 if getattr(policy, "ends_clean", True) else 0.01
         plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.sample_kind), GroupKey(0, 0, 0), group_size)
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
+        raise ConfigError(f"the sampler cannot plan a group of {group_size}: {error}") from error
     return plan
 
 
 def check_pairs(config: RunConfig, parts: Parts) -> None:
-    """Refuses what cannot work together, before any weight is loaded."""
+    """Raises ConfigError for parts that cannot work together, before any weight is loaded."""
     if config.sharding == "full":
         refuse_unshardable(parts.policy, config.modality["name"], config.precision, config.optimizer.name)
     if config.updates.minibatches > config.prompts_per_iteration:
@@ -151,7 +151,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
 
 
 def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses groups that the loss, the rewards or the advantage cannot learn from."""
+    """Raises ConfigError for groups that the loss, the rewards or the advantage cannot learn from."""
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
         flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         raise ConfigError(
@@ -172,9 +172,9 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:
     settings, policy = evaluation.settings, parts.policy
-    drawn = {"sampler": (settings.sampler, evaluation.sampler)}
-    drawn |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
-    for name, (own, sampler) in drawn.items():
+    samplers = {"sampler": (settings.sampler, evaluation.sampler)}
+    samplers |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
+    for name, (own, sampler) in samplers.items():
         where = f"evaluation.{name}"
         _check_sampler(where, own, sampler, config, policy)
         check_steering(where, sampler, policy, config.modality["name"], [evaluation.prompts])
@@ -190,7 +190,7 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
 
 
 def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses groups of which fewer samples are compared with each other than advantage and loss can learn from."""
+    """Raises ConfigError where fewer samples are compared with each other than advantage and loss can learn from."""
     compared = plan.num_compared
     needed = {
         f"advantage {config.advantage['name']!r}": AdvantageDeclaration.of(parts.advantage).min_group_size,
@@ -228,7 +228,7 @@ def _check_gradients(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 
 def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
-    """Refuses losses and several optimizer steps where nobody knows what the weights that drew a rollout say of it."""
+    """Raises ConfigError where loss or several optimizer steps need old log-probs that nothing computes."""
     if isinstance(plan, OfflinePlan):
         check_behaviour(parts.loss, config.loss["name"], config.updates.old, parts.sampler, parts.prompts.every)
     is_single = config.updates.epochs * config.updates.minibatches == 1
@@ -236,15 +236,15 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_prob
         return
     if parts.loss.kind == "denoising":
         raise ConfigError(
-            f"loss {config.loss['name']!r} compares with the weights that drew the rollout, which several optimizer "
+            f"loss {config.loss['name']!r} compares with the weights that sampled the rollout, which several optimizer "
             "steps (updates.epochs, updates.minibatches) leave behind; set loss.decay to {slope: 0}, which keeps them"
         )
     if isinstance(plan, OfflinePlan) and config.updates.old != "recomputed" and not has_log_probs:
-        raise ConfigError("nothing recorded the log-probs of answers that are given; set updates.old to recomputed")
+        raise ConfigError("nothing recorded the log-probs of answers of the data; set updates.old to recomputed")
 
 
 def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
-    """Refuses an advantage that reads what the modality, or the data that brings outputs, does not say of decisions."""
+    """Raises ConfigError for an advantage that requires facts of decisions that modality or data do not provide."""
     declared = AdvantageDeclaration.of(parts.advantage)
     known: frozenset[str] = getattr(parts.policy, "facts", frozenset())
     whose = f"modality {config.modality['name']!r} records"
@@ -272,7 +272,7 @@ def _check_averaged(config: RunConfig, loss: Loss) -> None:
 
 
 def _check_decisions(config: RunConfig, parts: Parts) -> None:
-    """Refuses an advantage of decisions where there is none to tell apart, and one of answers for episodes."""
+    """Raises ConfigError for an advantage of decisions where none can be told apart, and of answers for episodes."""
     name, declared = config.advantage["name"], AdvantageDeclaration.of(parts.advantage)
     if declared.is_per_decision and parts.loss.kind != "decisions":
         raise ConfigError(
@@ -289,7 +289,7 @@ def _check_decisions(config: RunConfig, parts: Parts) -> None:
 
 
 def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses an advantage that lacks what it compares with, or cannot compare these rewards."""
+    """Raises ConfigError for an advantage without anything to compare with, or with rewards that it cannot compare."""
     name, advantage = config.advantage["name"], parts.advantage
     declared = AdvantageDeclaration.of(advantage)
     if declared.compares_with == "greedy" and not plan.has_greedy:
@@ -315,7 +315,7 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 
 def _check_model_folder(settings: Plugin, policy: Modality) -> None:
-    """Refuses a folder that is here and is no model of the modality's kind, without loading it."""
+    """Raises ConfigError for a folder on this machine that holds no model of the modality's kind; loads nothing."""
     folder, file = Path(str(getattr(policy, "model", ""))).expanduser(), getattr(policy, "model_file", None)
     if file is not None and folder.is_dir() and not (folder / file).is_file():
         raise ConfigError(

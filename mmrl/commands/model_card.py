@@ -1,4 +1,4 @@
-"""The model card of an export: what it is, how it was trained, and the code that loads and uses it."""
+"""The model card of an export: the base model, the training, and the code that loads and uses the weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) 
 
 
 def _usage(trainer: Trainer) -> Usage | None:
-    """How the export is used, by an example of the run's own prompts; None for a policy that does not say."""
+    """Returns how the export is used, with an example of the run's own prompts; None for a policy that has no usage."""
     if not isinstance(trainer.policy, Loadable):
         return None
     evaluator = trainer.evaluator
@@ -52,12 +52,12 @@ def _model(trainer: Trainer) -> str:
 
 
 def _is_local(model: str) -> bool:
-    """Whether it is a folder of this machine, as `from_pretrained` takes it."""
+    """Returns whether a model is a folder of this machine, as `from_pretrained` takes it."""
     return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~"))
 
 
 def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
-    """What the hub knows a model by; a base model only where it is one of the hub's."""
+    """Returns the metadata that the hub reads; a base model only where it is one of the hub's."""
     head: dict[str, Any] = {} if usage is None else {"library_name": usage.library, "pipeline_tag": usage.task}
     model = _model(trainer)
     if model.count("/") == 1 and not _is_local(model):
@@ -67,7 +67,7 @@ def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
 
 
 def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | None) -> str:
-    """A table of where the weights come from."""
+    """Returns a table of where the weights come from."""
     config, progress, model = trainer.config, trainer.progress, _model(trainer)
     lab = lab_of(config.modality)
     shown = model if lab is None else f"the lab {lab} of mmrl"
@@ -95,7 +95,7 @@ def _reward(settings: Plugin) -> str:
 
 
 def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:
-    """The scores before training and of the last evaluation, where the same weights were evaluated."""
+    """Returns the scores before training and of the last evaluation, where the same weights were evaluated."""
     progress, evaluator = trainer.progress, trainer.evaluator
     if evaluator is None or progress.before is None or progress.latest is None or not progress.evaluated:
         return {}
@@ -103,12 +103,12 @@ def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:
         return {}
     at = "" if progress.evaluated == progress.iteration else f" (at iteration {progress.evaluated})"
     name = " + ".join(term.name for term in evaluator.scorer.terms)
-    found = {f"held-out {name}": f"{progress.before:.3f} before, {progress.latest:.3f} after{at}"}
+    scores = {f"held-out {name}": f"{progress.before:.3f} before, {progress.latest:.3f} after{at}"}
     for other, before in progress.others_before.items():
-        found[f"held-out {name}, {other}"] = f"{before:.3f} before, {progress.others_latest[other]:.3f} after{at}"
-    return found
+        scores[f"held-out {name}, {other}"] = f"{before:.3f} before, {progress.others_latest[other]:.3f} after{at}"
+    return scores
 
 
 def _text(value: str) -> str:
-    """A text in a cell of a table of Markdown."""
+    """Returns a text escaped for a cell of a Markdown table."""
     return " ".join(value.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""What a run achieved, in the numbers that its first line says."""
+"""The headline of a report: what a run achieved, in numbers."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Headline:
-    """From where to where, and what it cost; None where the run did not log it."""
+    """The scores before and after training, and the cost; None where the run did not log it."""
 
     measure: str  # what `before` and `after` are of
     before: float | None
@@ -32,7 +32,7 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """From summary.json; what it lacks, as where the run was killed, from the metrics."""
+    """Returns the headline of summary.json; what is missing there, as after a kill, comes from the metrics."""
     summary = record.summary
     measure, before, after, best = _measured(record)
     seconds = _number(summary.get("train_seconds"))

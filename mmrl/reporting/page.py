@@ -27,7 +27,7 @@ OF_REWARDS = "time/reward/"
 
 
 def page(record: Record, pairs: Pairs | None) -> str:
-    """The whole document."""
+    """Returns the whole document."""
     sections = [
         ("Curves", "curves", "", _grid("two", score_curves(record))),
         ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
@@ -63,7 +63,7 @@ def _warnings(notes: Sequence[str]) -> str:
 
 
 def _policy() -> str:
-    """Nothing may load but inlined pictures; only our own style and script may run."""
+    """Returns the page's security policy: nothing loads but inlined pictures, and no style or script but ours."""
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
     return (
         f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
@@ -119,7 +119,7 @@ def _words(name: str) -> str:
 
 
 def _charts(found: Charts) -> str:
-    """A grid of what moves, and a line of what does not."""
+    """Returns a grid of the curves that move, and a line of the metrics that do not."""
     level = f'<p class="constant">Constant: {"; ".join(found.constant)}.</p>' if found.constant else ""
     return _grid("three", found.cards) + level
 
@@ -169,7 +169,7 @@ class _TimePart:
 
 
 def _time_parts(record: Record) -> list[_TimePart]:
-    """One part for each colour but the last, which is what is left of the iterations."""
+    """Returns one part for each colour but the last, which is the rest of the iterations' time."""
     apart = {"time/iteration", "time/evaluation"}
     names = [name for name in TIME_PARTS if name in record.metrics]
     apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others

@@ -1,4 +1,4 @@
-"""Rewards that part ways over a run: one is bought with another, a sign that the policy hacks it."""
+"""Rewards that move apart over a run: where one rises as another falls, the policy may be hacking it."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MAX_NOTES = 6
 
 @dataclass(frozen=True)
 class Trend:
-    """Where a reward went."""
+    """The direction of a reward over the run."""
 
     name: str
     first: float  # mean of the first fifth of the run
@@ -30,7 +30,7 @@ class Trend:
 
 
 def opposed(record: Record) -> list[str]:
-    """Sentences (HTML) about pairs of rewards of which one rose while the other fell."""
+    """Returns sentences (HTML) about pairs of rewards of which one rose while the other fell."""
     lowered = _negative(record.config)
     names = [
         name.removeprefix("reward/").removesuffix("/mean")
@@ -61,7 +61,9 @@ def _trend(record: Record, name: str) -> Trend | None:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank; 0: all are equal."""
+    """Returns Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank,
+    all equal: 0.
+    """
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
@@ -77,7 +79,7 @@ def rank_correlation(values: Sequence[float]) -> float:
 
 
 def _negative(config: str | None) -> set[str]:
-    """Names of rewards that are to be lowered."""
+    """Returns the names of rewards that are to be lowered."""
     try:
         settings = parse_yaml(config or "", "config.yaml")
     except ConfigError:

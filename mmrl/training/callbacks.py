@@ -36,7 +36,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class TrainControl:
-    """What a callback can ask of the run."""
+    """The means by which a callback acts on the run."""
 
     _stop: Callable[[], None]
 

@@ -67,7 +67,7 @@ BESIDE = Neighbors(0.3, (0,), ((0, RANDOM),))
     ],
 )
 def test_a_loss_on_choices_is_refused_where_no_state_has_two_draws(plan: Plan) -> None:
-    with pytest.raises(ConfigError, match="loss 'mine' compares what was drawn from one state, and sampler 'theirs'"):
+    with pytest.raises(ConfigError, match="loss 'mine' compares the samples from one state, and sampler 'theirs'"):
         refuse_single_samples(cast(Loss, Neighbor()), plan, "mine", "theirs")
     refuse_single_samples(cast(Loss, Grpo()), plan, "mine", "theirs")
 

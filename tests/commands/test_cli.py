@@ -196,7 +196,7 @@ def test_samples_are_drawn_for_each_prompt(cli: CommandLine, run: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--prompt", "a"], "modality 'sd3' draws images and is not asked about any image; leave --image out"),
+        (["--prompt", "a"], "modality 'sd3' makes images and takes no image; leave --image out"),
         (["--prompt", "a", "--prompt", "b"], "--image belongs to one prompt: give one --prompt, got 2"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_run_whose_reward_hangs_says_which_where_and_when(hangs: CommandLine, 
     ended = hangs.train("rewards=[{name: my_hangs:Hangs}]", *SLOW, late, f"rollout_groups={rollout_groups}")
     assert ended.code == 1
     assert re.search(
-        r"mmrl: iteration 2: reward 'Hangs', asked about \d samples, has not answered within the 0.3 seconds "
+        r"mmrl: iteration 2: reward 'Hangs', called with \d samples, has not answered within the 0.3 seconds "
         r"of scoring.call_seconds \(at my_hangs.py:\d+\)\n$",
         ended.err,
     )

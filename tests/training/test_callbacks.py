@@ -15,8 +15,10 @@ from mmrl.training.callbacks import EVENTS, Callback, Callbacks, TrainControl, T
 from tests.process_runs import in_processes
 from tests.toy_runs import Toy, toy, trained
 
-LAB = ("iterations=3", "threads=1", "checkpoint.every=2", "prompts_per_iteration=2", "group_size=2")
-LAB += ("evaluation.every=2", "evaluation.num_prompts=1", "evaluation.samples_per_prompt=1")
+LAB = (
+    *("iterations=3", "threads=1", "checkpoint.every=2", "prompts_per_iteration=2", "group_size=2"),
+    *("evaluation.every=2", "evaluation.num_prompts=1", "evaluation.samples_per_prompt=1"),
+)
 FASTER = {"optimizer": {"learning_rate": 0.3}, "evaluation": {"sampler": {"name": "unused"}, "every": 2}}
 
 

@@ -169,7 +169,7 @@ def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(t
         ),
         (
             {"modality": {**GUI, "engine": {"name": "vllm", "url": "http://localhost:1"}}},
-            "modality.engine draws answers, and sampler takes those of the data",
+            "modality.engine samples answers, and sampler takes those of the data",
         ),
     ],
 )
