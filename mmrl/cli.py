@@ -40,15 +40,15 @@ app = typer.Typer(
 
 
 class _Stopped(Interruption):
-    """Ctrl-C, and what there is to say of it.
+    """Ctrl-C, with the end of the message about it.
 
-    Not a KeyboardInterrupt: typer ends one without a word, and Python ends the process by the signal where one passed
-    through an import.
+    It is no KeyboardInterrupt, which typer ends without a message, and which ends the process by the signal where it
+    passes through an import.
     """
 
 
-def _say_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(f"mmrl {version_of('mmrl') or 'of a bare folder, which has no version'}")
         raise typer.Exit
 
@@ -57,10 +57,10 @@ def _say_version(is_asked: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised; may stand anywhere.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Options of all commands; `main` takes --debug out before they are read."""
+    """Options of all commands; `main` removes --debug before they are read."""
 
 
 @app.command()
@@ -143,10 +143,10 @@ def check(
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one it says which.")] = "",
+    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one the kinds are listed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List what there is of a kind."""
+    """List the shipped configs, or the plug-ins of a kind."""
     from mmrl.commands import listing
 
     rows = listing.rows(kind)
@@ -165,19 +165,19 @@ def sample(
     source: Source,
     overrides: Overrides = None,
     *,
-    prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw or answer; may be given more than once.")],
+    prompt: Annotated[list[str], typer.Option("--prompt", help="The text of a prompt; may be given more than once.")],
     image: Images = None,
     video: Videos = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     weights: Which = None,
     at: At = "last",
     sampler: Annotated[
         str | None, typer.Option("--sampler", help="evaluation (the default), train, or one of evaluation.also.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; samples by default.")] = None,
 ) -> None:
-    """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
+    """Sample pictures, videos or answers with a run's weights (or those of a config, untrained)."""
     from mmrl.commands.sample import sample as write_samples
 
     folder = write_samples(
@@ -211,23 +211,27 @@ def score(
     reward: Annotated[
         list[str], typer.Option("--reward", help="A reward, with settings: 'box_iou kind=giou'; may be given again.")
     ],
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Of all outputs that have none of their own.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="The prompt of outputs that have none of their own.")
+    ] = None,
     response: Annotated[str | None, typer.Option("--response", help="The field of the answers in a file.")] = None,
     coordinates: Annotated[str, typer.Option(help="Unit of places in answers: original, thousand, unit.")] = "original",
     dialect: Annotated[
         str | None, typer.Option(help="How answers write actions: plain, qwen, ui_tars, pyautogui ...")
     ] = None,
-    frames: Annotated[int, typer.Option("--frames", min=2, help="Of each video, evenly spread.")] = 16,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Outputs at most, the first ones.")] = None,
+    frames: Annotated[int, typer.Option("--frames", min=2, help="Frames of each video, evenly spread.")] = 16,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="The largest number of outputs; the first ones are scored.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="A page of all outputs, the best first.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .jsonl file of the scores of each output.")] = None,
     best: Annotated[
         Path | None, typer.Option("--best", help="A .jsonl file of the best output of each prompt (best of n).")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="Of rewards with a model: cpu, cuda ...")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="The device of rewards with a model: cpu, cuda ...")] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Score outputs that are there: pictures, videos or answers, with any rewards."""
+    """Score existing outputs, pictures, videos or answers, with any rewards."""
     from mmrl.commands.score import check_written, reward_section, score_path, write
     from mmrl.commands.score_results import Seeing
 
@@ -256,7 +260,8 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run dir
 def export(
     source: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; by default RUN/export, of the best RUN/export-best.")
+        Path | None,
+        typer.Option("--out", help="The folder to write; by default RUN/export, of the best RUN/export-best."),
     ] = None,
     weights: Which = None,
     at: At = "last",
@@ -298,17 +303,17 @@ def main() -> NoReturn:
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's, which says nothing
-            _say_stopped("")
+            _print_stopped("")
         raise
     except (_Stopped, KeyboardInterrupt) as stopped:
-        _say_stopped(str(stopped))
+        _print_stopped(str(stopped))
         sys.exit(INTERRUPTED)
     sys.exit(0)
 
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Ctrl-C raises _Stopped inside, and ends the process at once where that is not enough.
+    """Raises _Stopped inside on Ctrl-C; a second Ctrl-C ends the process at once.
 
     While it trains, a run has a handler of its own.
     """
@@ -334,6 +339,6 @@ def _stopping() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _say_stopped(words: str) -> None:
+def _print_stopped(words: str) -> None:
     if is_first_here():
         print(f"mmrl: stopped{words}", file=sys.stderr)

@@ -41,8 +41,8 @@ def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_nam
         return
     for what in sorted(getattr(loss, "requires", frozenset()) - PROVIDED[policy.sample_kind]):
         raise ConfigError(
-            f"loss {loss_name!r} reads {what!r} of each decision, which modality {modality_name!r} does not tell: "
-            + _WHY_NOT.get(what, "no modality does")
+            f"loss {loss_name!r} requires {what!r} of each decision, which modality {modality_name!r} does not "
+            "provide: " + _WHY_NOT.get(what, "no modality does")
         )
 
 
@@ -180,7 +180,9 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
         check_steering(where, sampler, policy, config.modality["name"], [evaluation.prompts])
         plan = example_plan(sampler, settings.samples_per_prompt, policy)
         if isinstance(plan, OfflinePlan):
-            raise ConfigError(f"{where} {own['name']!r} takes outputs of the data, which say nothing of the policy")
+            raise ConfigError(
+                f"{where} {own['name']!r} takes outputs of the data, which do not show what the policy does"
+            )
         check_controls(evaluation.scorer, plan, where)
         check_dense(evaluation.scorer, policy.sample_kind, plan, where)
         refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")
@@ -250,15 +252,15 @@ def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_pr
     whose = f"modality {config.modality['name']!r} records"
     if isinstance(plan, OfflinePlan):
         known = known & ({"log_prob"} if has_log_probs else set())
-        whose = f"sampler {config.sampler['name']!r} knows"
+        whose = f"sampler {config.sampler['name']!r} provides"
     if missing := sorted(declared.requires - known):
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which {whose} "
+            f"advantage {config.advantage['name']!r} requires {', '.join(missing)} of each decision, of which {whose} "
             f"{', '.join(sorted(known)) or 'nothing'}{near(missing[0], known)}"
         )
     if declared.requires_probabilities and parts.policy.sample_kind == "latents":
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} reads how probable each token was, and steps of latents have "
+            f"advantage {config.advantage['name']!r} requires the probability of each token, and steps of latents have "
             "densities; set its cut to null"
         )
 
@@ -299,9 +301,11 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     labels = {term.name for term in parts.scorer.terms}
     if missing := sorted(declared.requires_rewards - labels):
         hint = near(missing[0], labels)
-        raise ConfigError(f"advantage {name!r} reads the rewards {', '.join(missing)}: add them, with weight 0{hint}")
+        raise ConfigError(
+            f"advantage {name!r} requires the rewards {', '.join(missing)}: add them, with weight 0{hint}"
+        )
     if declared.requires_rewards and getattr(parts.scorer.mix, "is_of_advantages", False):
-        raise ConfigError(f"advantage {name!r} reads one reward beside another; leave out a mix of advantages")
+        raise ConfigError(f"advantage {name!r} requires single rewards; leave out a mix of advantages")
     if isinstance(advantage, RangeChecking):
         terms = {term.name: term for term in parts.scorer.terms if term.counts}
         ranges = {label: term.reward.range for label, term in terms.items()}
@@ -326,8 +330,8 @@ def _check_model_folder(settings: Plugin, policy: Modality) -> None:
 def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:
     if sampler.sample_kind not in (policy.sample_kind, "given"):
         raise ConfigError(
-            f"{where} {settings['name']!r} draws {sampler.sample_kind}, but modality {config.modality['name']!r} makes "
-            f"its samples of {policy.sample_kind}"
+            f"{where} {settings['name']!r} samples {sampler.sample_kind}, but modality {config.modality['name']!r} "
+            f"makes its samples of {policy.sample_kind}"
         )
 
 

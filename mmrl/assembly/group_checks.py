@@ -46,13 +46,13 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
     one, whole = further_plan(parts.sampler, parts.policy), config.group_size
     if one is None or not _is_of_singles(example_plan(parts.sampler, whole, parts.policy), whole):
         raise ConfigError(
-            f"groups.more draws further members by themselves, and with sampler {config.sampler['name']!r} the members "
-            "of a group share steps, are compared with one that is not learned from, are given, or are episodes"
+            f"groups.more samples further members independently, and with sampler {config.sampler['name']!r} the "
+            "members of a group share steps, have a control, come from the data, or are episodes"
         )
     for term in parts.scorer.terms:
         if term.reward.granularity == "group":
             raise ConfigError(
-                f"reward {term.name!r} judges groups as a whole, and groups.more draws members after it judged"
+                f"reward {term.name!r} judges groups as a whole, and groups.more samples members after it was called"
             )
 
 
@@ -61,19 +61,19 @@ def _check_replay(config: RunConfig, parts: Parts) -> None:
     loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
     if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_sampled_elsewhere(parts.policy):
         raise ConfigError(
-            f"replay keeps single answers that the policy itself drew, not those of modality "
+            f"replay keeps single answers that the policy itself sampled, not those of modality "
             f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"
         )
     if plan.top_p < 1 or plan.top_k is not None or plan.min_p > 0:
         raise ConfigError("replay keeps log-probs of the whole distribution: leave out top_p, top_k and min_p")
     if loss.kind != "decisions" or "old" not in loss.needs or loss.old_decay(0) is not None or loss.scope == "group":
         raise ConfigError(
-            f"replay needs a loss on single samples that compares with the weights that drew them, such as 'grpo'; "
+            f"replay needs a loss on single samples that compares with the weights that sampled them, such as 'grpo'; "
             f"got {config.loss['name']!r}"
         )
     declared = AdvantageDeclaration.of(parts.advantage)
     if isinstance(parts.advantage, Selective) or declared.is_per_decision or declared.requires:
-        raise ConfigError(f"replay keeps one advantage for each sample, which {config.advantage['name']!r} has not")
+        raise ConfigError(f"replay keeps one advantage for each sample, {config.advantage['name']!r} has more")
     if config.sharding == "full" or config.groups.hint is not None:
         raise ConfigError("replay goes neither with sharding 'full' nor with groups.hint, whose prompts are not data")
 
@@ -82,7 +82,7 @@ def further_plan(sampler: Sampler, policy: Modality) -> GroupPlan | None:
     """Returns an example plan of one further member; None where members are not sampled independently."""
     try:
         plan = example_plan(sampler, 1, policy)
-    except ConfigError:  # a group of another size cannot be drawn
+    except ConfigError:  # a group of another size cannot be planned
         return None
     return plan if _is_of_singles(plan, 1) else None
 

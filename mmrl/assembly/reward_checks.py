@@ -26,8 +26,8 @@ def check_evaluated(scorer: Scorer) -> None:
     counted = [term for term in scorer.terms if term.counts]
     if counted and all(_is_relative(term.reward) for term in counted):
         raise ConfigError(
-            f"reward {counted[0].name!r} says how the samples of a group compare, and has the same mean in all groups: "
-            "an evaluation by it finds nothing; give evaluation.rewards that say how good a sample is, such as the "
+            f"reward {counted[0].name!r} compares the samples of a group, and has the same mean in all groups: "
+            "an evaluation by it shows nothing; give evaluation.rewards that score single samples, such as the "
             "reward inside, or set evaluation to null"
         )
 

@@ -51,7 +51,7 @@ def sample(
     sampler = _sampler(trainer, by)
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-    targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
+    targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
     questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
     if trainer.processes.is_main:
         warn_cut(trainer.policy, questions, None)

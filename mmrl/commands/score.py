@@ -100,7 +100,7 @@ def score_path(
     """
     scorer = scorer_of(rewards, device=device)
     if len(scorer.names) > 1 and "total" in scorer.names:
-        raise ConfigError("a reward cannot be labelled 'total', as what several rewards make together is called")
+        raise ConfigError("a reward cannot be labelled 'total', which is the name of the mixed rewards")
     items = read_items(path, InputSettings(prompt, response, scorer.demands))[:limit]
     group = _groups(items)
     judgements: list[tuple[list[int], Judgement]] = []

@@ -10,7 +10,7 @@ from itertools import accumulate
 from mmrl.reporting.formatting import tick_label
 from mmrl.reporting.record import Series
 
-NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be told apart
+NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be distinguished
 MAX_MARKED = 40  # markers on more points than this only make the line thick
 
 

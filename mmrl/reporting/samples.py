@@ -14,7 +14,7 @@ from mmrl.reporting.record import read_bytes, read_object
 from mmrl.system.errors import ConfigError
 
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
-LARGEST_ANSWERED = 768  # of an image that was asked about: it is shown larger
+LARGEST_ANSWERED = 768  # of a question's image: it is shown larger
 MARK = "<image>"  # where an image stands in a prompt's text
 TINY = 128  # pixels: up to here every pixel is meant to be seen
 

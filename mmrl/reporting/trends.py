@@ -13,7 +13,7 @@ from mmrl.reporting.record import Record
 from mmrl.system.errors import ConfigError
 from mmrl.system.yaml_text import parse_yaml
 
-FEWEST = 8  # iterations below which no trend is told
+FEWEST = 8  # iterations below which no trend is reported
 SURE = 3.3  # standard deviations of Spearman's rho without a trend: about one in a thousand
 LARGE = 0.2  # of a reward's own spread within an iteration: smaller changes are no trend that matters
 MAX_NOTES = 6

@@ -57,7 +57,7 @@ def _this_machine() -> str:
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat(_PROC / 'self/ns/pid').st_ino}"
-    except OSError:  # no Linux: hosts are told apart by their names
+    except OSError:  # no Linux: hosts are distinguished by their names
         return platform.node()
 
 
@@ -78,7 +78,7 @@ def _start_of(process: int) -> str | None:
 
 LOCK = "lock.json"  # in the run directory; its time of change is the last renewal
 RENEWAL = 10.0  # seconds between two
-PATIENCE = 60.0  # seconds without a renewal, after which a lock of a machine that cannot be asked is free
+PATIENCE = 60.0  # seconds without a renewal, after which a lock of another machine is free
 _NOBODY = ProcessId("", "", 0, None)
 
 
@@ -192,7 +192,7 @@ class RunLock:
     def _renew(self, is_over: threading.Event) -> None:
         while not is_over.wait(RENEWAL):
             if self.holder == self.me:
-                with suppress(OSError):  # a disk that is away for a moment: `check` tells where it stays away
+                with suppress(OSError):  # a disk that is away for a moment: `check` raises where it stays away
                     os.utime(self.path)
 
     def _is_free(self, holder: Holder, handle: int) -> bool:

@@ -27,7 +27,7 @@ def _check(loss: Any, draws: str) -> None:
         (Grpo(kl_coef=0.1), "tokens", "'exact_kl' of each decision, .* for a penalty set loss.kl to k1, k2 or k3"),
         (Grpo(kl_coef=0.1, kl="velocity"), "turns", "tokens have no velocity"),
         (FlowDppo(), "turns", "exact KL of tokens"),
-        (Guard(), "tokens", "loss 'mine' reads 'noise' of each decision, which modality 'theirs' does not tell"),
+        (Guard(), "tokens", "loss 'mine' requires 'noise' of each decision, which modality 'theirs' does not provide"),
         (Neighbor(), "tokens", "'choice' of each decision, .* a token is not compared with others"),
         (Grpo(entropy_coef=0.1), "latents", "leave out entropy_coef"),
         (SimpleNamespace(kind="decisions", requires=frozenset({"mood"})), "tokens", "'mood' .* no modality does"),
