@@ -47,7 +47,8 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
     if one is None or not _is_of_singles(example_plan(parts.sampler, whole, parts.policy), whole):
         raise ConfigError(
             f"groups.more samples further members independently, and with sampler {config.sampler['name']!r} the "
-            "members of a group share steps, have a control, come from the data, or are episodes"
+            "members of a group share steps, are compared with a sample that is not learned from, come from the "
+            "data, or are episodes"
         )
     for term in parts.scorer.terms:
         if term.reward.granularity == "group":

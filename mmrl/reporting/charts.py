@@ -95,7 +95,7 @@ def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float]
     frame = Frame(left=max(Frame.left, 12 + 10 * max(len(tick_label(mark, step)) for mark in marks)))
     low, high = iterations if iterations[1] > iterations[0] else (iterations[0] - 0.5, iterations[0] + 0.5)
     x, y = frame.x(low, high), frame.y(marks[0], marks[-1])
-    drawn = "".join(_render(line, points, x, y) for line, points in zip(lines, rows, strict=True))
+    rendered = "".join(_render(line, points, x, y) for line, points in zip(lines, rows, strict=True))
     hover = [
         {
             "name": line.name,
@@ -112,7 +112,7 @@ def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float]
         f'<text class="unit" x="{frame.left}" y="15">{escape(unit)}</text>'
         f'<text class="unit" x="{_px((x.start + x.end) / 2)}" y="{frame.height - 4}" text-anchor="middle">'
         "iteration</text>"
-        f'{drawn}<line class="cursor" x1="0" x2="0" y1="{frame.top}" y2="{frame.height - frame.bottom}"/></svg>'
+        f'{rendered}<line class="cursor" x1="0" x2="0" y1="{frame.top}" y2="{frame.height - frame.bottom}"/></svg>'
     )
 
 

@@ -128,7 +128,7 @@ def reward_breakdown(record: Record) -> Charts:
         group, *middle, last = metric.split("/")
         if group in groups and middle and last == "mean":
             names["/".join(middle)] = None
-    found = Charts([], [])
+    charts = Charts([], [])
     for name in names:
         lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
         lines += [
@@ -137,13 +137,13 @@ def reward_breakdown(record: Record) -> Charts:
             if (series := record.finite(f"{held_out(other)}/{name}/mean"))
         ]
         if lines:
-            _add(found, record, name, lines, "reward", "")
-    return found
+            _add(charts, record, name, lines, "reward", "")
+    return charts
 
 
 def diagnostics(record: Record) -> Charts:
     """Returns the known charts that the run has metrics for, then every other metric of loss, optimizer and groups."""
-    found = Charts([], [])
+    charts = Charts([], [])
     known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
     others = [
         Diagnostic(metric, {metric: metric}, "", "")
@@ -160,23 +160,23 @@ def diagnostics(record: Record) -> Charts:
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
-        _add(found, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
-    return found
+        _add(charts, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+    return charts
 
 
 def _add(
-    found: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
+    charts: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
 ) -> None:
     """Adds a card where something moves or is broken; else the words of a line."""
     if num_not_finite or not all(_is_level(line) for line in lines):
-        found.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        charts.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
         values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
-    found.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+    charts.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
 
 
 def _is_level(line: Line) -> bool:
@@ -195,16 +195,16 @@ def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: st
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
     )
-    said = "; ".join(
+    changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    drawn = line_chart(lines, unit, record.span, f"{title}: {said}") if lines else ""
+    chart = line_chart(lines, unit, record.span, f"{title}: {changes}") if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
         f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
-        + drawn
+        + chart
         + warning
         + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
         + "</figure>"

@@ -96,20 +96,20 @@ def render(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
     A small image grows by a whole factor, so that its pixels stay sharp; a large one shrinks to `LARGEST` pixels. A
     mark outside of the image is named in the legend.
     """
-    drawn = marked(image, true, predicted)
+    picture = marked(image, true, predicted)
     if not (true or predicted):
-        return drawn
-    return _with_legend(drawn, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
+        return picture
+    return _with_legend(picture, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
 
 
 def marked(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
     """Returns a copy of `image` with both kinds of marks, without the legend."""
-    drawn = _fitted(image.convert("RGB"))
-    scale = drawn.width / image.width, drawn.height / image.height
-    pen = ImageDraw.Draw(drawn), max(3, round(max(drawn.size) / 170))
+    picture = _fitted(image.convert("RGB"))
+    scale = picture.width / image.width, picture.height / image.height
+    pen = ImageDraw.Draw(picture), max(3, round(max(picture.size) / 170))
     for marks, style in ((true, TRUE), (predicted, PREDICTED)):
-        _render_marks(pen, _scaled(marks, scale, drawn.size), style)
-    return drawn
+        _render_marks(pen, _scaled(marks, scale, picture.size), style)
+    return picture
 
 
 def _fitted(image: Image.Image) -> Image.Image:
@@ -209,17 +209,17 @@ def _is_seen(marks: Marks, size: tuple[int, int]) -> bool:
     )
 
 
-def _with_legend(drawn: Image.Image, *entries: tuple[Marks, Style, str]) -> Image.Image:
-    size = max(13, max(drawn.size) // 40)
+def _with_legend(picture: Image.Image, *entries: tuple[Marks, Style, str]) -> Image.Image:
+    size = max(13, max(picture.size) // 40)
     font = ImageFont.load_default(size)
     height, gap, swatch = round(1.8 * size), size, round(1.4 * size)
     shown = [(marks, style, text) for marks, style, text in entries if text]
     lengths = [(swatch + gap // 2 if marks else 0) + math.ceil(font.getlength(text)) for marks, _, text in shown]
-    width = max(drawn.width, sum(lengths) + gap * len(lengths))
-    whole = Image.new("RGB", (width, drawn.height + height), PAPER)
-    whole.paste(drawn, (0, 0))
+    width = max(picture.width, sum(lengths) + gap * len(lengths))
+    whole = Image.new("RGB", (width, picture.height + height), PAPER)
+    whole.paste(picture, (0, 0))
     pen = ImageDraw.Draw(whole), max(2, size // 7)
-    left, middle = gap // 2, drawn.height + height / 2
+    left, middle = gap // 2, picture.height + height / 2
     for (marks, style, text), length in zip(shown, lengths, strict=True):
         if marks.boxes:
             _render_box(pen, (left, middle - 0.3 * size, left + swatch, middle + 0.3 * size), style)

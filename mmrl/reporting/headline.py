@@ -51,12 +51,12 @@ def headline(record: Record) -> Headline:
 
 
 def _measured(record: Record) -> tuple[str, float | None, float | None, float | None]:
-    said = record.summary.get(held_out(""))
-    if isinstance(said, dict):
-        before, after = _number(said.get("before")), _number(said.get("after"))
+    scores = record.summary.get(held_out(""))
+    if isinstance(scores, dict):
+        before, after = _number(scores.get("before")), _number(scores.get("after"))
         if before is not None and after is not None:
-            measure = f"held-out score ({said['name']})" if said.get("name") else "held-out score"
-            return measure, before, after, _number(said.get("best"))
+            measure = f"held-out score ({scores['name']})" if scores.get("name") else "held-out score"
+            return measure, before, after, _number(scores.get("best"))
     for name, measure in (("held_out/score", "held-out score"), ("reward/mean", "training reward")):
         series = record.finite(name)
         if series is not None and len(series.values) >= 2:
@@ -65,8 +65,10 @@ def _measured(record: Record) -> tuple[str, float | None, float | None, float | 
 
 
 def _other(record: Record, name: str) -> Change | None:
-    said = record.summary.get(held_out(name))
-    before, after = (_number(said.get(end)) for end in ("before", "after")) if isinstance(said, dict) else (None, None)
+    scores = record.summary.get(held_out(name))
+    before, after = (
+        (_number(scores.get(end)) for end in ("before", "after")) if isinstance(scores, dict) else (None, None)
+    )
     series = record.finite(f"{held_out(name)}/score")
     if before is not None and after is not None:
         return Change(name, before, after)

@@ -59,8 +59,8 @@ class Record:
     @cached_property
     def other_samplers(self) -> list[str]:
         """Returns the further samplers of held-out evaluation: `greedy` for the metric `held_out_greedy/score`."""
-        found = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
-        return [match[1] for match in found if match]
+        matches = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
+        return [match[1] for match in matches if match]
 
     def finite(self, name: str) -> Series | None:
         """Returns a metric's finite values; None where it has none."""

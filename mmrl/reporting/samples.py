@@ -69,7 +69,7 @@ def read_pairs(run: Path) -> Pairs | None:
 
     Raises ConfigError when a samples.json is not what a run writes.
     """
-    saved = sorted((int(found.parent.name), found) for found in run.glob("samples/*/samples.json") if _is_saved(found))
+    saved = sorted((int(path.parent.name), path) for path in run.glob("samples/*/samples.json") if _is_saved(path))
     if len(saved) < 2:
         return None
     before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
@@ -110,8 +110,8 @@ def is_tiny(picture: Image.Image) -> bool:
     return max(picture.size) <= TINY
 
 
-def _is_saved(found: Path) -> bool:
-    return found.parent.name.isdecimal()
+def _is_saved(path: Path) -> bool:
+    return path.parent.name.isdecimal()
 
 
 def _read_snapshot(iteration: int, path: Path) -> Snapshot:

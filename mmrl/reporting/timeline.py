@@ -20,8 +20,8 @@ def true_spans(target: Mapping[str, Any]) -> tuple[Span, ...]:
     """Returns the `span` and the `spans` of a prompt's target, in seconds, where they have that shape."""
     listed = target.get("spans")
     values = [target.get("span"), *(listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ())]
-    found = (numbers(value, 2) for value in values)
-    return tuple((span[0], span[1]) for span in found if span is not None)
+    spans = (numbers(value, 2) for value in values)
+    return tuple((span[0], span[1]) for span in spans if span is not None)
 
 
 def answer_spans(text: str | None) -> tuple[Span, ...]:

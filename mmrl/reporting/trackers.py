@@ -142,12 +142,12 @@ def build(settings: str | Mapping[str, Any]) -> Tracker:
 
     Raises ConfigError for an unknown name or setting, or a wrong type; imports no tracker's package.
     """
-    given: dict[str, Any] = {"name": settings} if isinstance(settings, str) else dict(settings)
-    name = str(given.pop("name", ""))
+    section: dict[str, Any] = {"name": settings} if isinstance(settings, str) else dict(settings)
+    name = str(section.pop("name", ""))
     if name not in TRACKERS:
         raise ConfigError(f"unknown tracker {name!r}{did_you_mean(name, TRACKERS)}")
     try:
-        return TRACKERS[name].model_validate(given)
+        return TRACKERS[name].model_validate(section)
     except ValidationError as error:
         raise ConfigError(explain(error, f"trackers.{name}", TRACKERS[name])) from error
 

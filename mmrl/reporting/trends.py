@@ -85,9 +85,9 @@ def _negative(config: str | None) -> set[str]:
     except ConfigError:
         return set()
     rewards = settings.get("rewards") if isinstance(settings, dict) else None
-    found = set()
+    negative: set[str] = set()
     for one in rewards if isinstance(rewards, list) else []:
         weight = one.get("weight") if isinstance(one, dict) else None
         if isinstance(weight, int | float) and weight < 0:
-            found.add(str(label_of({"name": "", **one})))
-    return found
+            negative.add(str(label_of({"name": "", **one})))
+    return negative
