@@ -25,7 +25,7 @@ from _common import argument_parser, emit
 from flow_iteration import Noise, Plain, group_advantages
 from torch import nn
 
-from mmrl.commands import train as run
+from mmrl.commands.train import train
 from mmrl.core.keys import GroupKey, normal
 from mmrl.labs.shapes.world import prompts, verify
 from mmrl.run_directory.start import new_run
@@ -96,7 +96,7 @@ def mmrl_curve(config: str, seed: int, iterations: int | None, threads: int) -> 
     with tempfile.TemporaryDirectory() as parent:
         checked, folder = new_run(config, overrides, Path(parent) / "run")
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for JSON lines
-            run.train(checked, folder)
+            train(checked, folder)
         for line in (folder / "metrics.jsonl").read_text().splitlines():
             numbers = json.loads(line)
             seconds += numbers.get("time/iteration", 0.0)

@@ -14,22 +14,22 @@ from mmrl.cli import main
 
 
 def run() -> NoReturn:
-    """Runs the command; the process is gone with its last line.
+    """Runs the command, and ends the process without freeing its objects.
 
-    Python would free every object of torch and diffusers one by one, which takes seconds. It still waits for threads
-    and calls what was registered for the end; files that somebody left open are written out here.
+    Python would free every object of torch and diffusers one by one, which takes seconds. Threads are still awaited and
+    functions registered with atexit are called; files that were left open are written out here.
     """
     ended: list[int] = []
     atexit.register(partial(_leave, ended))  # registered first, called last
     try:
         main()
-    except SystemExit as asked:
-        ended.append(asked.code if isinstance(asked.code, int) else 0 if asked.code is None else 1)
+    except SystemExit as ending:
+        ended.append(ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1)
         raise
 
 
 def _leave(ended: list[int]) -> None:
-    """Ends the process with the exit code in `ended`; leaves it to Python where there is none, or output is lost."""
+    """Ends the process with the exit code in `ended`; returns where there is none, or output would be lost."""
     if not ended:
         return
     try:
@@ -44,6 +44,7 @@ def _leave(ended: list[int]) -> None:
 
 
 def _write_out_files() -> None:
+    """Flushes or closes every open file."""
     kinds = _below(io.IOBase.__mro__[1])  # the base in C
     files = [one for one in gc.get_objects() if type(one) in kinds]
     plain = [file.flush for file in files if type(file).__module__ == "_io"]
@@ -54,7 +55,7 @@ def _write_out_files() -> None:
 
 
 def _below(kind: type) -> set[type]:
-    """A class and all that are derived from it."""
+    """Returns a class and all classes that are derived from it."""
     children: list[type] = kind.__subclasses__()
     return {kind}.union(*map(_below, children))
 

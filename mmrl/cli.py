@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from mmrl.commands.launcher import is_alone, is_first_here, is_main
 from mmrl.commands.options import (
     At,
     ConfigName,
@@ -37,21 +38,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_is_main = os.environ.get("RANK", "0") == "0"  # as accelerate launch and torchrun set it
-_is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
-_is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes on this machine
-
 
 class _Stopped(Interruption):
-    """Ctrl-C, and what there is to say of it.
+    """Ctrl-C, with the end of the message about it.
 
-    Not a KeyboardInterrupt: typer ends one without a word, and Python ends the process by the signal where one passed
-    through an import.
+    It is no KeyboardInterrupt, which typer ends without a message, and which ends the process by the signal where it
+    passes through an import.
     """
 
 
-def _say_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(f"mmrl {version_of('mmrl') or 'of a bare folder, which has no version'}")
         raise typer.Exit
 
@@ -60,10 +57,10 @@ def _say_version(is_asked: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised; may stand anywhere.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Options of all commands; `main` takes --debug out before they are read."""
+    """Options of all commands; `main` removes --debug before they are read."""
 
 
 @app.command()
@@ -89,36 +86,36 @@ def train(
             if "=" not in config:
                 raise ConfigError(f"--resume takes the settings of the run; leave out {config!r}")
             changes.insert(0, config)
-        checked, folder = start.resumed_run(resume, changes, is_main=_is_main), resume
+        checked, folder = start.resumed_run(resume, changes, is_main=is_main()), resume
     elif config is None:
         raise ConfigError("train needs a CONFIG or --resume RUN; `mmrl list configs` shows the shipped ones")
     else:
-        checked, folder = start.new_run(config, changes, out, is_main=_is_main)
+        checked, folder = start.new_run(config, changes, out, is_main=is_main())
     path = folder.absolute()  # a reward may change the working folder
 
     def leave() -> str:
-        if _is_main:
+        if is_main():
             RunLock(path).give_back()
             if resume is None:
                 start.forget(path)
         return start.left_behind(path, folder)
 
-    with LastResort(leave, is_reporting=_is_first_here) as last_resort:
+    with LastResort(leave, is_reporting=is_first_here()) as last_resort:
         try:
             outcome = None
-            if resume is not None and _is_alone:
-                from mmrl.commands import finished
+            if resume is not None and is_alone():
+                from mmrl.commands.finished import finish
 
-                if (outcome := finished.finish(checked, folder)) is not None:
+                if (outcome := finish(checked, folder)) is not None:
                     print(f"{folder} is done already: nothing is left to train")
             if outcome is None:
-                from mmrl.commands import train as run
+                from mmrl.commands.train import train as train_run
 
                 is_resumed = resume is not None
-                outcome = run.train(checked, folder, resume=is_resumed, is_main=_is_main, last_resort=last_resort)
+                outcome = train_run(checked, folder, resume=is_resumed, is_main=is_main(), last_resort=last_resort)
         except (KeyboardInterrupt, _Stopped) as error:
             raise _Stopped(leave()) from error
-    if _is_main:
+    if is_main():
         print(outcome)
     if not outcome.is_complete:
         raise typer.Exit(1)
@@ -134,22 +131,22 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""
-    from mmrl.commands import check as checks
+    from mmrl.commands.check import check_tiny, plan_summary
     from mmrl.core.config import load_config
 
     checked = load_config(config, overrides or [])
-    found = checks.check_tiny(checked) if tiny else checks.plan_summary(checked)
-    show(found, as_json)
-    if not found.get("is_good", True):
+    summary = check_tiny(checked) if tiny else plan_summary(checked)
+    show(summary, as_json)
+    if not summary.get("is_good", True):
         raise typer.Exit(1)
 
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one it says which.")] = "",
+    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one the kinds are listed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List what there is of a kind."""
+    """List the shipped configs, or the plug-ins of a kind."""
     from mmrl.commands import listing
 
     rows = listing.rows(kind)
@@ -168,32 +165,32 @@ def sample(
     source: Source,
     overrides: Overrides = None,
     *,
-    prompt: Annotated[list[str], typer.Option("--prompt", help="What to draw or answer; may be given more than once.")],
+    prompt: Annotated[list[str], typer.Option("--prompt", help="The text of a prompt; may be given more than once.")],
     image: Images = None,
     video: Videos = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     weights: Which = None,
     at: At = "last",
     sampler: Annotated[
         str | None, typer.Option("--sampler", help="evaluation (the default), train, or one of evaluation.also.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write; samples by default.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; samples by default.")] = None,
 ) -> None:
-    """Draw samples with a run's weights (or those of a config, untrained); answers are printed too."""
-    from mmrl.commands import sample as sampling
+    """Sample pictures, videos or answers with a run's weights (or those of a config, untrained)."""
+    from mmrl.commands.sample import sample as write_samples
 
-    drawn = sampling.sample(
+    folder = write_samples(
         *(source, prompt, count, seed, out or Path("samples"), weights_named(weights), checkpoint_named(at)),
         images=image or [],
         videos=video or [],
         by=sampler,
         overrides=overrides or [],
     )
-    for listed in json.loads((drawn / "samples.json").read_text(encoding="utf-8"))["samples"]:
+    for listed in json.loads((folder / "samples.json").read_text(encoding="utf-8"))["samples"]:
         if "text" in listed:
             print(f"{listed['prompt']}: {listed['text']}")
-    print(drawn)
+    print(folder)
 
 
 @app.command()
@@ -201,10 +198,10 @@ def evaluate(
     source: Source, overrides: Overrides = None, weights: Which = None, at: At = "last", as_json: Json = False
 ) -> None:
     """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
-    from mmrl.commands import train as run
+    from mmrl.commands.train import evaluate as evaluate_weights
 
-    result = run.evaluate(source, weights_named(weights), checkpoint_named(at), overrides or [])
-    if _is_main:
+    result = evaluate_weights(source, weights_named(weights), checkpoint_named(at), overrides or [])
+    if is_main():
         show(result.metrics, as_json)
 
 
@@ -214,37 +211,40 @@ def score(
     reward: Annotated[
         list[str], typer.Option("--reward", help="A reward, with settings: 'box_iou kind=giou'; may be given again.")
     ],
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Of all outputs that have none of their own.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="The prompt of outputs that have none of their own.")
+    ] = None,
     response: Annotated[str | None, typer.Option("--response", help="The field of the answers in a file.")] = None,
     coordinates: Annotated[str, typer.Option(help="Unit of places in answers: original, thousand, unit.")] = "original",
     dialect: Annotated[
         str | None, typer.Option(help="How answers write actions: plain, qwen, ui_tars, pyautogui ...")
     ] = None,
-    frames: Annotated[int, typer.Option("--frames", min=2, help="Of each video, evenly spread.")] = 16,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Outputs at most, the first ones.")] = None,
+    frames: Annotated[int, typer.Option("--frames", min=2, help="Frames of each video, evenly spread.")] = 16,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="The largest number of outputs; the first ones are scored.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="A page of all outputs, the best first.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A .jsonl file of the scores of each output.")] = None,
     best: Annotated[
         Path | None, typer.Option("--best", help="A .jsonl file of the best output of each prompt (best of n).")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="Of rewards with a model: cpu, cuda ...")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="The device of rewards with a model: cpu, cuda ...")] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Score outputs that are there: pictures, videos or answers, with any rewards."""
-    from mmrl.commands import score as score_files
+    """Score existing outputs, pictures, videos or answers, with any rewards."""
+    from mmrl.commands.score import check_written, reward_section, score_path, write
+    from mmrl.commands.score_results import Seeing
 
-    sections = [score_files.reward_section(text) for text in reward]
-    seeing = score_files.Seeing.checked(coordinates, dialect, frames)
-    score_files.check_written(path, out, best, html)
+    sections = [reward_section(text) for text in reward]
+    seeing = Seeing.checked(coordinates, dialect, frames)
+    check_written(path, out, best, html)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
-        found = score_files.score_path(
-            path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device
-        )
-    written = score_files.write(found, str(path), seeing, out=out, best=best, html=html)
-    for failure in found.failures() if as_json else ():
+        scored = score_path(path, sections, prompt=prompt, response=response, seeing=seeing, limit=limit, device=device)
+    written = write(scored, str(path), seeing, out=out, best=best, html=html)
+    for failure in scored.failures() if as_json else ():
         print(failure, file=sys.stderr)
-    print(json.dumps(found.summary(), indent=2) if as_json else "\n".join(map(str, [found, *written])))
-    if set(found.total) == {None}:
+    print(json.dumps(scored.summary(), indent=2) if as_json else "\n".join(map(str, [scored, *written])))
+    if set(scored.total) == {None}:
         raise typer.Exit(1)
 
 
@@ -260,17 +260,18 @@ def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run dir
 def export(
     source: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; by default RUN/export, of the best RUN/export-best.")
+        Path | None,
+        typer.Option("--out", help="The folder to write; by default RUN/export, of the best RUN/export-best."),
     ] = None,
     weights: Which = None,
     at: At = "last",
 ) -> None:
     """Write a run's weights as a plain model folder or a LoRA that other tools load."""
-    from mmrl.commands import train as run
+    from mmrl.commands.train import export as export_weights
 
-    taken = checkpoint_named(at)
-    folder = out or Path(source) / ("export-best" if taken == "best" else "export")
-    print(run.export(source, folder, weights_named(weights), taken))
+    which = checkpoint_named(at)
+    folder = out or Path(source) / ("export-best" if which == "best" else "export")
+    print(export_weights(source, folder, weights_named(weights), which))
 
 
 def main() -> NoReturn:
@@ -287,7 +288,7 @@ def main() -> NoReturn:
     except (ConfigError, RunError) as error:
         if debug:
             raise
-        if _is_first_here:  # the processes of a run fail alike, and one of them says why
+        if is_first_here():  # the processes of a run fail alike, and one of them says why
             print(f"mmrl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except OSError as error:  # a disk that is full, a folder that cannot be written
@@ -302,17 +303,17 @@ def main() -> NoReturn:
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's, which says nothing
-            _say_stopped("")
+            _print_stopped("")
         raise
     except (_Stopped, KeyboardInterrupt) as stopped:
-        _say_stopped(str(stopped))
+        _print_stopped(str(stopped))
         sys.exit(INTERRUPTED)
     sys.exit(0)
 
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Ctrl-C raises _Stopped inside, and ends the process at once where that is not enough.
+    """Raises _Stopped inside on Ctrl-C; a second Ctrl-C ends the process at once.
 
     While it trains, a run has a handler of its own.
     """
@@ -326,7 +327,7 @@ def _stopping() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         nonlocal is_stopping
         if is_stopping:
-            os.write(2, b"mmrl: stopped\n" if _is_first_here else b"")
+            os.write(2, b"mmrl: stopped\n" if is_first_here() else b"")
             os._exit(INTERRUPTED)
         is_stopping = True
         raise _Stopped
@@ -338,6 +339,6 @@ def _stopping() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _say_stopped(words: str) -> None:
-    if _is_first_here:
+def _print_stopped(words: str) -> None:
+    if is_first_here():
         print(f"mmrl: stopped{words}", file=sys.stderr)

@@ -20,7 +20,7 @@ ITERATIONS = 2
 
 def record(config: str, folder: Path) -> dict[str, Any]:
     """Metrics and hashes of weights of a short run of the config."""
-    from mmrl.commands import train as run
+    from mmrl.commands.train import train
     from mmrl.core.config import load_config
     from mmrl.run_directory import start
 
@@ -29,7 +29,7 @@ def record(config: str, folder: Path) -> dict[str, Any]:
         samples = min(2, evaluation.samples_per_prompt)
         changes += ["evaluation.num_prompts=4", f"evaluation.samples_per_prompt={samples}"]
     settings, folder = start.new_run(config, changes, folder)
-    run.train(settings, folder)
+    train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     metrics = [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
     for line in metrics:

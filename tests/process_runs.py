@@ -21,6 +21,8 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mmrl.cli import main
+
 HEAVY = (
     "diffusers.loaders.peft",
     "diffusers.models.autoencoders.autoencoder_kl",
@@ -188,8 +190,6 @@ def _command_line(folder: Path, arguments: list[str], log: Path) -> None:
     faulthandler.enable()
     faulthandler.dump_traceback_later(TIMEOUT - 10)  # where it hangs, before it is killed
     sys.argv = ["mmrl", *arguments]
-    from mmrl.cli import main  # reads the rank when it is imported
-
     main()
 
 

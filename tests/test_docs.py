@@ -1,6 +1,7 @@
 """The user's guide says what is true: every setting with its default, every link with a target."""
 
 import inspect
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,9 +17,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from mmrl.advantages.base.wrapper import Wrapper
-from mmrl.assembly import build as parts
+from mmrl.assembly.build import build
 from mmrl.core import config, plugins
-from mmrl.core import config as group_settings
 from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.core.schedules import Schedule
@@ -50,8 +50,8 @@ SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's
     "prompts / a source in a mixture": config.MixedPrompts,
     "prompts / a curriculum": config.CurriculumSettings,
     "groups": config.GroupSettings,
-    "groups / further members": group_settings.MoreSettings,
-    "replay": group_settings.ReplaySettings,
+    "groups / further members": config.MoreSettings,
+    "replay": config.ReplaySettings,
     "updates": config.UpdateSettings,
     "optimizer": config.OptimizerSettings,
     "correction": config.CorrectionSettings,
@@ -239,7 +239,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", ["README.md", "gui.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(?!# my_parts.py)(.*?)^```$", text, re.M | re.S)
+    (code,) = re.findall(r"^```python\n(?!# my_)(.*?)^```$", text, re.M | re.S)
     names: dict[str, Any] = {"__name__": "my_rewards"}
     exec(compile(code, page, "exec"), names)
     (reward,) = [value for value in names.values() if hasattr(value, "granularity")]
@@ -263,9 +263,23 @@ def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
     (tmp_path / "my_parts.py").write_text(code[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     name, *overrides = shlex.split(command[0])
-    built = parts.build(config.load_config(name, overrides))
+    built = build(config.load_config(name, overrides))
     valid, group = torch.tensor([True, True, True, False]), torch.zeros(4, dtype=torch.int64)
     values = torch.tensor([[1.0], [0.0], [0.2], [9.0]])
     scores = Scores(values, ("shapes",), (1.0,), valid, group, episode=torch.arange(4), turn=group)
     torch.testing.assert_close(built.advantage(scores), torch.tensor([1.0, -1.0, -1.0, 0.0]))
     assert built.loss.most == 0.5  # type: ignore[attr-defined]
+
+
+def test_the_callback_of_the_guide_runs_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n# my_callbacks.py\n(.*?)^```$", text, re.M | re.S)
+    small = ["threads=1", "prompts_per_iteration=2", "group_size=2", "evaluation.num_prompts=1", "evaluation.every=1"]
+    monkeypatch.chdir(tmp_path)
+    smaller = code.replace('["iterations=5"]', repr(["iterations=2", *small])).replace("0.9", "0.0")
+    exec(compile(smaller, "my_callbacks.py", "exec"), {"__name__": "__main__"})
+    summary = json.loads((tmp_path / "runs" / "callbacks" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["iterations"] == 2 and summary["is_complete"]
+    assert "iteration 2: " in capsys.readouterr().out

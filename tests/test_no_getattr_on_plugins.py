@@ -49,6 +49,9 @@ ALLOWED: dict[str, str] = {
         rewards.base.networks.embeddings.load_embedder rewards.base.networks.vlm.load_vlm
         training.divergence.check_weights training.sharding.shard
     """,
+    "events of callbacks, which have a base class, and names that the package imports when they are used": """
+        __init__.__getattr__ training.callbacks.Callbacks.call training.callbacks._check_call
+    """,
     "modules of Python, and functions and classes of a user's own by their names": """
         commands.listing._lab environments.base.gymnasium_actions.of_the_user media.readers.failures
         rewards.wrappers.python._imported system.errors.place_in

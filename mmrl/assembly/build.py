@@ -1,4 +1,4 @@
-"""RunConfig to parts: plug-ins by name, checked against each other, then put together as a trainer."""
+"""From a config to the parts of a run: plug-ins by name, checked against each other, put together as a trainer."""
 
 from dataclasses import replace
 from inspect import signature
@@ -31,13 +31,14 @@ from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
 from mmrl.training.trainer import OF_REWARD, Trainer
 
+LAB = "lab:"  # begins the name of an embedded lab in the place of a model
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
 
 
 def build(config: RunConfig) -> Parts:
-    """Every plug-in of the config, checked: fast, nothing is loaded but the prompts.
+    """Builds and checks every plug-in of the config. Loads nothing but the prompts.
 
-    Raises ConfigError for an unknown plug-in or field, prompts that are missing, and pairings that cannot work.
+    Raises ConfigError for an unknown plug-in or field, missing prompts, and parts that cannot work together.
     """
     loss, scorer = plugins.build("losses", config.loss), build_scorer(config.rewards, config.scoring, config.mix)
     sampler = plugins.build("samplers", config.sampler)
@@ -67,21 +68,27 @@ def _refuse_other_call(kind: str, name: str, plugin: Any, takes: str) -> None:
         raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/core/contracts.py)") from error
 
 
-def resolve_lab(settings: Plugin) -> Plugin:
-    """Puts the folder of an embedded lab in the place of `model: lab:NAME`."""
+def lab_of(settings: Plugin) -> str | None:
+    """Returns the name of the embedded lab of `model: lab:NAME`; None for any other model."""
     model = settings.get("model")
-    if not isinstance(model, str) or not model.startswith("lab:"):
+    return model.removeprefix(LAB) if isinstance(model, str) and model.startswith(LAB) else None
+
+
+def resolve_lab(settings: Plugin) -> Plugin:
+    """Returns the settings with the folder of an embedded lab in the place of `model: lab:NAME`."""
+    lab = lab_of(settings)
+    if lab is None:
         return settings
     from mmrl import labs
 
     try:
-        return {**settings, "model": str(labs.checkpoint(model.removeprefix("lab:")))}
+        return {**settings, "model": str(labs.checkpoint(lab))}
     except ValueError as error:
         raise ConfigError(f"modality.model: {error}") from error
 
 
 def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracking | None = None) -> Trainer:
-    """Loads weights and puts the parts together, at iteration 0."""
+    """Loads the weights and puts the parts together as a trainer at iteration 0."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     processes = Processes(config.precision, config.sharding)
@@ -113,7 +120,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
 
 
 def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
-    """The parts with their weights loaded, shared out and copied, and the prompts that the policy can read."""
+    """Returns the parts with weights loaded, sharded and copied, and with the prompts that the policy can read."""
     torch.manual_seed(seed_from(config.seed, "initial weights"))
     with processes.lockstep():
         parts.policy.prepare(processes.placement)
@@ -216,7 +223,7 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
 
 
 def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
-    """The mix of held-out scores: the run's, if it is about the run's rewards and says something of a sample alone."""
+    """Returns the mix of held-out scores: the run's, if it mixes the same rewards and can score a sample alone."""
     is_own = settings.rewards is None and config.mix is not None
     return (
         config.mix if is_own and not MixDeclaration.of(plugins.build("mixes", config.mix or {})).is_relative else None
@@ -224,7 +231,7 @@ def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
 
 
 def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
-    """The parts with the prompts that the prepared policy can read, as far as that is seen without decoding them."""
+    """Returns the parts with the prompts that the prepared policy can read; media are not decoded."""
     reader = reader_of(parts.policy)
     if reader is None:
         return parts
@@ -238,7 +245,7 @@ def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
 
 
 def _copies(config: RunConfig, loss: Loss) -> list[WeightsName]:
-    """The copies of the trained tensors that this run keeps."""
+    """Returns the names of the copies of the trained tensors that this run keeps."""
     wanted: dict[WeightsName, bool] = {
         "reference": "reference" in loss.needs,
         "old": loss.old_decay(0) is not None,
@@ -248,7 +255,7 @@ def _copies(config: RunConfig, loss: Loss) -> list[WeightsName]:
 
 
 def _trained_of(run: Path) -> dict[str, torch.Tensor]:
-    found = checkpoint.latest(run / "checkpoints")
-    if found is None:
+    latest = checkpoint.latest(run / "checkpoints")
+    if latest is None:
         raise ConfigError(f"warm_start: {run} holds no checkpoint")
-    return dict(checkpoint.load(found).tensors["trained"])
+    return dict(checkpoint.load(latest).tensors["trained"])

@@ -1,4 +1,4 @@
-"""The plug-ins of a run side by side, and what cannot work together."""
+"""Which plug-ins of a run cannot work together, found before any weight is loaded."""
 
 import math
 from collections.abc import Mapping
@@ -27,38 +27,38 @@ from mmrl.training.sharding import refuse_unshardable
 _WHY_NOT = {
     "exact_kl": "the exact KL of tokens would need every log-prob of the vocabulary; for a penalty set loss.kl to k1, "
     "k2 or k3",
-    "choice": "a token is not compared with others drawn after the same words",
-    "noise": "a token is not drawn as a mean plus noise",
+    "choice": "a token is not compared with others sampled after the same words",
+    "noise": "a token is not sampled as a mean plus noise",
     "velocity": "tokens have no velocity; for a penalty set loss.kl to k1, k2 or k3",
     "step": "tokens have no noise levels",
-    "gradient": "no gradient reaches a token that was drawn",
+    "gradient": "no gradient reaches a sampled token",
     "entropy": "the entropy of a denoising step is fixed by its std; leave out entropy_coef",
 }
 
 
 def refuse_unprovided(loss: Loss, policy: Modality, loss_name: str, modality_name: str) -> None:
-    """Raises ConfigError for a loss that requires of decisions what the policy's do not provide."""
+    """Raises ConfigError for a loss that requires more of decisions than the policy provides."""
     if loss.kind != "decisions":
         return
     for what in sorted(LossDeclaration.of(loss).requires - PROVIDED[policy.sample_kind]):
         raise ConfigError(
-            f"loss {loss_name!r} reads {what!r} of each decision, which modality {modality_name!r} does not tell: "
-            + _WHY_NOT[what]
+            f"loss {loss_name!r} requires {what!r} of each decision, which modality {modality_name!r} does not "
+            "provide: " + _WHY_NOT.get(what, "no modality does")
         )
 
 
 def refuse_single_samples(loss: Loss, plan: GroupPlan, loss_name: str, sampler_name: str) -> None:
-    """Raises ConfigError for a loss that compares the draws from one state, where no state has two."""
+    """Raises ConfigError for a loss that compares the samples from one state, where every state has one."""
     if "choice" in LossDeclaration.of(loss).requires and isinstance(plan, Plan) and plan.max_next_states < 2:
         raise ConfigError(
-            f"loss {loss_name!r} compares what was drawn from one state, and sampler {sampler_name!r} draws one from "
+            f"loss {loss_name!r} compares the samples from one state, and sampler {sampler_name!r} makes one from "
             "each; take sampler 'neighbor', or one whose steps branch"
         )
 
 
 # What a loss reads, by its `kind`, in the words of a message.
 _KINDS = {
-    "decisions": "decisions (the log-probs of what was drawn at random)",
+    "decisions": "decisions (the log-probs of random choices)",
     "denoising": "denoising (of samples noised anew: for image models)",
     "outputs": "outputs (made anew with a gradient: for image models)",
 }
@@ -66,7 +66,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EvaluationParts:
-    """What held-out evaluation has of its own."""
+    """The parts that only held-out evaluation uses."""
 
     settings: EvaluationSettings
     sampler: Sampler
@@ -89,7 +89,7 @@ class Parts:
 
 
 def final_weights(config: RunConfig) -> WeightsName:
-    """The weights that are evaluated and exported: those the evaluation names, else the averaged ones if any."""
+    """Returns the weights that are evaluated and exported: the evaluation's, else the averaged ones if any."""
     if config.evaluation is not None and config.evaluation.weights is not None:
         return config.evaluation.weights
     return "averaged" if config.averaging is not None else "trained"
@@ -97,7 +97,7 @@ def final_weights(config: RunConfig) -> WeightsName:
 
 @dataclass(frozen=True)
 class _AnyGrid:
-    """Stands in for a modality whose noise levels are not known before its model is loaded."""
+    """A stand-in for a modality whose noise levels are not known before its model is loaded."""
 
     end: float
     sample_kind: SampleKind
@@ -107,20 +107,20 @@ class _AnyGrid:
 
 
 def example_plan(sampler: Sampler, group_size: int, policy: Modality) -> GroupPlan:
-    """The shape of the plan of a group: its counts of steps and calls are right, its noise levels are not.
+    """Returns a plan of a group; its counts of steps and calls are right, its noise levels are not.
 
-    Raises ConfigError where the sampler cannot draw a group of this size.
+    Raises ConfigError where the sampler cannot plan a group of this size.
     """
     try:
         end = 0.0 if PolicyDeclaration.of(policy).ends_without_noise else 0.01
         plan: GroupPlan = sampler.plan(_AnyGrid(end, policy.sample_kind), GroupKey(0, 0, 0), group_size)
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"the sampler cannot draw a group of {group_size}: {error}") from error
+        raise ConfigError(f"the sampler cannot plan a group of {group_size}: {error}") from error
     return plan
 
 
 def check_pairs(config: RunConfig, parts: Parts) -> None:
-    """Refuses what cannot work together, before any weight is loaded."""
+    """Raises ConfigError for parts that cannot work together, before any weight is loaded."""
     if config.sharding == "full":
         refuse_unshardable(parts.policy, config.modality["name"], config.precision, config.optimizer.name)
     if config.updates.minibatches > config.prompts_per_iteration:
@@ -152,7 +152,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
 
 
 def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses groups that the loss, the rewards or the advantage cannot learn from."""
+    """Raises ConfigError for groups that the loss, the rewards or the advantage cannot learn from."""
     if parts.loss.kind == "decisions" and plan.num_update_calls == 0:
         flows = "use a stochastic sampler, or a loss on the forward process such as 'nft'"
         raise ConfigError(
@@ -173,15 +173,17 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:
     settings, policy = evaluation.settings, parts.policy
-    drawn = {"sampler": (settings.sampler, evaluation.sampler)}
-    drawn |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
-    for name, (own, sampler) in drawn.items():
+    samplers = {"sampler": (settings.sampler, evaluation.sampler)}
+    samplers |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
+    for name, (own, sampler) in samplers.items():
         where = f"evaluation.{name}"
         _check_sampler(where, own, sampler, config, policy)
         check_steering(where, sampler, policy, config.modality["name"], [evaluation.prompts])
         plan = example_plan(sampler, settings.samples_per_prompt, policy)
         if isinstance(plan, OfflinePlan):
-            raise ConfigError(f"{where} {own['name']!r} takes outputs of the data, which say nothing of the policy")
+            raise ConfigError(
+                f"{where} {own['name']!r} takes outputs of the data, which do not show what the policy does"
+            )
         check_controls(evaluation.scorer, plan, where)
         check_dense(evaluation.scorer, policy.sample_kind, plan, where)
         refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")
@@ -191,13 +193,13 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
 
 
 def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses groups of which fewer samples are compared with each other than advantage and loss can learn from."""
-    compared = plan.num_compared if isinstance(plan, Plan) else config.group_size
-    asked = {
+    """Raises ConfigError where fewer samples are compared with each other than advantage and loss can learn from."""
+    compared = plan.num_compared
+    needed = {
         f"advantage {config.advantage['name']!r}": AdvantageDeclaration.of(parts.advantage).min_group_size,
         f"loss {config.loss['name']!r}": LossDeclaration.of(parts.loss).min_group_size,
     }
-    for what, smallest in asked.items():
+    for what, smallest in needed.items():
         if compared < smallest:
             some = "" if compared == config.group_size else f", of which {compared} are compared with each other"
             raise ConfigError(
@@ -229,7 +231,7 @@ def _check_gradients(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 
 def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
-    """Refuses losses and several optimizer steps where nobody knows what the weights that drew a rollout say of it."""
+    """Raises ConfigError where loss or several optimizer steps need old log-probs that nothing computes."""
     if isinstance(plan, OfflinePlan):
         check_behaviour(parts.loss, config.loss["name"], config.updates.old, parts.sampler, parts.prompts.every)
     is_single = config.updates.epochs * config.updates.minibatches == 1
@@ -237,29 +239,29 @@ def _check_old(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_prob
         return
     if parts.loss.kind == "denoising":
         raise ConfigError(
-            f"loss {config.loss['name']!r} compares with the weights that drew the rollout, which several optimizer "
+            f"loss {config.loss['name']!r} compares with the weights that sampled the rollout, which several optimizer "
             "steps (updates.epochs, updates.minibatches) leave behind; set loss.decay to {slope: 0}, which keeps them"
         )
     if isinstance(plan, OfflinePlan) and config.updates.old != "recomputed" and not has_log_probs:
-        raise ConfigError("nothing recorded the log-probs of answers that are given; set updates.old to recomputed")
+        raise ConfigError("nothing recorded the log-probs of answers of the data; set updates.old to recomputed")
 
 
 def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_probs: bool) -> None:
-    """Refuses an advantage that reads what the modality, or the data that brings outputs, does not say of decisions."""
+    """Raises ConfigError for an advantage that requires facts of decisions that modality or data do not provide."""
     declared = AdvantageDeclaration.of(parts.advantage)
     known = PolicyDeclaration.of(parts.policy).provides
     whose = f"modality {config.modality['name']!r} records"
     if isinstance(plan, OfflinePlan):
         known = known & ({"log_prob"} if has_log_probs else set())
-        whose = f"sampler {config.sampler['name']!r} knows"
+        whose = f"sampler {config.sampler['name']!r} provides"
     if missing := sorted(declared.requires - known):
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} reads {', '.join(missing)} of each decision, of which {whose} "
+            f"advantage {config.advantage['name']!r} requires {', '.join(missing)} of each decision, of which {whose} "
             f"{', '.join(sorted(known)) or 'nothing'}{near(missing[0], known)}"
         )
     if declared.requires_probabilities and parts.policy.sample_kind == "latents":
         raise ConfigError(
-            f"advantage {config.advantage['name']!r} reads how probable each token was, and steps of latents have "
+            f"advantage {config.advantage['name']!r} requires the probability of each token, and steps of latents have "
             "densities; set its cut to null"
         )
 
@@ -273,7 +275,7 @@ def _check_averaged(config: RunConfig, loss: Loss) -> None:
 
 
 def _check_decisions(config: RunConfig, parts: Parts) -> None:
-    """Refuses an advantage of decisions where there is none to tell apart, and one of answers for episodes."""
+    """Raises ConfigError for an advantage of decisions where none can be told apart, and of answers for episodes."""
     name, declared = config.advantage["name"], AdvantageDeclaration.of(parts.advantage)
     if declared.is_per_decision and parts.loss.kind != "decisions":
         raise ConfigError(
@@ -290,7 +292,7 @@ def _check_decisions(config: RunConfig, parts: Parts) -> None:
 
 
 def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
-    """Refuses an advantage that lacks what it compares with, or cannot compare these rewards."""
+    """Raises ConfigError for an advantage without anything to compare with, or with rewards that it cannot compare."""
     name, advantage = config.advantage["name"], parts.advantage
     declared = AdvantageDeclaration.of(advantage)
     if declared.compares_with == "greedy" and not plan.has_greedy:
@@ -300,10 +302,12 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     labels = {term.name for term in parts.scorer.terms}
     if missing := sorted(declared.requires_rewards - labels):
         hint = near(missing[0], labels)
-        raise ConfigError(f"advantage {name!r} reads the rewards {', '.join(missing)}: add them, with weight 0{hint}")
+        raise ConfigError(
+            f"advantage {name!r} requires the rewards {', '.join(missing)}: add them, with weight 0{hint}"
+        )
     mix = MixDeclaration.of(parts.scorer.mix)
     if declared.requires_rewards and mix.is_of_advantages:
-        raise ConfigError(f"advantage {name!r} reads one reward beside another; leave out a mix of advantages")
+        raise ConfigError(f"advantage {name!r} requires single rewards; leave out a mix of advantages")
     if isinstance(advantage, RangeChecking):
         terms = {term.name: term for term in parts.scorer.terms if term.counts}
         ranges = {label: term.reward.range for label, term in terms.items()}
@@ -317,7 +321,7 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
 
 
 def _check_model_folder(settings: Plugin, policy: Modality) -> None:
-    """Refuses a folder that is here and is no model of the modality's kind, without loading it."""
+    """Raises ConfigError for a folder on this machine that holds no model of the modality's kind; loads nothing."""
     declared = PolicyDeclaration.of(policy)
     if declared.checkpoint is None or declared.checkpoint_file is None:
         return
@@ -331,8 +335,8 @@ def _check_model_folder(settings: Plugin, policy: Modality) -> None:
 def _check_sampler(where: str, settings: Plugin, sampler: Sampler, config: RunConfig, policy: Modality) -> None:
     if sampler.sample_kind not in (policy.sample_kind, "given"):
         raise ConfigError(
-            f"{where} {settings['name']!r} draws {sampler.sample_kind}, but modality {config.modality['name']!r} makes "
-            f"its samples of {policy.sample_kind}"
+            f"{where} {settings['name']!r} samples {sampler.sample_kind}, but modality {config.modality['name']!r} "
+            f"makes its samples of {policy.sample_kind}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a loss costs in network calls, known from plans alone. Calls are in batch elements; guidance doubles each."""
+"""The cost of a loss in network calls, known from plans alone. Calls are in batch elements; guidance doubles each."""
 
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality
@@ -10,7 +10,7 @@ from mmrl.training.reward_gradients import carries_back
 
 
 def calls_per_pass(loss: Loss, plan: GroupPlan, group_size: int) -> float:
-    """Returns the network calls of one pass of a loss over a group, under one set of weights.
+    """Returns the network evaluations of one pass of a loss over a group, under one set of weights.
 
     A loss that does not learn from decisions declares the calls of a sample: their mean where their number is random.
     """
@@ -20,12 +20,12 @@ def calls_per_pass(loss: Loss, plan: GroupPlan, group_size: int) -> float:
 
 
 def calls_behind(loss: Loss, plan: GroupPlan) -> int:
-    """Network evaluations behind each call of a view: guidance counts where the sampler's own steps are made again."""
+    """Returns the network evaluations of one call of a view: guidance counts where sampler steps are repeated."""
     return 1 if loss.kind == "denoising" else plan.forwards_per_call
 
 
 def may_share(loss: Loss, plan: GroupPlan) -> bool:
-    """Whether samples drawn again may meet in states that are evaluated once, so that planned calls are a bound."""
+    """Returns whether repeated samples may meet in states that are evaluated once, so that calls are a bound."""
     return (
         loss.kind == "outputs"
         and isinstance(plan, Plan)
@@ -34,8 +34,10 @@ def may_share(loss: Loss, plan: GroupPlan) -> bool:
 
 
 def gradient_calls(loss: Loss, plan: GroupPlan) -> int:
-    """Network calls that carry gradients from the samples of a group back to all that was drawn, where the loss reads
-    these: one for each state behind a decision."""
+    """Returns the network calls that carry gradients from a group's samples to its decisions: one per state behind one.
+
+    0 for a loss that does not require these gradients.
+    """
     if not carries_back(loss) or not isinstance(plan, Plan):
         return 0
     total, begins_behind = 0, list[bool]()
@@ -52,26 +54,25 @@ def gradient_calls(loss: Loss, plan: GroupPlan) -> int:
 
 
 def num_forwards(loss: Loss) -> int:
-    """Under how many weights a view is evaluated by the network: the trained ones, and others that are not recorded."""
+    """Returns how many sets of weights evaluate a view: the trained ones, and others that are not recorded."""
     return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
 
 
 def num_looks(loss: Loss, num_calls: float, micro_batch: int) -> int:
-    """How often a view of so many calls is evaluated in one step: a loss of more than single decisions measures all
-    micro-batches before it learns from each."""
+    """Returns how often a step evaluates a view: twice where the loss needs several micro-batches at once."""
     return 2 if loss.scope != "decision" and num_calls > micro_batch else 1
 
 
 def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
-    """Whether each rollout is evaluated once more before its first optimizer step."""
+    """Returns whether each rollout is evaluated once more before its first optimizer step."""
     if is_sampled_elsewhere(policy):
         return True
     updates = config.updates
-    is_asked = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
-    return is_asked and loss.kind == "decisions" and "old" in loss.needs
+    is_set = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1
+    return is_set and loss.kind == "decisions" and "old" in loss.needs
 
 
 def num_passes(config: RunConfig, loss: Loss, policy: Modality, in_a_step: float) -> int:
-    """Passes over a rollout in an iteration, whose views have `in_a_step` calls on each process."""
-    evaluations = num_forwards(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
-    return evaluations * config.updates.epochs + is_recomputed(config, loss, policy)
+    """Returns the passes over a rollout in an iteration, whose views have `in_a_step` calls on each process."""
+    forwards = num_forwards(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
+    return forwards * config.updates.epochs + is_recomputed(config, loss, policy)

@@ -1,4 +1,4 @@
-"""What the section `groups` of a config asks that cannot be, and what further members cost."""
+"""Checks of the section `groups` of a config against the other parts, and the cost of further members."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ def check_groups(config: RunConfig, parts: Parts) -> None:
 
 
 def _check_more(config: RunConfig, parts: Parts) -> None:
-    """Refuses groups whose members are more than samples that are drawn and judged each for itself."""
+    """Raises ConfigError for further members where samples of a group are not sampled and judged independently."""
     more = config.groups.more
     assert more is not None, "asked by the caller"
     most = more.per_prompt * config.prompts_per_iteration
@@ -46,49 +46,50 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
     one, whole = further_plan(parts.sampler, parts.policy), config.group_size
     if one is None or not _is_of_singles(example_plan(parts.sampler, whole, parts.policy), whole):
         raise ConfigError(
-            f"groups.more draws further members by themselves, and with sampler {config.sampler['name']!r} the members "
-            "of a group share steps, are compared with one that is not learned from, are given, or are episodes"
+            f"groups.more samples further members independently, and with sampler {config.sampler['name']!r} the "
+            "members of a group share steps, are compared with a sample that is not learned from, come from the "
+            "data, or are episodes"
         )
     for term in parts.scorer.terms:
         if term.reward.granularity == "group":
             raise ConfigError(
-                f"reward {term.name!r} judges groups as a whole, and groups.more draws members after it judged"
+                f"reward {term.name!r} judges groups as a whole, and groups.more samples members after it was called"
             )
 
 
 def _check_replay(config: RunConfig, parts: Parts) -> None:
-    """Refuses samples that cannot be kept whole, and losses and advantages to which a sample alone means nothing."""
+    """Raises ConfigError for replay of samples that cannot be kept whole, or that mean nothing without their group."""
     loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
     if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_sampled_elsewhere(parts.policy):
         raise ConfigError(
-            f"replay keeps single answers that the policy itself drew, not those of modality "
+            f"replay keeps single answers that the policy itself sampled, not those of modality "
             f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"
         )
     if plan.top_p < 1 or plan.top_k is not None or plan.min_p > 0:
         raise ConfigError("replay keeps log-probs of the whole distribution: leave out top_p, top_k and min_p")
     if loss.kind != "decisions" or "old" not in loss.needs or loss.old_decay(0) is not None or loss.scope == "group":
         raise ConfigError(
-            f"replay needs a loss on single samples that compares with the weights that drew them, such as 'grpo'; "
+            f"replay needs a loss on single samples that compares with the weights that sampled them, such as 'grpo'; "
             f"got {config.loss['name']!r}"
         )
     declared = AdvantageDeclaration.of(parts.advantage)
     if isinstance(parts.advantage, Selective) or declared.is_per_decision or declared.requires:
-        raise ConfigError(f"replay keeps one advantage for each sample, which {config.advantage['name']!r} has not")
+        raise ConfigError(f"replay keeps one advantage for each sample, {config.advantage['name']!r} has more")
     if config.sharding == "full" or config.groups.hint is not None:
         raise ConfigError("replay goes neither with sharding 'full' nor with groups.hint, whose prompts are not data")
 
 
 def further_plan(sampler: Sampler, policy: Modality) -> GroupPlan | None:
-    """The shape of the plan of one further member; None where members are not drawn each for itself."""
+    """Returns an example plan of one further member; None where members are not sampled independently."""
     try:
         plan = example_plan(sampler, 1, policy)
-    except ConfigError:  # a group of another size cannot be drawn
+    except ConfigError:  # a group of another size cannot be planned
         return None
     return plan if _is_of_singles(plan, 1) else None
 
 
 def _is_of_singles(plan: GroupPlan, size: int) -> bool:
-    """Whether the plan is that of `size` samples that have nothing in common but the prompt."""
+    """Returns whether the plan is that of `size` samples that share nothing but the prompt."""
     if isinstance(plan, Plan):
         singles = plan.neighbors is None and not plan.forks and all(step.branch == 1 for step in plan.steps)
         return singles and plan.roots == size
@@ -96,7 +97,7 @@ def _is_of_singles(plan: GroupPlan, size: int) -> bool:
 
 
 def missing_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None:
-    """Why an advantage of trees has none before it; None where it has, or is another. `plan`: of a group's shape."""
+    """Returns why an advantage of trees has no tree; None where it has, or is another advantage. `plan`: an example."""
     if _is_tree(plan) or not AdvantageDeclaration.of(parts.advantage).compares_branches:
         return None
     return (
@@ -106,7 +107,7 @@ def missing_tree(config: RunConfig, parts: Parts, plan: GroupPlan) -> str | None
 
 
 def _is_tree(plan: GroupPlan) -> bool:
-    """Whether some samples of a group share decisions, and then part."""
+    """Returns whether some samples of a group share decisions, and then part."""
     if not isinstance(plan, Plan):
         return isinstance(plan, AnswerTree)
     return bool(plan.forks) or any(
@@ -118,9 +119,9 @@ def _is_tree(plan: GroupPlan) -> bool:
 
 
 def plans_of_iteration(config: RunConfig, sampler: Sampler, policy: Modality) -> list[tuple[GroupPlan, int]]:
-    """The shapes of the plans that an iteration of a checked config draws by, and how often: groups, further members.
+    """Returns example plans of an iteration's groups and further members, and how many of each there are.
 
-    As if all groups were kept, and none drawn anew.
+    All groups are taken to be kept, and none sampled again.
     """
     plans = [(example_plan(sampler, config.group_size, policy), config.prompts_per_iteration)]
     more, one = config.groups.more, further_plan(sampler, policy)
@@ -128,16 +129,16 @@ def plans_of_iteration(config: RunConfig, sampler: Sampler, policy: Modality) ->
 
 
 def shared_work(plans: Sequence[tuple[GroupPlan, int]]) -> dict[str, int]:
-    """What sharing saves an iteration by these plans, counted in calls, by what is counted, with and without it.
+    """Returns the work of an iteration, in calls, with and without sharing, by what is counted.
 
-    As if each further member read its prompt; those of one round share one reading.
+    Each further member is taken to read its prompt; those of one round share one reading.
     """
     names = plans[0][0].shared_work
     return {what: sum(plan.shared_work[what] * count for plan, count in plans) for what in names}
 
 
 def shrunk_groups(groups: GroupSettings, num_prompts: int) -> GroupSettings:
-    """The same settings for an iteration of few prompts."""
+    """Returns the same settings for an iteration of few prompts."""
     if groups.more is None:
         return groups
     budget = min(groups.more.budget, groups.more.per_prompt * num_prompts)

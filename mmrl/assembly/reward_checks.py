@@ -15,7 +15,7 @@ from mmrl.scoring.scorer import RewardTerm, Scorer
 
 
 def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Sequence[Sequence[Prompt]]) -> None:
-    """Refuses rewards that need what outputs or prompts do not have."""
+    """Raises ConfigError for rewards that need what outputs or prompts do not have."""
     for term in scorer.terms:
         check_makes(term.name, term.reward, makes, modality)
         for prompts in sets:
@@ -23,12 +23,12 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
 
 
 def check_evaluated(scorer: Scorer) -> None:
-    """Refuses an evaluation by rewards alone whose mean in every group is the same, whatever the policy does."""
+    """Raises ConfigError for an evaluation by relative rewards alone, whose mean in every group is always the same."""
     counted = [term for term in scorer.terms if term.counts]
     if counted and all(_is_relative(term.reward) for term in counted):
         raise ConfigError(
-            f"reward {counted[0].name!r} says how the samples of a group compare, and has the same mean in all groups: "
-            "an evaluation by it finds nothing; give evaluation.rewards that say how good a sample is, such as the "
+            f"reward {counted[0].name!r} compares the samples of a group, and has the same mean in all groups: "
+            "an evaluation by it shows nothing; give evaluation.rewards that score single samples, such as the "
             "reward inside, or set evaluation to null"
         )
 
@@ -41,7 +41,7 @@ def _is_relative(reward: Reward) -> bool:
 
 
 def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
-    """Refuses an advantage that takes another total for the best than rewards, weights and mix can give."""
+    """Raises ConfigError for an advantage whose best total is not the one that rewards, weights and mix can give."""
     if isinstance(advantage, BestChecking):
         try:
             advantage.check_best(best_totals(scorer))
@@ -50,7 +50,7 @@ def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:
 
 
 def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
-    """The largest totals that can be, at the start and the end of the weights' schedules, by what they are totals of.
+    """Returns the largest possible totals at both ends of the weights' schedules, by the rewards that they sum.
 
     Infinite where a reward has no upper end, and where a mix only compares the samples of a group.
     """
@@ -64,20 +64,20 @@ def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
 
 
 def _total(scorer: Scorer, weights: tuple[float, ...]) -> float:
-    """The total of a sample of which each reward is as good as it can be."""
+    """Returns the total of a sample with the best value of each reward."""
     values = torch.tensor([[_most(term, weight) for term, weight in zip(scorer.terms, weights, strict=True)]])
     one, number = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     return float(Scores(values, scorer.names, weights, one, number, number, number, mix=scorer.mix).total)
 
 
 def _most(term: RewardTerm, weight: float) -> float:
-    """The end of a reward's range that counts most; of one number for each decision nobody knows how many there are."""
+    """Returns the end of a reward's range that counts most; infinite for a dense reward."""
     end = term.reward.range[0 if weight < 0 else 1]
     return math.copysign(math.inf, end) if term.reward.granularity in DENSE and end else end
 
 
 def check_dense(scorer: Scorer, sample_kind: SampleKind, plan: GroupPlan, where: str) -> None:
-    """Refuses dense rewards of decisions that the samples do not have."""
+    """Raises ConfigError for dense rewards of decisions that the samples do not have."""
     allowed = ("step",) if sample_kind == "latents" else ("segment", "token")
     for term in scorer.terms:
         granularity = term.reward.granularity
@@ -92,7 +92,7 @@ def check_dense(scorer: Scorer, sample_kind: SampleKind, plan: GroupPlan, where:
 
 
 def check_controls(scorer: Scorer, plan: GroupPlan, where: str) -> None:
-    """Refuses rewards that compare with samples which the plan does not draw."""
+    """Raises ConfigError for rewards that compare with samples which the plan does not sample."""
     for term in scorer.terms:
         if CONTROLS in term.reward.needs and not plan.num_controls:
             raise ConfigError(

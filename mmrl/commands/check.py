@@ -1,4 +1,4 @@
-"""`mmrl check`: what a config will do, and (`--tiny`) proof on small random twins that all of it runs."""
+"""`mmrl check`: the plan and the cost of a config; with `--tiny` a dry run on small random twins of all parts."""
 
 import math
 import tempfile
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mmrl.assembly import costs
-from mmrl.assembly.build import build, make_trainer, resolve_lab
+from mmrl.assembly.build import build, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
@@ -19,7 +19,6 @@ from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
 from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing
 from mmrl.core.declarations import AdvantageDeclaration
-from mmrl.plans.flow import Plan
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
 from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
@@ -33,7 +32,7 @@ TINY_TOKENS = 24  # of an answer: random twins seldom end one
 
 
 def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
-    """What one iteration of a valid config costs, known before any weight is loaded.
+    """Returns what one iteration of a valid config costs, before any weight is loaded.
 
     Calls are network evaluations in batch elements; guidance doubles each. Data files that are not on this machine are
     named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
@@ -78,21 +77,21 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
 
 
 def _evaluation(config: RunConfig, parts: Parts) -> dict[str, Any]:
-    """What one evaluation takes, under all its samplers."""
+    """Returns the samples and calls of one evaluation, under all its samplers."""
     if parts.evaluation is None:
         return {"held-out samples": 0}
     samples, size = _num_held_out(config, parts.evaluation), parts.evaluation.settings.samples_per_prompt
-    found: dict[str, Any] = {"held-out samples": samples}
+    costs: dict[str, Any] = {"held-out samples": samples}
     if isinstance(samples, int):
         samplers = [parts.evaluation.sampler, *parts.evaluation.also.values()]
         plans = [example_plan(sampler, size, parts.policy) for sampler in samplers]
         calls = sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans)
-        found["network calls of an evaluation"] = samples // size * calls
-    return found
+        costs["network calls of an evaluation"] = samples // size * calls
+    return costs
 
 
 def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
-    """Samples of an evaluation; as the settings limit them where the data is not here."""
+    """Returns the number of samples of an evaluation; by the settings alone where the data is not on this machine."""
     source, settings = config.prompts.held_out, evaluation.settings
     if isinstance(source, DatasetSettings) and missing_files(source):
         limits = [limit for limit in (source.limit, settings.num_prompts) if limit is not None]
@@ -101,10 +100,10 @@ def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
 
 
 def check_tiny(config: RunConfig) -> dict[str, Any]:
-    """Two full iterations with small random twins of all parts, where a run would go; evaluation and checkpoints too.
+    """Runs two full iterations, an evaluation and checkpoints with small random twins of all parts, on a run's device.
 
     Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
-    its layout. Returns what was found, `is_good` among it.
+    its layout. Returns what was observed; `is_good` in it says whether all is well.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
     from transformers.utils import logging
@@ -115,12 +114,12 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         twins = _twins(build(small), small, Path(name))
-        parts, instrumented = instrument(_restated(twins) if missing or not _is_lab(config) else twins)
+        parts, instrumented = instrument(_restated(twins) if missing or lab_of(config.modality) is None else twins)
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        found = _findings(trainer, before, instrumented, small)
-        return {"rows made up in place of": ", ".join(missing)} | found if missing else found
+        findings = _findings(trainer, before, instrumented, small)
+        return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
 
 
 def _shrunk(config: RunConfig) -> RunConfig:
@@ -152,28 +151,30 @@ def _shrunk(config: RunConfig) -> RunConfig:
 
 
 def _smallest_group(config: RunConfig, compared: int) -> int:
-    """The smallest size that the sampler can draw, a tree has so many leaves and no others, of which so many samples
-    are compared."""
+    """Returns the smallest group size that the sampler can plan with at least `compared` samples compared.
+
+    A tree has a fixed number of leaves.
+    """
     sampler = plugins.build("samplers", _short(config.sampler))
     policy = plugins.build("modalities", resolve_lab(config.modality))
     for size in range(max(TINY_GROUP_SIZE, compared), config.group_size):
         with suppress(ConfigError):
             plan = example_plan(sampler, size, policy)
-            if not isinstance(plan, Plan) or plan.num_compared >= compared:
+            if plan.num_compared >= compared:
                 return size
     return config.group_size
 
 
 def _short(sampler: Plugin) -> Plugin:
-    """The sampler with a small budget of tokens, where it has one."""
+    """Returns the sampler's settings with a small budget of tokens, where it has one."""
     budget = sampler.get("max_tokens")
     return sampler if not isinstance(budget, int) else {**sampler, "max_tokens": min(budget, TINY_TOKENS)}
 
 
 def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
-    """Random twins of everything that would load weights; an embedded lab is tiny already."""
+    """Returns the parts with random twins of everything that would load weights; an embedded lab is tiny already."""
     policy, seed = parts.policy, config.seed
-    if not _is_lab(config):
+    if lab_of(config.modality) is None:
         policy = policy.tiny(config.seed, folder / "twins" / "policy")
     elif isinstance(policy, EngineTwinned):
         policy = policy.with_tiny_engine()
@@ -197,12 +198,8 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
 
 
-def _is_lab(config: RunConfig) -> bool:
-    return str(config.modality.get("model", "")).startswith("lab:")
-
-
 def _restated(parts: Parts) -> Parts:
-    """The parts with answers of the data in the policy's own tokens, where they are in those of another model."""
+    """Returns the parts with answers of the data in the policy's own tokens, where theirs are of another model."""
     policy = parts.policy
     if not any(LOG_PROBS in prompt.target for prompt in parts.prompts.every):
         return parts
@@ -246,7 +243,7 @@ def _findings(
 
 
 def _by_part(sizes: dict[str, int]) -> str:
-    """How much is trained in each part: by the first three steps of the parameters' names, layers taken together."""
+    """Returns how many numbers are trained in each part, by the first three steps of parameter names, layers as one."""
     counts: dict[str, int] = {}
     for name, size in sizes.items():
         path = name.split(".")[:-1][:3]
@@ -256,7 +253,7 @@ def _by_part(sizes: dict[str, int]) -> str:
 
 
 def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], config: RunConfig) -> int:
-    """Network calls by the plans and views of the run: one for each node of a rollout, and of each evaluation."""
+    """Returns the network calls by the plans and views of the run: of rollouts, updates and evaluations."""
     plans = instrumented["sampler"].results.get("plan", [])
     factor = plans[0].forwards_per_call if plans else 1
     rollout: int = sum(plan.num_rollout_calls for plan in plans) * factor
@@ -270,7 +267,7 @@ def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], conf
 
 
 def _absent_model(config: RunConfig) -> str | None:
-    """The folder of a model that is not on this machine; names of the hub are not looked up."""
+    """Returns the folder of a model that is not on this machine; names of the hub are not looked up."""
     model = str(config.modality.get("model", ""))
     return model if model.startswith((".", "/", "~")) and not Path(model).expanduser().is_dir() else None
 

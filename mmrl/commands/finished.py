@@ -1,4 +1,4 @@
-"""`mmrl train --resume` of a run that is done: found in its files, before anything heavy is imported."""
+"""`mmrl train --resume` of a run that is done: recognised by its files, before anything heavy is imported."""
 
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ FOR_MODELS = ("trackers", "sharding")  # of what a resumed run may change: only 
 
 
 def finish(config: RunConfig, folder: Path) -> Outcome | None:
-    """Does for a run with nothing left to train what resuming it does: clears, writes settings and report anew.
+    """Cleans up a run with nothing left to train, and writes settings and report anew, as resuming it would.
 
-    None, and nothing is changed, where there is something to train, to evaluate or to mend: that takes the model.
+    Returns None, with nothing changed, where something is left to train, to evaluate or to mend: that needs the model.
     """
     summary = _summary(config, folder)
     if summary is None:
@@ -33,7 +33,7 @@ def finish(config: RunConfig, folder: Path) -> Outcome | None:
 
 
 def _summary(config: RunConfig, folder: Path) -> dict[str, Any] | None:
-    """What summary.json says of a run that is done and whose files are whole; None for any other."""
+    """Returns summary.json of a run that is done and whose files are whole; None for any other run."""
     try:
         newest = checkpoint_files.latest(folder / "checkpoints")
         if newest is None or not (newest / MANIFEST).exists():

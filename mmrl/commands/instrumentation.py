@@ -1,4 +1,4 @@
-"""Instrumented plug-ins, which record what their calls return: how a dry run knows what it did."""
+"""Instrumented plug-ins, which record what their calls return: the observations of a dry run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,17 +12,17 @@ from mmrl.core.contracts import RewardBatch
 
 @dataclass
 class Instrumented:
-    """Stands in front of a plug-in, under the name of its class, and records what its methods return."""
+    """A stand-in for a plug-in, under the name of its class, that records what its methods return."""
 
     plugin: Any
     results: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def on(cls, plugin: Any) -> Any:
-        """An instrumented plug-in, which messages name as they would the plug-in itself.
+        """Returns an instrumented plug-in; messages name the class of the plug-in itself.
 
-        Its class has a property for whatever the plug-in has: from Python 3.12 on, `isinstance` with a protocol looks
-        at the class and does not ask `__getattr__`.
+        Its class has a property for each attribute of the plug-in: from Python 3.12 on, `isinstance` with a protocol
+        looks at the class and does not call `__getattr__`.
         """
         own = {*dir(cls), *cls.__dataclass_fields__}
         handed_on = {name: _handed_on(name) for name in dir(plugin) if not name.startswith("_") and name not in own}
@@ -52,8 +52,10 @@ def _handed_on(name: str) -> property:
 
 @dataclass
 class JitteredReward(Instrumented):
-    """A reward whose scores also differ a little by sample: what random twins make mostly scores alike, and groups
-    without spread would move no weight."""
+    """A reward whose scores differ a little by sample, so that groups have a spread and weights move.
+
+    Most scores of samples of random twins are alike.
+    """
 
     size: float = 0.1
 
@@ -69,7 +71,7 @@ class JitteredReward(Instrumented):
 
 
 def instrument(parts: Parts) -> tuple[Parts, dict[str, Instrumented]]:
-    """The parts with instrumented plug-ins, and these by what a config calls them."""
+    """Returns the parts with instrumented plug-ins, and these plug-ins by their names in a config."""
     sampler, advantage, loss = (
         Instrumented.on(parts.sampler),
         Instrumented.on(parts.advantage),

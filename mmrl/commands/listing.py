@@ -1,4 +1,4 @@
-"""What `mmrl list` shows."""
+"""`mmrl list`: the shipped configs and the plug-ins of each kind."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ KINDS = ("configs", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """One row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
+    """Returns one row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
     if kind == "configs":
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
     if not kind:
@@ -51,33 +51,33 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
 
 
 def details(row: dict[str, Any]) -> str:
-    """What a reward says of itself, in a line; empty for other rows."""
+    """Returns the facts of a reward in one line; an empty text for other rows."""
     if "granularity" not in row:
         return ""
     if row["holds"]:
         return f"wraps another reward, whose range and needs count too; {row['source']}"
     low, high = ("-inf" if row["range"][0] is None else f"{row['range'][0]:g}"), row["range"][1]
-    said = [f"judges each {row['granularity']}", f"{low} to {'inf' if high is None else f'{high:g}'}"]
-    said += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
-    said += ["differentiable"] if row["differentiable"] else []
-    said += [f"{row['batch_size']} at once"] if row["batch_size"] else []
-    return "; ".join([*said, row["source"]])
+    facts = [f"judges each {row['granularity']}", f"{low} to {'inf' if high is None else f'{high:g}'}"]
+    facts += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
+    facts += ["differentiable"] if row["differentiable"] else []
+    facts += [f"{row['batch_size']} at once"] if row["batch_size"] else []
+    return "; ".join([*facts, row["source"]])
 
 
 def _lab(name: str) -> dict[str, Any]:
-    """A lab and its splits, as `lab:NAME/SPLIT` takes them."""
+    """Returns the row of a lab with its splits, as `lab:NAME/SPLIT` takes them."""
     world = importlib.import_module(f"mmrl.labs.{name}.world")
     splits = list(getattr(world, "SPLITS", ("train", "held_out")))
     return {"name": name, "summary": f"{_first_line(world)} Splits: {', '.join(splits)}", "splits": splits}
 
 
 def _first_line(thing: Any) -> str:
-    """Of the file that it stands in: there every file says what it is."""
+    """Returns the first line of the docstring of the plug-in's module."""
     return (inspect.getdoc(inspect.getmodule(thing)) or "").partition("\n")[0]
 
 
 def _first_sentence(name: str) -> str:
-    """Of the comment that a shipped config begins with."""
+    """Returns the first sentence of the comment at the start of a shipped config."""
     lines = SHIPPED.joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.removeprefix("#").strip() for line in comment)

@@ -1,9 +1,10 @@
-"""The model card of an export: what it is, how it was trained, and the code that loads and uses it."""
+"""The model card of an export: the base model, the training, and the code that loads and uses the weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmrl.assembly.build import lab_of
 from mmrl.assembly.compatibility import final_weights
 from mmrl.core.config import Plugin, dump_yaml, label_of
 from mmrl.core.contracts import Loadable, Usage
@@ -12,8 +13,6 @@ from mmrl.core.keys import GroupKey
 from mmrl.run_directory.start import config_name
 from mmrl.system.versions import version_of
 from mmrl.training.trainer import Trainer
-
-LAB = "lab:"
 
 
 def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) -> None:
@@ -25,14 +24,14 @@ def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) 
     head = dump_yaml(_head(trainer, usage))
     parts = [f"---\n{head}---", f"# {_text(run.resolve().name)}", _about(trainer, run, weights, usage)]
     if usage is not None:
-        is_of_lab = usage.is_adapter and _model(trainer).startswith(LAB)
+        is_of_lab = usage.is_adapter and lab_of(trainer.config.modality) is not None
         first = "from mmrl import labs  # the base model comes with mmrl\n\n" if is_of_lab else ""
         parts += ["## Use", f"```python\n{first}{usage.code}```", *usage.notes]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _usage(trainer: Trainer) -> Usage | None:
-    """How the export is used, by an example of the run's own prompts; None for a policy that does not say."""
+    """Returns how the export is used, with an example of the run's own prompts; None for a policy that has no usage."""
     if not isinstance(trainer.policy, Loadable):
         return None
     evaluator = trainer.evaluator
@@ -41,7 +40,8 @@ def _usage(trainer: Trainer) -> Usage | None:
     count = trainer.config.group_size if evaluator is None else evaluator.samples_per_prompt
     plan = sampler.plan(trainer.policy, GroupKey(0, 0, 0), count)
     model = _model(trainer)
-    base = f"labs.checkpoint({model.removeprefix(LAB)!r})" if model.startswith(LAB) else repr(model)
+    lab = lab_of(trainer.config.modality)
+    base = repr(model) if lab is None else f"labs.checkpoint({lab!r})"
     if _is_local(model):  # the code runs in another folder
         base = repr(str(Path(model).expanduser().absolute()))
     return trainer.policy.usage(prompt, plan, base)
@@ -52,12 +52,12 @@ def _model(trainer: Trainer) -> str:
 
 
 def _is_local(model: str) -> bool:
-    """Whether it is a folder of this machine, as `from_pretrained` takes it."""
+    """Returns whether a model is a folder of this machine, as `from_pretrained` takes it."""
     return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~"))
 
 
 def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
-    """What the hub knows a model by; a base model only where it is one of the hub's."""
+    """Returns the metadata that the hub reads; a base model only where it is one of the hub's."""
     head: dict[str, Any] = {} if usage is None else {"library_name": usage.library, "pipeline_tag": usage.task}
     model = _model(trainer)
     if model.count("/") == 1 and not _is_local(model):
@@ -67,9 +67,10 @@ def _head(trainer: Trainer, usage: Usage | None) -> dict[str, Any]:
 
 
 def _about(trainer: Trainer, run: Path, weights: WeightsName, usage: Usage | None) -> str:
-    """A table of where the weights come from."""
+    """Returns a table of where the weights come from."""
     config, progress, model = trainer.config, trainer.progress, _model(trainer)
-    shown = f"the lab {model.removeprefix(LAB)} of mmrl" if model.startswith(LAB) else model
+    lab = lab_of(config.modality)
+    shown = model if lab is None else f"the lab {lab} of mmrl"
     if _is_local(model):
         shown = Path(model).name  # the rest is about a machine
     name = config_name(run)
@@ -94,7 +95,7 @@ def _reward(settings: Plugin) -> str:
 
 
 def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:
-    """The scores before training and of the last evaluation, where the same weights were evaluated."""
+    """Returns the scores before training and of the last evaluation, where the same weights were evaluated."""
     progress, evaluator = trainer.progress, trainer.evaluator
     if evaluator is None or progress.before is None or progress.latest is None or not progress.evaluated:
         return {}
@@ -102,12 +103,12 @@ def _held_out(trainer: Trainer, weights: WeightsName) -> Mapping[str, str]:
         return {}
     at = "" if progress.evaluated == progress.iteration else f" (at iteration {progress.evaluated})"
     name = " + ".join(term.name for term in evaluator.scorer.terms)
-    found = {f"held-out {name}": f"{progress.before:.3f} before, {progress.latest:.3f} after{at}"}
+    scores = {f"held-out {name}": f"{progress.before:.3f} before, {progress.latest:.3f} after{at}"}
     for other, before in progress.others_before.items():
-        found[f"held-out {name}, {other}"] = f"{before:.3f} before, {progress.others_latest[other]:.3f} after{at}"
-    return found
+        scores[f"held-out {name}, {other}"] = f"{before:.3f} before, {progress.others_latest[other]:.3f} after{at}"
+    return scores
 
 
 def _text(value: str) -> str:
-    """A text in a cell of a table of Markdown."""
+    """Returns a text escaped for a cell of a Markdown table."""
     return " ".join(value.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

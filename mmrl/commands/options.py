@@ -1,4 +1,4 @@
-"""What commands of the command line share: options, the names that these may have, and how results are printed."""
+"""What commands of the command line share: options, the names that options allow, and how results are printed."""
 
 import json
 from pathlib import Path
@@ -25,25 +25,25 @@ Videos = Annotated[
 At = Annotated[str, typer.Option("--checkpoint", help="last or best.")]
 
 
-def show(found: dict[str, Any], as_json: bool) -> None:
+def show(entries: dict[str, Any], as_json: bool) -> None:
     """Prints JSON alone, or a line for each entry."""
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(entries, indent=2))
         return
-    width = max(len(name) for name in found)
-    for name, value in found.items():
+    width = max(len(name) for name in entries)
+    for name, value in entries.items():
         print(f"{name:{width}}  {value:.4g}" if isinstance(value, float) else f"{name:{width}}  {value}")
 
 
 def weights_named(name: str | None) -> "WeightsName | None":
-    """What --weights says; raises ConfigError for no such copy."""
+    """Returns the weights of --weights. Raises ConfigError for an unknown name."""
     if name in (None, "trained", "averaged", "old", "reference"):
         return name  # type: ignore[return-value]
     raise ConfigError(f"--weights must be trained, averaged, old or reference, got {name!r}")
 
 
 def checkpoint_named(name: str) -> Any:
-    """What --checkpoint says; raises ConfigError for no such one."""
+    """Returns the checkpoint of --checkpoint. Raises ConfigError for an unknown name."""
     if name in ("last", "best"):
         return name
     raise ConfigError(f"--checkpoint must be last or best, got {name!r}")

@@ -1,4 +1,4 @@
-"""`mmrl sample`: what the weights of a run draw or answer."""
+"""`mmrl sample`: pictures, videos or answers by the weights of a run."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,11 +34,14 @@ def sample(
     by: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Path:
-    """Draws `count` samples for each prompt with the evaluation's sampler into the folder `out`; returns it.
+    """Samples `count` outputs per prompt with the evaluation's sampler into the folder `out`; returns the folder.
 
-    `by`: another sampler, `train` or one of `evaluation.also`. `images` and `videos` belong to the one prompt that is
-    then given. `overrides`: as `evaluate` takes them, such as another `evaluation.sampler`. Raises ConfigError where a
-    setting or a file cannot be what it is, or cannot be read.
+    Args:
+        by: another sampler, `train` or one of `evaluation.also`. images, videos: media of the prompt, of which there is
+            then one.
+        overrides: as `evaluate` takes them, such as another `evaluation.sampler`.
+    Raises:
+        ConfigError: a setting is wrong, or a file is missing, of another kind, or cannot be read.
     """
     refuse_full(out)
     refuse_others(source, overrides)
@@ -48,15 +51,15 @@ def sample(
     sampler = _sampler(trainer, by)
     keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
     plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-    targets = {} if media or clips else _targets(trainer)  # what holds for an image says nothing of another one
-    asked = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+    targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
+    questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
     if trainer.processes.is_main:
-        warn_cut(trainer.policy, asked, None)
+        warn_cut(trainer.policy, questions, None)
     before = trainer.policy.num_calls
     counting = Counter.on_stderr if trainer.processes.is_main else uncounted
-    with trainer.policy.weights(weights), counting("sampling", len(asked)) as counter:
+    with trainer.policy.weights(weights), counting("sampling", len(questions)) as counter:
         counter.begin(partial(sampled_share, trainer.policy, plans, before))
-        rollout = trainer.policy.rollout(asked, plans, keys)
+        rollout = trainer.policy.rollout(questions, plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     with whole_folder(out) as unfinished:
         save_samples(samples, unfinished)
@@ -64,14 +67,14 @@ def sample(
 
 
 def _targets(trainer: Trainer) -> dict[str, Mapping[str, Any]]:
-    """The targets of the run's own prompts, by their texts: a sampler that steers may need them."""
+    """Returns the targets of the run's own prompts by their texts: a sampler that steers may need them."""
     held_out = () if trainer.evaluator is None else trainer.evaluator.prompts
     known = [*(prompt for prompts in trainer.collector.prompts.sets for prompt in prompts), *held_out]
     return {prompt.text: prompt.target for prompt in known}
 
 
 def _sampler(trainer: Trainer, name: str | None) -> Sampler:
-    """The sampler of a name; without one the evaluation's, or where there is none that of the training."""
+    """Returns the sampler of a name; without a name the evaluation's, or the training's where there is none."""
     known: dict[str, Sampler] = {"train": trainer.collector.sampler}
     if trainer.evaluator is not None:
         known = {"evaluation": trainer.evaluator.sampler, **known}
@@ -82,7 +85,7 @@ def _sampler(trainer: Trainer, name: str | None) -> Sampler:
 
 
 def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[Path]]) -> None:
-    """Raises ConfigError for files, by their option, that are not there or that no prompt can have."""
+    """Raises ConfigError for files, by their option, that are missing or that no prompt can have."""
     for option, paths in files.items():
         if not paths:
             continue
@@ -91,13 +94,13 @@ def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[
         settings = config_of(source).modality
         if plugins.build("modalities", settings).sample_kind == "latents":
             name, kind = settings["name"], option.removeprefix("--")
-            raise ConfigError(f"modality {name!r} draws images and is not asked about any {kind}; leave {option} out")
+            raise ConfigError(f"modality {name!r} makes images and takes no {kind}; leave {option} out")
         if missing := [str(path) for path in paths if not path.is_file()]:
             raise ConfigError(f"{option}: there is no file {missing[0]!r}")
 
 
 def _pictures(paths: Sequence[Path]) -> tuple[StoredPicture, ...]:
-    """Images from the command line, read once before any weight is loaded."""
+    """Returns images of the command line, read once before any weight is loaded."""
     pictures = tuple(StoredPicture(str(path), path=path) for path in paths)
     for picture in pictures:
         picture.load()
@@ -105,7 +108,7 @@ def _pictures(paths: Sequence[Path]) -> tuple[StoredPicture, ...]:
 
 
 def _clips(paths: Sequence[Path]) -> tuple[StoredClip, ...]:
-    """Videos from the command line, their headers read before any weight is loaded."""
+    """Returns videos of the command line, their headers read before any weight is loaded."""
     clips = tuple(StoredClip(str(path), path=path) for path in paths)
     for clip in clips:
         clip.header()

@@ -1,4 +1,4 @@
-"""`mmrl score`: what rewards say of the outputs in a folder or a file."""
+"""`mmrl score`: the scores of the outputs in a folder or a file."""
 
 import json
 import logging
@@ -33,10 +33,10 @@ PIXELS = CHUNK * 1024**2  # of them at most, 800 MB: a folder of screenshots of 
 
 
 def reward_section(text: str) -> dict[str, Any]:
-    """`box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError.
+    """Returns `box_iou kind=giou weight=0.5` as the section of a config; values are YAML. Raises ConfigError.
 
     Values in braces or brackets may hold spaces: `win_rate reward={name: number} margin=0.1`. Quotes around a whole
-    one are no part of it; those inside are YAML's, as of `json_schema schema={"type": "object"}`.
+    value are not part of it; quotes inside are YAML's, as in `json_schema schema={"type": "object"}`.
     """
     try:
         words = _with_spaces(_words(text))
@@ -55,29 +55,29 @@ def reward_section(text: str) -> dict[str, Any]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text, quoted parts whole. Raises ValueError for a quote that is not closed."""
+    """Returns the words of a text, quoted parts whole. Raises ValueError for a quote that is not closed."""
     shlex.split(text)  # raises it
     return list(map(_unquoted, re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", text)))
 
 
 def _unquoted(word: str) -> str:
-    """A word, or its value behind `=`, without the quotes around the whole of it."""
+    """Returns a word, or its value behind `=`, without the quotes around the whole of it."""
     key, assigned, value = word.partition("=") if word[0] not in "\"'" else ("", "", word)
     is_quoted = len(value) > 1 and value[0] in "\"'" and value[0] == value[-1] and value[0] not in value[1:-1]
     return f"{key}{assigned}{value[1:-1]}" if is_quoted else word
 
 
 def _with_spaces(words: Sequence[str]) -> list[str]:
-    """The words, those behind a value whose first brace or bracket is still open joined to it."""
-    found: list[str] = []
+    """Returns the words; those behind a value whose first brace or bracket is still open are joined to it."""
+    joined: list[str] = []
     for word in words:
-        value = found[-1].partition("=")[2] if found else ""
+        value = joined[-1].partition("=")[2] if joined else ""
         is_open = value.startswith(("{", "[")) and sum(map(value.count, "{[")) > sum(map(value.count, "}]"))
         if is_open:
-            found[-1] += f" {word}"
+            joined[-1] += f" {word}"
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined
 
 
 def score_path(
@@ -90,7 +90,7 @@ def score_path(
     limit: int | None = None,
     device: str = "cpu",
 ) -> Reckoning:
-    """What the rewards say of the outputs in a folder of pictures or videos, or in a file of answers.
+    """Returns the scores of the outputs in a folder of pictures or videos, or in a file of answers.
 
     Args:
         rewards: sections as in a config. prompt: of all outputs that have none of their own.
@@ -100,7 +100,7 @@ def score_path(
     """
     scorer = scorer_of(rewards, device=device)
     if len(scorer.names) > 1 and "total" in scorer.names:
-        raise ConfigError("a reward cannot be labelled 'total', as what several rewards make together is called")
+        raise ConfigError("a reward cannot be labelled 'total', which is the name of the mixed rewards")
     items = read_items(path, InputSettings(prompt, response, scorer.demands))[:limit]
     group = _groups(items)
     judgements: list[tuple[list[int], Judgement]] = []
@@ -116,7 +116,7 @@ def score_path(
 
 
 def _groups(items: Sequence[Item]) -> list[int]:
-    """[B] for each output the number of the first one to the same prompt: in words, media and place in its run."""
+    """Returns [B]: for each output the number of the first output to the same prompt (words, media, place)."""
     first: dict[tuple[int, int | None], int] = {}
     same = groups_of([item.prompt for item in items])
     return [
@@ -127,7 +127,7 @@ def _groups(items: Sequence[Item]) -> list[int]:
 def _chunks(
     items: Sequence[Item], group: Sequence[int], seeing: Seeing, scorer: Scorer
 ) -> Iterator[tuple[list[int], Outputs]]:
-    """Rows and their outputs, whole groups together; pictures and videos of one size in a chunk."""
+    """Yields rows and their outputs, groups kept whole; pictures and videos of one size in a chunk."""
     if items[0].file is None:
         everyone = list(range(len(items)))
         yield everyone, outputs_of(items, seeing)
@@ -144,7 +144,7 @@ def _chunks(
 
 
 def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool, num_frames: int) -> Iterator[list[int]]:
-    """Rows of pictures of one size, at most CHUNK of them and PIXELS, unless a group is larger that must stay whole."""
+    """Yields rows of pictures of one size, at most CHUNK of them and PIXELS in all, unless one group is larger."""
     units: dict[Any, list[int]] = {}
     for row, item in enumerate(items):
         units.setdefault(group[row] if is_whole else _size(item), []).append(row)
@@ -158,7 +158,7 @@ def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool, num_fram
 
 
 def _size(item: Item) -> tuple[int, ...]:
-    """What must agree for pictures to be in one tensor, from headers alone: 1 for a video, and both sides."""
+    """Returns what must agree for pictures to be in one tensor, from headers alone: 1 for a video, and both sides."""
     assert item.file is not None
     if item.is_video:
         return 1, *(StoredClip(item.file.name, path=item.file).header().size or (id(item),))  # then it is alone
@@ -166,7 +166,7 @@ def _size(item: Item) -> tuple[int, ...]:
 
 
 def _media(item: Item, seeing: Seeing) -> Tensor:
-    """[3, H, W] of a picture, [F, 3, H, W] of a video, in [0, 1]."""
+    """Returns a picture [3, H, W] or a video [F, 3, H, W], in [0, 1]."""
     assert item.file is not None
     if not item.is_video:
         return as_tensor(StoredPicture(item.file.name, path=item.file).load())
@@ -175,7 +175,7 @@ def _media(item: Item, seeing: Seeing) -> Tensor:
 
 
 def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:
-    """Says where a reward looks into a tag that no answer has: all of them then score as if they said nothing."""
+    """Warns where a reward reads a tag that no answer has: all answers then score like empty ones."""
     for term in scorer.terms:
         tag = getattr(term.reward, "tag", None)
         if isinstance(tag, str) and items[0].text is not None and not any(f"<{tag}>" in (i.text or "") for i in items):
@@ -186,14 +186,14 @@ def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:
 
 
 def check_written(path: Path, *files: Path | None) -> None:
-    """Raises ConfigError, before anything is scored, for files that cannot be written or that would replace others.
+    """Raises ConfigError, before anything is scored, for files that cannot be written or would replace others.
 
     `path`: what is scored, of which nothing is overwritten.
     """
-    given = [file for file in files if file is not None]
-    for number, file in enumerate(given):
+    written = [file for file in files if file is not None]
+    for number, file in enumerate(written):
         above = next(folder for folder in file.absolute().parents if folder.exists())
-        if file.resolve() in [other.resolve() for other in given[:number]]:
+        if file.resolve() in [other.resolve() for other in written[:number]]:
             raise ConfigError(f"--out, --best and --html need files of their own, got {str(file)!r} twice")
         if file.resolve() == path.resolve() or (file.exists() and is_input(path, file)):
             raise ConfigError(f"{str(file)!r} is read here, and would be overwritten; name another file")
@@ -204,21 +204,21 @@ def check_written(path: Path, *files: Path | None) -> None:
 
 
 def write(
-    found: Reckoning, source: str, seeing: Seeing, *, out: Path | None, best: Path | None, html: Path | None
+    reckoning: Reckoning, source: str, seeing: Seeing, *, out: Path | None, best: Path | None, html: Path | None
 ) -> list[Path]:
-    """Writes what is asked for: the scores of each output, the best of each group, a page; returns these files."""
-    rows = found.rows()
+    """Writes the requested files and returns them: the scores of each output, the best of each group, a page."""
+    rows = reckoning.rows()
     if out is not None:
         write_rows(rows, out)
     if best is not None:
-        write_rows([rows[row] for row in found.best()], best)
+        write_rows([rows[row] for row in reckoning.best()], best)
     if html is not None:
-        write_page(found, html, source, seeing)
+        write_page(reckoning, html, source, seeing)
     return [file for file in (out, best, html) if file is not None]
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """One line of JSON for each row."""
+    """Writes one line of JSON for each row."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     # half a surrogate, as in the name of a file that is no UTF-8, is written as \udcff, which JSON reads back

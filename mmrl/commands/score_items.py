@@ -33,7 +33,7 @@ class Item:
     text: str | None = None
     canvas: Canvas | None = None  # what coordinates in a run's answer are counted in
     actions: tuple[Action | None] | None = None  # the one a run read in its answer; None: answers are no actions
-    question: int | None = None  # the number of the prompt in its run, which may ask others with the same words
+    question: int | None = None  # the number of the prompt in its run; other prompts may have the same words
 
     @property
     def is_video(self) -> bool:
@@ -42,21 +42,21 @@ class Item:
 
 @dataclass(frozen=True)
 class InputSettings:
-    """How outputs are read."""
+    """The settings of how outputs are read."""
 
     prompt: str | None = None  # of all outputs that have none of their own
     response: str | None = None  # the field of an answer; None: the first of RESPONSES
-    demands: Demands = field(default_factory=Demands)  # what rewards ask of targets
+    demands: Demands = field(default_factory=Demands)  # what rewards need of targets
 
 
 def read_items(path: Path, reading: InputSettings) -> list[Item]:
-    """The outputs of a folder (pictures or videos) or of a file (answers).
+    """Returns the outputs of a folder (pictures or videos) or of a file (answers).
 
     A folder's prompts are those of its `samples.json` (as `mmrl sample` and runs write it), of its `metadata.jsonl`
     (`file_name` and `prompt`, other fields are the target), or of a text file beside each picture (`cat.png`,
     `cat.txt`). A file's rows are prompts in the layout `columns`, each with an answer or a list of answers.
 
-    Raises ConfigError where there is nothing, or a row is none.
+    Raises ConfigError where there is nothing to read, or a row cannot be read.
     """
     if path.is_dir():
         if (path / "samples.json").is_file():
@@ -68,10 +68,10 @@ def read_items(path: Path, reading: InputSettings) -> list[Item]:
     elif path.suffix.lower() in FILES and path.suffix.lower() != ".txt":
         items = list(_of_file(path, reading))
     else:
-        found = "there is no such file or folder" if not path.exists() else "it is neither"
+        problem = "there is no such file or folder" if not path.exists() else "it is neither"
         raise ConfigError(
             f"score needs a folder of pictures or videos, or a file of answers (.jsonl, .json, .csv, .parquet), "
-            f"got {str(path)!r}: {found}"
+            f"got {str(path)!r}: {problem}"
         )
     if not items:
         raise ConfigError(f"there is nothing to score in {path}")
@@ -85,7 +85,7 @@ def read_items(path: Path, reading: InputSettings) -> list[Item]:
 
 
 def is_input(path: Path, file: Path) -> bool:
-    """Whether `file`, which is there, is one of those that `read_items` reads in the folder `path`."""
+    """Returns whether the existing `file` is one of those that `read_items` reads in the folder `path`."""
     is_of_kind = file.name in ("samples.json", *METADATA) or file.suffix.lower() in (*IMAGES, *VIDEOS, ".txt")
     return is_of_kind and file.resolve().parent == path.resolve()
 
@@ -114,10 +114,10 @@ def _of_metadata(path: Path, reading: InputSettings) -> Iterator[Item]:
 
 
 def _of_run(path: Path, reading: InputSettings) -> Iterator[Item]:
-    found = read_json(path / "samples.json")
+    content = read_json(path / "samples.json")
     try:
-        for number, sample in enumerate(found["samples"]):
-            yield _sample(path, number, sample, is_text=found["kind"] == "text")
+        for number, sample in enumerate(content["samples"]):
+            yield _sample(path, number, sample, is_text=content["kind"] == "text")
     except KeyError as error:
         raise ConfigError(f"{path / 'samples.json'} is not what mmrl writes: it lacks {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
@@ -125,7 +125,7 @@ def _of_run(path: Path, reading: InputSettings) -> Iterator[Item]:
 
 
 def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
-    """Raises KeyError for what is missing, ValueError for what is not as mmrl writes it."""
+    """Returns an entry of samples.json as an output. Raises KeyError or ValueError for missing and wrong fields."""
     if not isinstance(sample, dict):
         raise ValueError(f"sample {number} must be an object, got {sample!r:.80}")
     for name in ("prompt", "text" if is_text else "file"):
@@ -151,7 +151,7 @@ def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
 
 
 def _questions(path: Path, sample: dict[str, Any], number: int) -> tuple[StoredPicture, ...]:
-    """The images that a run's sample was asked about, which lie in the folder or beside it."""
+    """Returns the images of the question of a run's sample, which lie in the folder or beside it."""
     names = sample.get("images") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"the images of sample {number} must be a list of files, got {names!r:.80}")
@@ -163,44 +163,46 @@ def _questions(path: Path, sample: dict[str, Any], number: int) -> tuple[StoredP
     return tuple(StoredPicture(name, path=path / name) for name in names)
 
 
-def _canvas(found: Any) -> Canvas | None:
-    if found is None:
+def _canvas(entry: Any) -> Canvas | None:
+    if entry is None:
         return None
-    (width, height), (own_width, own_height) = found["original"], found["resized"]
-    return Canvas((width, height), (own_width, own_height), found["convention"])
+    (width, height), (own_width, own_height) = entry["original"], entry["resized"]
+    return Canvas((width, height), (own_width, own_height), entry["convention"])
 
 
-def _action(found: Any) -> Action | None:
-    """An action as JSON has it, its lists as tuples."""
-    if found is None:
+def _action(entry: Any) -> Action | None:
+    """Returns an action of JSON, its lists as tuples."""
+    if entry is None:
         return None
-    parts: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    parts: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     return Action(**parts)
 
 
 def _of_file(path: Path, reading: InputSettings) -> Iterator[Item]:
     rows = load_dataset_prompts(DatasetSettings(path=str(path)), reading.demands)
     for prompt in rows:
-        key, said = _response(prompt.target, reading.response, prompt.source)
+        key, answers = _response(prompt.target, reading.response, prompt.source)
         target = {name: value for name, value in prompt.target.items() if name != key}
         plain = replace(prompt, target=target)
-        for number, text in enumerate(said, 1):
-            yield Item(prompt.source if len(said) == 1 else f"{prompt.source}, answer {number}", plain, text=text)
+        for number, text in enumerate(answers, 1):
+            yield Item(prompt.source if len(answers) == 1 else f"{prompt.source}, answer {number}", plain, text=text)
 
 
 def _response(target: Mapping[str, Any], wanted: str | None, place: str) -> tuple[str, list[str]]:
-    """The field of the answers of a row, and the answers."""
+    """Returns the field of the answers of a row, and the answers."""
     key = wanted or next((name for name in RESPONSES if name in target), None)
-    said = target.get(key or "")
-    texts = [said] if isinstance(said, str) else said
+    answers = target.get(key or "")
+    texts = [answers] if isinstance(answers, str) else answers
     if key is None or not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         names = wanted or " or ".join(RESPONSES)
-        raise ConfigError(f"{place}: needs a text or a list of texts in {names}, got {said!r:.80}; --response names it")
+        raise ConfigError(
+            f"{place}: needs a text or a list of texts in {names}, got {answers!r:.80}; --response names it"
+        )
     return key, list(texts)
 
 
 def _is_inside(file: Path, folder: Path) -> bool:
-    """Whether it is a file below the folder, and not one that a path leads out to."""
+    """Returns whether a path is a file below the folder, links resolved."""
     try:
         return file.is_file() and file.resolve().is_relative_to(folder.resolve())
     except OSError:  # a name that is longer than names of files are

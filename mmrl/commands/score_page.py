@@ -61,14 +61,14 @@ buttons.forEach((button, i) => button.addEventListener("click", () => {
 """
 
 
-def write_page(found: Reckoning, file: Path, source: str, seeing: Seeing) -> None:
+def write_page(reckoning: Reckoning, file: Path, source: str, seeing: Seeing) -> None:
     """Writes the page. Raises ConfigError where a picture cannot be read any more."""
-    rows = found.rows()
-    names = [*(["total"] if len(found.scores.names) > 1 else []), *found.scores.names]
+    rows = reckoning.rows()
+    names = [*(["total"] if len(reckoning.scores.names) > 1 else []), *reckoning.scores.names]
     listed = [[row["total"], *row["scores"].values()][-len(names) :] for row in rows]
     order = sorted(range(len(rows)), key=lambda row: (listed[row][0] is None, -(listed[row][0] or 0.0)))
-    cards = [_card(found.items[row], names, listed[row], seeing) for row in order[:MAX_CARDS]]
-    is_text = found.items[0].text is not None
+    cards = [_card(reckoning.items[row], names, listed[row], seeing) for row in order[:MAX_CARDS]]
+    is_text = reckoning.items[0].text is not None
     cut = f" The first {count(MAX_CARDS)} are shown." if len(rows) > MAX_CARDS else ""
     buttons = "".join(
         f'<button type="button" data-name="{escape(name)}" aria-pressed="{str(n == 0).lower()}">'
@@ -83,7 +83,7 @@ def write_page(found: Reckoning, file: Path, source: str, seeing: Seeing) -> Non
         f"<title>{title}</title><style>{STYLE}{OWN_STYLE}</style></head><body><main>"
         f'<header><p class="eyebrow">mmrl score</p><h1>{escape(source)}</h1>'
         f'<p class="lead">{count(len(rows))} outputs, the best first.{cut}</p></header>'
-        f"<section><h2>Rewards</h2>{_table(found)}</section>"
+        f"<section><h2>Rewards</h2>{_table(reckoning)}</section>"
         f'<section><h2>Outputs</h2><p class="tools">sort by {buttons}</p>'
         f'<div class="cards{" answers" if is_text else ""}">{"".join(cards)}</div></section></main>'
         f"<script>{SCRIPT}</script></body></html>\n"
@@ -93,28 +93,28 @@ def write_page(found: Reckoning, file: Path, source: str, seeing: Seeing) -> Non
 
 
 def _policy() -> str:
-    """Nothing may load but inlined pictures; only our own style and script may run."""
+    """Returns the page's security policy: nothing loads but inlined pictures, and no style or script but ours."""
     texts = (STYLE + OWN_STYLE, SCRIPT)
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
     return f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'"
 
 
-def _table(found: Reckoning) -> str:
+def _table(reckoning: Reckoning) -> str:
     heads = ("mean", "std", "min", "max", "failed")
     rows = "".join(
         f'<tr><th scope="row">{breakable(name)}</th>'
-        + "".join(f'<td class="right">{_number(said, head)}</td>' for head in heads)
+        + "".join(f'<td class="right">{_number(statistics, head)}</td>' for head in heads)
         + "</tr>"
-        for name, said in found.summary()["scores"].items()
+        for name, statistics in reckoning.summary()["scores"].items()
     )
     columns = "".join(f'<th class="right">{head}</th>' for head in heads)
-    failures = "".join(f'<p class="warning">{escape(failure)}</p>' for failure in found.first_failures if failure)
+    failures = "".join(f'<p class="warning">{escape(failure)}</p>' for failure in reckoning.first_failures if failure)
     head = f"<thead><tr><th></th>{columns}</tr></thead>"
     return f'<div class="card"><table>{head}<tbody>{rows}</tbody></table></div>{failures}'
 
 
-def _number(said: Mapping[str, Any], head: str) -> str:
-    return NONE_JUDGED if head == "mean" and said["mean"] is None else number(said[head])
+def _number(statistics: Mapping[str, Any], head: str) -> str:
+    return NONE_JUDGED if head == "mean" and statistics["mean"] is None else number(statistics[head])
 
 
 def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing) -> str:
@@ -140,7 +140,7 @@ def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seei
 
 
 def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
-    """The output, or what was asked about with what was answered drawn on it."""
+    """Returns the output's picture, or the question's image with the answer drawn on it."""
     if item.file is None:
         return answered(item.prompt, outputs_of([item], seeing), 0)
     if not item.is_video:

@@ -1,4 +1,4 @@
-"""How a training run ended: the numbers of its summary.json, and what is said of them."""
+"""How a training run ended: the numbers of its summary.json, and the lines that are printed about them."""
 
 import platform
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ REPORTED = ("mmrl", "torch", "diffusers", "transformers", "peft", "accelerate", 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training run ended."""
+    """The end of a training run: its numbers, and whether it is complete."""
 
     folder: Path
     summary: dict[str, Any]
     is_complete: bool  # False: stopped by a signal, to be resumed
 
     def __str__(self) -> str:
-        """What improved and where to look, in one line."""
+        """Returns what improved and where to look, in one line, and in a further line what else to know."""
         held_out, seconds = self.summary["held_out"], self.summary["train_seconds"]
-        where = f"report: {self.folder / 'report.html'}{self._better()}"
+        where = f"report: {self.folder / 'report.html'}{self._better_line()}"
         if not self.is_complete and not self.summary["iterations"]:
             return f"stopped before the first iteration; begin again with: mmrl train --resume {self.folder}"
         if not self.is_complete:
@@ -45,20 +45,26 @@ class Outcome:
                 change += f", {key.removeprefix('held_out_')} {other['before']:.3f} -> {other['after']:.3f}"
         return f"{change} after {self.summary['iterations']} iterations, {seconds:.0f} s of training; {where}"
 
-    def _better(self) -> str:
-        """Which earlier iteration was better on the held-out prompts than the last, and how to have it."""
+    def _better_line(self) -> str:
+        """Returns a line that names a better earlier iteration, and the command that exports it; else ''."""
         held_out = self.summary["held_out"]
-        best, iteration, after = held_out["best"], held_out["best_iteration"], held_out["after"]
-        if best is None or after is None or best <= after:
+        better = better_iteration(held_out["best"], held_out["best_iteration"], held_out["after"])
+        if better is None:
             return ""
-        said = f"\niteration {iteration} was better than the last, {best:.3f} on the held-out prompts"
-        if iteration not in checkpoint_files.saved(self.folder / "checkpoints"):
-            return f"{said}; it was not saved (checkpoint.every is 0)"
-        return f"{said}: mmrl export {self.folder} --checkpoint best"
+        if held_out["best_iteration"] not in checkpoint_files.saved(self.folder / "checkpoints"):
+            return f"\n{better}; it was not saved (checkpoint.every is 0)"
+        return f"\n{better}: mmrl export {self.folder} --checkpoint best"
+
+
+def better_iteration(best: float | None, best_iteration: int | None, last: float | None) -> str | None:
+    """Returns a sentence that names the iteration with the best held-out score; None where the last is as good."""
+    if best is None or last is None or best <= last:
+        return None
+    return f"iteration {best_iteration} was better than the last, {best:.3f} on the held-out prompts"
 
 
 def summary_of(trainer: "Trainer", is_complete: bool) -> dict[str, Any]:
-    """The numbers of a run that has just ended, as summary.json holds them."""
+    """Returns the numbers of a run that has just ended, as summary.json holds them."""
     progress, evaluator = trainer.progress, trainer.evaluator
     name = "+".join(term.name for term in evaluator.scorer.terms) if evaluator is not None else None
     after = progress.latest if progress.evaluated else None  # a run that was stopped may have evaluated its start alone

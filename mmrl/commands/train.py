@@ -1,4 +1,4 @@
-"""What the commands do: train, resume, evaluate, export."""
+"""The commands train, evaluate and export, and how a run is restored for them."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from typing import Literal
 from mmrl.assembly.build import build, make_trainer
 from mmrl.assembly.compatibility import final_weights
 from mmrl.commands.model_card import write_card
-from mmrl.commands.summary import Outcome, summary_of
+from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
@@ -32,6 +32,7 @@ from mmrl.system.last_resort import LastResort
 from mmrl.system.progress_bars import Counter, TrainingBar
 from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
+from mmrl.training.callbacks import Callback, Callbacks
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.held_out import Result, uncounted
 from mmrl.training.trainer import Trainer
@@ -47,21 +48,26 @@ def train(
     resume: bool = False,
     is_main: bool = True,
     last_resort: LastResort | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Trains into the run directory `folder`, whose config.yaml is there already.
+    """Trains into the run directory `folder`, whose config.yaml stands there already.
 
-    With `resume` it goes on from the latest checkpoint (from the start where none was saved yet) as if it had not
-    stopped: the same metrics and the same weights, bit for bit on a CPU. `is_main`: whether this process is the one of
-    the run that writes, and holds the directory's lock. `last_resort`: ends the process where something hangs in it.
-
-    Raises ConfigError for input that cannot work, RunError where the run fails, KeyboardInterrupt for a Ctrl-C before
-    there is anything to keep; a run directory in which nothing but the new config.yaml stands is then removed.
+    Args:
+        resume: goes on from the newest whole checkpoint as if the run had not stopped: the same metrics and the same
+            weights, bit for bit on a CPU. A run without a checkpoint begins again.
+        is_main: whether this process is the one of the run that writes, and holds the lock of the directory.
+        last_resort: ends the process where something hangs in it.
+        callbacks: code of the user's own, called at the events of the run.
+    Raises:
+        ConfigError: the input cannot work. RunError: the run failed. KeyboardInterrupt: a Ctrl-C came before there was
+            anything to keep. A run directory that holds nothing but the new config.yaml is then removed.
     """
     path = folder.absolute()  # a reward may change the working folder
     lock = RunLock(path)
     with lock.held() if is_main else nullcontext():
         try:
-            return _train(config, folder, resume, lock.check if is_main else None, last_resort)
+            check_lock = lock.check if is_main else None
+            return _train(config, folder, resume, check_lock, last_resort, Callbacks(callbacks))
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
                 start.forget(path)
@@ -74,11 +80,15 @@ def _train(
     resume: bool,
     check_lock: Callable[[], None] | None,
     last_resort: LastResort | None,
+    callbacks: Callbacks,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     settings_kept = start.settings_of(path, config) if check_lock is not None else {}
-    parts, watchers = build(config), [trackers.build(one) for one in config.trackers]
+    parts, run_trackers = build(config), [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
+    trainer.callbacks = callbacks
+    # a default name holds the time, which may be another on each process
+    (trainer.folder,) = trainer.processes.gather([path] if trainer.processes.is_main else [])
     trainer.check_lock = check_lock or trainer.check_lock
     saved = _restore_newest(trainer) if resume else None
     if trainer.progress.iteration > config.iterations:
@@ -94,7 +104,7 @@ def _train(
         metrics = MetricsLog(path / "metrics.jsonl")
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
-        trainer.tracking = Tracking(metrics, watchers, bar)
+        trainer.tracking = Tracking(metrics, run_trackers, bar)
         _warn_cut(trainer)
     settings = config.model_dump(mode="json")
     if last_resort is not None:
@@ -112,6 +122,7 @@ def _train(
         replace_file(path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
         write_report(path)
     trainer.processes.wait()
+    trainer.end(is_complete)
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
@@ -123,9 +134,9 @@ def _scorers(trainer: Trainer) -> list[Scorer]:
 
 
 def _restore_newest(trainer: Trainer) -> Checkpoint | None:
-    """Puts back the newest checkpoint that is whole, the same on all processes; returns it, None where none was saved.
+    """Restores the newest whole checkpoint, the same on all processes; returns it, or None where none was saved.
 
-    Newer ones that are damaged are named and set aside. Raises ConfigError where all are damaged.
+    Newer damaged ones are named and set aside. Raises ConfigError where all are damaged.
     """
     folder, processes, chosen = trainer.folder / "checkpoints", trainer.processes, list[Path | None]()
     loaded: Checkpoint | None = None
@@ -156,9 +167,9 @@ def _restore_newest(trainer: Trainer) -> Checkpoint | None:
 
 
 def _refuse_lost(trainer: Trainer) -> None:
-    """Raises ConfigError where a run without a checkpoint must have had one: training anew would wipe its numbers.
+    """Raises ConfigError where a run without a checkpoint must have had one: training anew would delete its metrics.
 
-    Says what is wiped of a run that was stopped before its first.
+    Warns where the run was stopped before its first checkpoint, since its metrics are then replaced.
     """
     numbers = MetricsLog(trainer.folder / "metrics.jsonl").read()
     newest = max((line["iteration"] for line in numbers), default=0)
@@ -174,7 +185,7 @@ def _refuse_lost(trainer: Trainer) -> None:
 
 
 def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) -> Iterator[str]:
-    """What there is to say of a run that goes on from a checkpoint."""
+    """Yields what a user should know of a run that goes on from a checkpoint, a line each."""
     if saved is None:
         return
     now = trainer.progress
@@ -192,7 +203,7 @@ def _remarks(trainer: Trainer, saved: Checkpoint | None, metrics: MetricsLog) ->
 
 
 def _warn_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
-    """Says which prompts are longer than the policy reads: held-out ones, and where it is trained those of training."""
+    """Warns of prompts that the policy cuts: held-out ones, and with `is_trained` those of training."""
     if is_trained:
         sources = [source for source, _ in mixture(trainer.config.prompts.train)]
         for source, prompts in zip(sources, trainer.collector.prompts.sets, strict=True):
@@ -202,7 +213,7 @@ def _warn_cut(trainer: Trainer, *, is_trained: bool = True) -> None:
 
 
 def _beginning(trainer: Trainer, folder: Path) -> str:
-    """What starts and where, in one line."""
+    """Returns one line that says what starts, in which directory and on which device."""
     import torch
 
     processes, done, total = trainer.processes, trainer.progress.iteration, trainer.config.iterations
@@ -224,10 +235,13 @@ def restored(
     *,
     is_whole: bool = False,
 ) -> tuple[Trainer, WeightsName]:
-    """A run's trainer at its last or best checkpoint (or that of a config, untrained), and the weights to use.
+    """Returns the trainer of a run at its last or best checkpoint (or of a config, untrained), and the weights to use.
 
-    `is_whole`: each process holds all of the weights, whatever the run did.
-    Raises ConfigError where there is no such run, checkpoint or copy of the weights.
+    Args:
+        source: a run directory, or a config. which: the weights; None: those that the run evaluates.
+        overrides: `key.sub=value` texts. is_whole: each process holds all of the weights, whatever the run did.
+    Raises:
+        ConfigError: there is no such run, checkpoint or copy of the weights.
     """
     folder, is_run = Path(source), _is_run(source)
     saved = _read_beside(folder, at) if is_run else None  # first: an edited config.yaml is named by its keys
@@ -247,15 +261,15 @@ def restored(
 
 
 def _report_better(trainer: Trainer) -> None:
-    """Says where an earlier checkpoint was better on the held-out prompts than the last one, which is taken."""
+    """Warns where an earlier saved checkpoint has a better held-out score than the last one, which is used."""
     now = trainer.progress
-    saved = checkpoint_files.saved(trainer.folder / "checkpoints")
-    if now.best is None or now.latest is None or now.best <= now.latest or now.best_iteration not in saved:
+    better = better_iteration(now.best, now.best_iteration, now.latest)
+    if better is None or now.best_iteration not in checkpoint_files.saved(trainer.folder / "checkpoints"):
         return
     log.warning(
-        "these are the last weights, of iteration %d, with %.4g on the held-out prompts; "
-        "those of iteration %d were better, %.4g: --checkpoint best takes them",
-        *(now.iteration, now.latest, now.best_iteration, now.best),
+        "these are the last weights, of iteration %d, with %.3f on the held-out prompts; "
+        "%s: --checkpoint best takes it",
+        *(now.iteration, now.latest, better),
     )
 
 
@@ -265,10 +279,10 @@ def evaluate(
     at: Literal["last", "best"] = "last",
     overrides: Sequence[str] = (),
 ) -> Result:
-    """Held-out evaluation of a run's weights, or of an untrained config.
+    """Evaluates the weights of a run, or of an untrained config, on the held-out prompts.
 
-    `overrides` change settings of a config, and of a run how it is evaluated (`EVALUATED`). Raises ConfigError for
-    others.
+    `overrides` change settings of a config; of a run they change only how it is evaluated (`EVALUATED`). Raises
+    ConfigError for other overrides, and where there is no evaluation section.
     """
     refuse_others(source, overrides)
     trainer, weights = restored(source, which, at, overrides)
@@ -281,9 +295,12 @@ def evaluate(
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
-    """Writes a run's weights as other tools load them: a plain folder of diffusers or transformers, or a LoRA.
+    """Writes the weights of a run as other tools load them: a plain folder of diffusers or transformers, or a LoRA.
 
-    With them a model card, README.md, whose code loads and uses them with the run's settings.
+    The folder `out` also gets a model card, README.md, whose code loads and uses the weights with the settings of the
+    run.
+    Raises ConfigError where there is no such run, or `out` holds something already; RunError where it cannot be
+    written.
     """
     if not (Path(source) / "config.yaml").is_file():
         raise ConfigError(f"there is no run directory {source!r}: it has no config.yaml")
@@ -307,7 +324,7 @@ def _is_run(source: str) -> bool:
 
 
 def config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The config of a run, or one by its name or file."""
+    """Returns the config of a run directory, a file or a shipped name. Raises ConfigError where there is none."""
     folder = Path(source)
     if folder.is_dir() and not _is_run(source) and source not in shipped_names():
         raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
@@ -325,7 +342,7 @@ def refuse_others(source: str, overrides: Sequence[str]) -> None:
 
 
 def refuse_full(out: Path) -> None:
-    """Raises ConfigError for a folder that holds something already."""
+    """Raises ConfigError for a folder that holds something already, or cannot be written."""
     try:
         out.resolve()
     except (OSError, RuntimeError) as error:  # a link to itself
@@ -335,7 +352,7 @@ def refuse_full(out: Path) -> None:
 
 
 def _read_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
-    """A run's checkpoint, which may be deleted at this moment by a training that has saved newer ones."""
+    """Loads a checkpoint of a run beside which a training may go on, which deletes old checkpoints."""
     while True:
         path = _checkpoint_of(folder, at)
         try:
@@ -355,23 +372,24 @@ def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
     best = check_state(checkpoint_files.read_state(last), last).progress.best_iteration
     if best is None:
         raise ConfigError(f"{folder} has no best checkpoint: it was not evaluated after training began")
-    found = checkpoint_files.saved(folder / "checkpoints")
-    if best not in found:
-        raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(found)}")
-    return found[best]
+    saved = checkpoint_files.saved(folder / "checkpoints")
+    if best not in saved:
+        raise ConfigError(f"the best iteration of {folder}, {best}, was not saved; saved are {sorted(saved)}")
+    return saved[best]
 
 
 @contextmanager
 def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM ends the run after the iteration at hand, with a checkpoint; the second at once.
+    """Ends the run after the iteration at hand, with a checkpoint, on the first Ctrl-C or SIGTERM; at once on the
+    second.
 
-    Where the exception that ends it hangs, the last resort ends the process. An evaluation is left before its next
-    chunk, and made again on resume. Gives the signals received so far.
+    Where the exception of the second hangs, the last resort ends the process. An evaluation ends before its next chunk,
+    and is made again on resume. Yields the list of the signals received so far.
     """
     received: list[int] = []
     process = os.getpid()
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # one that a reward forked, as multiprocessing does for a pool
             _end_child(number)
             return
@@ -388,7 +406,7 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
                 b"\nstopping: all is saved after this iteration, without an evaluation; again: it stops at once\n",
             )
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
@@ -397,7 +415,7 @@ def _stop_on_signal(trainer: Trainer, last_resort: LastResort | None) -> Iterato
 
 
 def _end_child(number: int) -> None:
-    """What a forked process does with a signal: SIGTERM ends it; Ctrl-C is for the run, which ends its children."""
+    """Handles a signal in a forked process: SIGTERM ends it, Ctrl-C is left to the run, which ends its children."""
     if number == signal.SIGTERM:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

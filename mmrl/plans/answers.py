@@ -36,6 +36,10 @@ class AnswerPlan:
             raise ValueError(f"a plan has controls about media in disorder, got {self.num_controls}, or a greedy one")
 
     @property
+    def num_compared(self) -> int:
+        return self.num_samples
+
+    @property
     def num_rollout_calls(self) -> int:
         return self.num_samples + self.num_controls + self.has_greedy
 

@@ -16,6 +16,11 @@ class GroupPlan(Protocol):
         ...
 
     @property
+    def num_compared(self) -> int:
+        """Samples that are compared with each other, in the smallest of its groups."""
+        ...
+
+    @property
     def num_controls(self) -> int:
         """The number of further samples that rewards may compare with, and that are never learned from."""
         ...

@@ -59,6 +59,10 @@ class OfflinePlan:
         return self.num_offline + int(self._of_online("num_samples"))
 
     @property
+    def num_compared(self) -> int:
+        return self.num_samples
+
+    @property
     def num_controls(self) -> int:
         return 0
 

@@ -18,9 +18,8 @@ from mmrl.core.reward_batches import Demands
 from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import FrameSampling
 from mmrl.plans.offline import OFFLINE
-from mmrl.prompts import layout as _layout
 from mmrl.prompts import synthetic_rows
-from mmrl.prompts.layout import Layout
+from mmrl.prompts.layout import Layout, find, names
 from mmrl.prompts.row import Row, check_marks, without_none
 from mmrl.prompts.row_files import FILES, RawRow, Source, parsed, rows_with_progress
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def layout_names() -> list[str]:
     """The layouts that can be named."""
-    return _layout.names()
+    return names()
 
 
 def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
@@ -49,7 +48,7 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
     Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
     and line. With `bad_rows: skip` they are named in the log, and counted at the end.
     """
-    layout = _layout.find(settings.layout)
+    layout = find(settings.layout)
     _check_columns(settings, layout)
     reader = _Reader(settings, layout, needed or Demands())
     rows = rows_with_progress(_chosen(settings), ", ".join(_paths(settings)))

@@ -7,9 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from mmrl.prompts import layout as _layout
 from mmrl.prompts import row_clips
-from mmrl.prompts.layout import Example, IntBox, Layout
+from mmrl.prompts.layout import Example, IntBox, Layout, find
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
 SIDES = (48, 96)  # pixels: shortest and longest side
@@ -41,7 +40,7 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
     """
-    found = _layout.find(layout)
+    found = find(layout)
     tasks = list(examples(rows, seed))
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for task in tasks:

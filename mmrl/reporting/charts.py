@@ -10,13 +10,13 @@ from itertools import accumulate
 from mmrl.reporting.formatting import tick_label
 from mmrl.reporting.record import Series
 
-NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be told apart
+NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be distinguished
 MAX_MARKED = 40  # markers on more points than this only make the line thick
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The straight map of [low, high] in the metric's unit to [start, end] in pixels."""
+    """A linear map of [low, high] in the metric's unit to [start, end] in pixels."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart, with `spread` above and below it where given."""
+    """One line of a chart, with a band of `spread` above and below it where there is one."""
 
     name: str
     series: Series  # finite values only, at least one
@@ -56,8 +56,10 @@ class Frame:
 
 
 def ticks(low: float, high: float, most: int) -> tuple[list[float], float]:
-    """At most about `most` round values that span [low, high], and the step between them (1, 2 or 5 times a power of
-    ten); a range of no height is widened first."""
+    """Returns about `most` round values that span [low, high], and the step between them.
+
+    The step is 1, 2 or 5 times a power of ten. A range of no height is widened first.
+    """
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = (low - 0.1 * abs(low), high + 0.1 * abs(high)) if high else (0.0, 1.0)
     rough = (high - low) / most
@@ -68,9 +70,9 @@ def ticks(low: float, high: float, most: int) -> tuple[list[float], float]:
 
 
 def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> list[int]:
-    """The rows to draw: of every bucket of rows its ends, and the extremes of each column; all, where they are few.
+    """Returns the rows to render: of every bucket of rows its ends and the extremes of each column; all, where few.
 
-    `columns` have the same length N; the answer is increasing, at most `num_buckets * (2 + 2 * len(columns))` long.
+    `columns` have the same length N; the result is increasing, at most `num_buckets * (2 + 2 * len(columns))` long.
     """
     total = len(columns[0])
     if total <= num_buckets * (2 + 2 * len(columns)):
@@ -86,14 +88,14 @@ def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> 
 
 
 def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float], label: str) -> str:
-    """The chart of `lines` over `iterations` (first, last), as an <svg>; `label` is what a screen reader says."""
+    """Returns the chart of `lines` over `iterations` (first, last), as an <svg>; `label` is for screen readers."""
     rows = [_rows(line) for line in lines]
     values = [value for points in rows for _, low, middle, high in points for value in (low, middle, high)]
     marks, step = ticks(min(values), max(values), 5)
     frame = Frame(left=max(Frame.left, 12 + 10 * max(len(tick_label(mark, step)) for mark in marks)))
     low, high = iterations if iterations[1] > iterations[0] else (iterations[0] - 0.5, iterations[0] + 0.5)
     x, y = frame.x(low, high), frame.y(marks[0], marks[-1])
-    drawn = "".join(_render(line, points, x, y) for line, points in zip(lines, rows, strict=True))
+    rendered = "".join(_render(line, points, x, y) for line, points in zip(lines, rows, strict=True))
     hover = [
         {
             "name": line.name,
@@ -110,12 +112,12 @@ def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float]
         f'<text class="unit" x="{frame.left}" y="15">{escape(unit)}</text>'
         f'<text class="unit" x="{_px((x.start + x.end) / 2)}" y="{frame.height - 4}" text-anchor="middle">'
         "iteration</text>"
-        f'{drawn}<line class="cursor" x1="0" x2="0" y1="{frame.top}" y2="{frame.height - frame.bottom}"/></svg>'
+        f'{rendered}<line class="cursor" x1="0" x2="0" y1="{frame.top}" y2="{frame.height - frame.bottom}"/></svg>'
     )
 
 
 def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
-    """A bar cut into shares (in [0, 1], in sum 1), each with its colour of the palette, as an <svg>."""
+    """Returns a bar cut into shares (in [0, 1], in sum 1), each with its colour of the palette, as an <svg>."""
     edges = [1000 * end for end in accumulate((share for share, _ in shares), initial=0.0)]
     parts = "".join(
         f'<rect class="fill-{colour}" x="{_px(start)}" y="0" width="{_px(1000 * share)}" height="10"/>'
@@ -128,7 +130,7 @@ def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
 
 
 def _rows(line: Line) -> list[tuple[float, float, float, float]]:
-    """(iteration, bottom of the band, value, top of the band) of every point that is drawn."""
+    """Returns (iteration, bottom of the band, value, top of the band) of every rendered point."""
     middle = line.series.values
     half = line.spread.values if line.spread else [0.0] * len(middle)
     low = [value - spread for value, spread in zip(middle, half, strict=True)]

@@ -17,7 +17,7 @@ FRAME = (182, 186, 193)  # around pictures, of which some are as white as the pa
 
 @dataclass(frozen=True)
 class Layout:
-    """How large pictures are, how many stand in a row, and how many lines are kept for the answer below each."""
+    """The size of the pictures, the number of them in a row, and the number of lines for the answer below each."""
 
     width: int  # pixels of the room for a picture
     height: int  # pixels
@@ -38,12 +38,11 @@ class _Column:
 
 
 def contact_sheet(pairs: Pairs) -> Image.Image | None:
-    """The sheet of the first pairs in two rows of 6 (one of 4, where answers stand below); None when no pair has both
-    pictures.
+    """Returns the sheet of the first pairs; None when no pair has both pictures.
 
-    Column c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest
-    prompt of the sheet needs, at most 3), the pictures before, and those after, each with room for an answer and GAP
-    below, and GAP more before the next row.
+    There are two rows of 6 columns, or one of 4 where answers stand below. Column c has its left edge at SIDE + c *
+    (width + GAP). A row is the prompts (as many lines of LINE as the longest prompt of the sheet needs, at most 3), the
+    pictures before, and those after, each with room for an answer and GAP below, and GAP more before the next row.
     """
     shown = [
         (before, after, [first, last])
@@ -94,7 +93,7 @@ def _sheet(columns: list[_Column], layout: Layout) -> Image.Image:
 
 
 def fit(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """The picture in a cell: a small one enlarged by the largest whole factor that fits, a large one shrunk."""
+    """Returns the picture in a cell: a small one enlarged by the largest whole factor that fits, a large one shrunk."""
     factor = min(width // picture.width, height // picture.height)
     if factor >= 1:
         return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
@@ -108,7 +107,7 @@ def _answer(sample: Sample, layout: Layout) -> list[str]:
 
 
 def _lines(text: str, width: int, most: int) -> list[str]:
-    """The text's first lines, no wider than a cell, broken between words or inside one that is too long."""
+    """Returns the text's first lines, no wider than a cell, broken between words or inside one that is too long."""
     lines: list[str] = []
     rest = " ".join(text[:400].split())
     while rest and len(lines) < most:
@@ -123,7 +122,7 @@ def _lines(text: str, width: int, most: int) -> list[str]:
 
 
 def _fitting(text: str, width: int) -> int:
-    """How many characters of `text` fit into `width` pixels beside an ellipsis; at least one."""
+    """Returns how many characters of `text` fit into `width` pixels beside an ellipsis; at least one."""
     length = 1
     while length < len(text) and _font().getlength(text[: length + 1] + "...") <= width:
         length += 1

@@ -11,7 +11,7 @@ from mmrl.reporting.record import Record, Series, held_out
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A chart of the optimizer's health, and what a healthy one looks like."""
+    """A chart of the optimizer's health, with a sentence on what a healthy one looks like."""
 
     title: str
     metrics: dict[str, str]  # metric -> its name in the legend
@@ -92,14 +92,14 @@ DIAGNOSTICS = (
 
 @dataclass(frozen=True)
 class Charts:
-    """Cards to show, and those whose curves never move, in words."""
+    """The cards to show, and the names of the metrics whose curves never move."""
 
     cards: list[str]
     constant: list[str]  # HTML: a title and its value
 
 
 def score_curves(record: Record) -> list[str]:
-    """The held-out score, under further samplers too, and the training reward."""
+    """Returns the cards of the held-out score, under further samplers too, and of the training reward."""
     cards = []
     lines = [
         Line(name or "held-out score", series, colour=colour)
@@ -121,14 +121,14 @@ def score_curves(record: Record) -> list[str]:
 
 
 def reward_breakdown(record: Record) -> Charts:
-    """Each reward by itself: in training with its spread, and held-out where it was evaluated."""
+    """Returns a card for each reward: in training with its spread, and held-out where it was evaluated."""
     groups = {"reward", held_out(""), *map(held_out, record.other_samplers)}
     names: dict[str, None] = {}
     for metric in record.metrics:
         group, *middle, last = metric.split("/")
         if group in groups and middle and last == "mean":
             names["/".join(middle)] = None
-    found = Charts([], [])
+    charts = Charts([], [])
     for name in names:
         lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
         lines += [
@@ -137,13 +137,13 @@ def reward_breakdown(record: Record) -> Charts:
             if (series := record.finite(f"{held_out(other)}/{name}/mean"))
         ]
         if lines:
-            _add(found, record, name, lines, "reward", "")
-    return found
+            _add(charts, record, name, lines, "reward", "")
+    return charts
 
 
 def diagnostics(record: Record) -> Charts:
-    """The known charts that the run has metrics for, then every other metric of the loss, optimizer and groups."""
-    found = Charts([], [])
+    """Returns the known charts that the run has metrics for, then every other metric of loss, optimizer and groups."""
+    charts = Charts([], [])
     known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
     others = [
         Diagnostic(metric, {metric: metric}, "", "")
@@ -160,27 +160,27 @@ def diagnostics(record: Record) -> Charts:
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
-        _add(found, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
-    return found
+        _add(charts, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+    return charts
 
 
 def _add(
-    found: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
+    charts: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
 ) -> None:
-    """A card where something moves or is broken; else a line's worth of words."""
+    """Adds a card where something moves or is broken; else the words of a line."""
     if num_not_finite or not all(_is_level(line) for line in lines):
-        found.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        charts.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
         values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
-    found.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+    charts.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
 
 
 def _is_level(line: Line) -> bool:
-    """Whether neither the values nor the spread ever differ by more than the rounding of a mean."""
+    """Returns whether neither the values nor the spread ever differ by more than the rounding of a mean."""
     return all(
         max(series.values) - min(series.values) <= 1e-6 * max(map(abs, series.values))
         for series in (line.series, line.spread)
@@ -195,16 +195,16 @@ def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: st
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
     )
-    said = "; ".join(
+    changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    drawn = line_chart(lines, unit, record.span, f"{title}: {said}") if lines else ""
+    chart = line_chart(lines, unit, record.span, f"{title}: {changes}") if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
         f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
-        + drawn
+        + chart
         + warning
         + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
         + "</figure>"
@@ -217,12 +217,12 @@ def _change(values: Sequence[float]) -> str:
 
 
 def _shown(value: float, values: Sequence[float]) -> str:
-    """As a whole number where all of `values` are."""
+    """Returns a value as text: a whole number where all of `values` are whole."""
     return count(value) if all(one.is_integer() for one in values) else number(value)
 
 
 def _spread_line(record: Record, prefix: str, name: str, colour: int) -> Line | None:
-    """The line of `<prefix>/mean` with the band of `<prefix>/std`."""
+    """Returns the line of `<prefix>/mean` with the band of `<prefix>/std`."""
     mean, std = record.finite(f"{prefix}/mean"), record.finite(f"{prefix}/std")
     if mean is None:
         return None

@@ -1,4 +1,4 @@
-"""The image of a question with what is true and what the policy answered drawn on it."""
+"""The image of a question with the true place and the place of the answer rendered on it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,9 @@ class Marks:
 
 @dataclass(frozen=True)
 class Style:
-    """Colours of Okabe and Ito's palette, told apart with any colour vision; dashes and shapes tell them apart too."""
+    """Colours of Okabe and Ito's palette, which all kinds of colour vision can distinguish; dashes and
+    shapes differ too.
+    """
 
     name: str
     colour: tuple[int, int, int]
@@ -46,7 +48,9 @@ PREDICTED = Style("predicted", (213, 94, 0), is_dashed=True)
 
 
 def true_marks(target: Mapping[str, Any]) -> Marks:
-    """The `box`, `boxes` and `point` of a prompt's target, in pixels of its image, where they have that shape."""
+    """Returns the `box`, `boxes` and `point` of a prompt's target, in pixels of its image, where they have
+    that shape.
+    """
     listed = target.get("boxes")
     boxes = [target.get("box"), *(listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ())]
     return Marks(
@@ -56,7 +60,9 @@ def true_marks(target: Mapping[str, Any]) -> Marks:
 
 
 def action_marks(action: Action) -> Marks:
-    """Where an action points: its box, its point, and the way of a drag (its end, where it starts at the pointer)."""
+    """Returns where an action points: its box, its point, and the way of a drag (its end, if it starts at
+    the pointer).
+    """
     start, end = action.point, action.end
     point = end if start is None else start
     return Marks(
@@ -67,9 +73,9 @@ def action_marks(action: Action) -> Marks:
 
 
 def answer_marks(text: str, canvas: Canvas | None) -> Marks:
-    """The one point or box of an answer, in pixels of the original image; nothing where it has none or several.
+    """Returns the one point or box of an answer, in pixels of the original image; nothing for none or several.
 
-    An answer in `<answer>` tags is read alone: its thoughts may name other places.
+    Only the text in `<answer>` tags is read where an answer has them: thoughts may name other places.
     """
     if canvas is None:
         return Marks()
@@ -85,25 +91,25 @@ def answer_marks(text: str, canvas: Canvas | None) -> Marks:
 
 
 def render(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
-    """A copy of `image` with both kinds of marks, and a legend below where there is any.
+    """Returns a copy of `image` with both kinds of marks, and a legend below where there is any.
 
-    A small image grows by a whole factor, so that its pixels stay sharp; a large one shrinks to `LARGEST` pixels.
-    A mark that lies outside of the image is named in the legend.
+    A small image grows by a whole factor, so that its pixels stay sharp; a large one shrinks to `LARGEST` pixels. A
+    mark outside of the image is named in the legend.
     """
-    drawn = marked(image, true, predicted)
+    picture = marked(image, true, predicted)
     if not (true or predicted):
-        return drawn
-    return _with_legend(drawn, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
+        return picture
+    return _with_legend(picture, _described(true, TRUE, image.size), _described(predicted, PREDICTED, image.size))
 
 
 def marked(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
-    """The same without the legend."""
-    drawn = _fitted(image.convert("RGB"))
-    scale = drawn.width / image.width, drawn.height / image.height
-    pen = ImageDraw.Draw(drawn), max(3, round(max(drawn.size) / 170))
+    """Returns a copy of `image` with both kinds of marks, without the legend."""
+    picture = _fitted(image.convert("RGB"))
+    scale = picture.width / image.width, picture.height / image.height
+    pen = ImageDraw.Draw(picture), max(3, round(max(picture.size) / 170))
     for marks, style in ((true, TRUE), (predicted, PREDICTED)):
-        _render_marks(pen, _scaled(marks, scale, drawn.size), style)
-    return drawn
+        _render_marks(pen, _scaled(marks, scale, picture.size), style)
+    return picture
 
 
 def _fitted(image: Image.Image) -> Image.Image:
@@ -116,7 +122,7 @@ def _fitted(image: Image.Image) -> Image.Image:
 
 
 def _scaled(marks: Marks, scale: tuple[float, float], size: tuple[int, int]) -> Marks:
-    """In pixels of the drawn image; far away is brought near, so that an absurd number costs no time."""
+    """Returns a place in pixels of the rendered image; far ones are moved near, so that absurd numbers cost no time."""
 
     def at(point: Point) -> Point:
         x, y = (min(max(one * by, -side), 2.0 * side) for one, by, side in zip(point, scale, size, strict=True))
@@ -140,7 +146,7 @@ def _render_marks(pen: Pen, marks: Marks, style: Style) -> None:
 
 
 def _render_box(pen: Pen, box: Box, style: Style) -> None:
-    """Around the box, not on it: what it holds stays visible."""
+    """Renders a box around its content, so that the content stays visible."""
     away = pen[1] / 2
     left, right = min(box[0], box[2]) - away, max(box[0], box[2]) + away
     top, bottom = min(box[1], box[3]) - away, max(box[1], box[3]) + away
@@ -166,7 +172,7 @@ def _render_point(pen: Pen, at: Point, style: Style, size: float = 1.0) -> None:
 
 
 def _render_lines(pen: Pen, lines: Sequence[tuple[Point, Point]], style: Style) -> None:
-    """With a light rim, so that they are seen on any ground."""
+    """Renders lines with a light rim, which shows on any ground."""
     canvas, width = pen
     for colour, thickness in ((PAPER, width + 2), (style.colour, width)):
         for start, end in lines:
@@ -174,7 +180,7 @@ def _render_lines(pen: Pen, lines: Sequence[tuple[Point, Point]], style: Style) 
 
 
 def _dashes(start: Point, end: Point, length: float) -> list[tuple[Point, Point]]:
-    """The line cut into dashes of about `length` pixels and gaps half as long; it begins and ends with a dash."""
+    """Returns a line cut into dashes of about `length` pixels and gaps half as long; a dash is first and last."""
     distance = math.dist(start, end)
     count = max(1, round((distance / length + 0.5) / 1.5))
     dash = 1 / (1.5 * count - 0.5)  # share of the line: count dashes and count - 1 gaps of half a dash
@@ -186,7 +192,7 @@ def _dashes(start: Point, end: Point, length: float) -> list[tuple[Point, Point]
 
 
 def _described(marks: Marks, style: Style, size: tuple[int, int]) -> tuple[Marks, Style, str]:
-    """What the legend says of the marks of one style on an image of `size` pixels."""
+    """Returns the text of the legend for the marks of one style on an image of `size` pixels."""
     if not marks:
         return marks, style, f"{style.name}: none" if style is PREDICTED else ""
     return marks, style, style.name if _is_seen(marks, size) else f"{style.name}: outside"
@@ -203,17 +209,17 @@ def _is_seen(marks: Marks, size: tuple[int, int]) -> bool:
     )
 
 
-def _with_legend(drawn: Image.Image, *entries: tuple[Marks, Style, str]) -> Image.Image:
-    size = max(13, max(drawn.size) // 40)
+def _with_legend(picture: Image.Image, *entries: tuple[Marks, Style, str]) -> Image.Image:
+    size = max(13, max(picture.size) // 40)
     font = ImageFont.load_default(size)
     height, gap, swatch = round(1.8 * size), size, round(1.4 * size)
     shown = [(marks, style, text) for marks, style, text in entries if text]
     lengths = [(swatch + gap // 2 if marks else 0) + math.ceil(font.getlength(text)) for marks, _, text in shown]
-    width = max(drawn.width, sum(lengths) + gap * len(lengths))
-    whole = Image.new("RGB", (width, drawn.height + height), PAPER)
-    whole.paste(drawn, (0, 0))
+    width = max(picture.width, sum(lengths) + gap * len(lengths))
+    whole = Image.new("RGB", (width, picture.height + height), PAPER)
+    whole.paste(picture, (0, 0))
     pen = ImageDraw.Draw(whole), max(2, size // 7)
-    left, middle = gap // 2, drawn.height + height / 2
+    left, middle = gap // 2, picture.height + height / 2
     for (marks, style, text), length in zip(shown, lengths, strict=True):
         if marks.boxes:
             _render_box(pen, (left, middle - 0.3 * size, left + swatch, middle + 0.3 * size), style)
@@ -225,7 +231,7 @@ def _with_legend(drawn: Image.Image, *entries: tuple[Marks, Style, str]) -> Imag
 
 
 def numbers(value: Any, count: int) -> tuple[float, ...] | None:
-    """`count` finite numbers; None for anything else."""
+    """Returns `count` finite numbers; None for any other value."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         return None
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in value):
@@ -243,7 +249,7 @@ GAP, LINE = 8, 30  # pixels between cells, and below each for its caption
 
 
 def filmstrip(pictures: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
-    """At least one picture and as many captions as one image, row by row; larger pictures shrink to the cell."""
+    """Returns at least one picture with captions as one image, row by row; larger pictures shrink to the cell."""
     cells = [_narrowed(picture) for picture in pictures]
     per_row = math.ceil(len(cells) / math.ceil(len(cells) / PER_ROW))  # rows of like length: four are 2 and 2
     rows = [range(start, min(start + per_row, len(cells))) for start in range(0, len(cells), per_row)]
@@ -271,7 +277,7 @@ def _narrowed(picture: Image.Image) -> Image.Image:
 
 
 def _cut(text: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
-    """The text as one line no wider than `width` pixels, with an ellipsis where something is missing."""
+    """Returns the text as one line no wider than `width` pixels, with an ellipsis where something is missing."""
     text = " ".join(text[:200].split())
     if font.getlength(text) <= width:
         return text

@@ -10,7 +10,7 @@ NOTHING = "\N{EN DASH}"
 
 
 def number(value: Any) -> str:
-    """Three decimals for what is near 1, fewer for large numbers, powers of ten for the rest; a dash for no number."""
+    """Returns three decimals for what is near 1, fewer for large numbers, powers of ten else; a dash for no number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING
     size = abs(value)
@@ -22,17 +22,19 @@ def number(value: Any) -> str:
 
 
 def breakable(name: str) -> str:
-    """A name as HTML, in which a line may break behind `_`, `:`, `.` and `/` and not elsewhere in a word that fits."""
+    """Returns a name as HTML in which lines break behind `_`, `:`, `.` and `/`, and not elsewhere in a word
+    that fits.
+    """
     return re.sub("([_:./])", r"\1<wbr>", escape(name, quote=False))
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart."""
+    """Returns a whole number with its thousands apart."""
     return f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
+    """Returns seconds as `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     whole = round(seconds)
@@ -45,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def tick_label(value: float, step: float) -> str:
-    """A tick's label with just the digits that tell it from its neighbours."""
+    """Returns a tick's label with just the digits that distinguish it from the next ticks."""
     exponent = math.floor(math.log10(step) + 1e-9)
     if abs(value) < step / 2:
         return "0"
@@ -55,7 +57,7 @@ def tick_label(value: float, step: float) -> str:
 
 
 def scientific(value: float, digits: int) -> str:
-    """`1.20e-5`: a mantissa with `digits` decimals, and no zeros in the exponent."""
+    """Returns `1.20e-5`: a mantissa with `digits` decimals, and no zeros in the exponent."""
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     return _signed(mantissa) + "e" + _signed(str(int(exponent)))
 

@@ -1,4 +1,4 @@
-"""What a run achieved, in the numbers that its first line says."""
+"""The headline of a report: what a run achieved, in numbers."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Headline:
-    """From where to where, and what it cost; None where the run did not log it."""
+    """The scores before and after training, and the cost; None where the run did not log it."""
 
     measure: str  # what `before` and `after` are of
     before: float | None
@@ -32,7 +32,7 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """From summary.json; what it lacks, as where the run was killed, from the metrics."""
+    """Returns the headline of summary.json; what is missing there, as after a kill, comes from the metrics."""
     summary = record.summary
     measure, before, after, best = _measured(record)
     seconds = _number(summary.get("train_seconds"))
@@ -51,12 +51,12 @@ def headline(record: Record) -> Headline:
 
 
 def _measured(record: Record) -> tuple[str, float | None, float | None, float | None]:
-    said = record.summary.get(held_out(""))
-    if isinstance(said, dict):
-        before, after = _number(said.get("before")), _number(said.get("after"))
+    scores = record.summary.get(held_out(""))
+    if isinstance(scores, dict):
+        before, after = _number(scores.get("before")), _number(scores.get("after"))
         if before is not None and after is not None:
-            measure = f"held-out score ({said['name']})" if said.get("name") else "held-out score"
-            return measure, before, after, _number(said.get("best"))
+            measure = f"held-out score ({scores['name']})" if scores.get("name") else "held-out score"
+            return measure, before, after, _number(scores.get("best"))
     for name, measure in (("held_out/score", "held-out score"), ("reward/mean", "training reward")):
         series = record.finite(name)
         if series is not None and len(series.values) >= 2:
@@ -65,8 +65,10 @@ def _measured(record: Record) -> tuple[str, float | None, float | None, float | 
 
 
 def _other(record: Record, name: str) -> Change | None:
-    said = record.summary.get(held_out(name))
-    before, after = (_number(said.get(end)) for end in ("before", "after")) if isinstance(said, dict) else (None, None)
+    scores = record.summary.get(held_out(name))
+    before, after = (
+        (_number(scores.get(end)) for end in ("before", "after")) if isinstance(scores, dict) else (None, None)
+    )
     series = record.finite(f"{held_out(name)}/score")
     if before is not None and after is not None:
         return Change(name, before, after)

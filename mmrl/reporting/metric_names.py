@@ -1,4 +1,4 @@
-"""Metrics that had another name: what reads the log of an older run finds them under the names of now."""
+"""Former names of metrics: logs of older runs are read under the present names."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -11,5 +11,5 @@ RENAMED: Mapping[str, str] = {
 
 
 def renamed(metrics: Mapping[str, Value]) -> dict[str, Value]:
-    """Returns the metrics under the names of now, in their order; where both names stand, the value of the new one."""
+    """Returns the metrics under their present names, in order; where both names stand, the value of the present one."""
     return {RENAMED.get(name, name): metrics.get(RENAMED.get(name, name), value) for name, value in metrics.items()}

@@ -27,7 +27,7 @@ OF_REWARDS = "time/reward/"
 
 
 def page(record: Record, pairs: Pairs | None) -> str:
-    """The whole document."""
+    """Returns the whole document."""
     sections = [
         ("Curves", "curves", "", _grid("two", score_curves(record))),
         ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
@@ -63,7 +63,7 @@ def _warnings(notes: Sequence[str]) -> str:
 
 
 def _policy() -> str:
-    """Nothing may load but inlined pictures; only our own style and script may run."""
+    """Returns the page's security policy: nothing loads but inlined pictures, and no style or script but ours."""
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
     return (
         f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
@@ -71,41 +71,49 @@ def _policy() -> str:
     )
 
 
-def _header(record: Record, said: Headline) -> str:
-    cost = [f"{count(said.iterations)} iterations"]
-    if said.network_calls is not None:
-        cost.append(f"{count(said.network_calls)} network calls")
-    took = "" if said.seconds is None else f" in {duration(said.seconds)} of training"
-    if said.before is None or said.after is None:
+def _header(record: Record, numbers: Headline) -> str:
+    cost = [f"{count(numbers.iterations)} iterations"]
+    if numbers.network_calls is not None:
+        cost.append(f"{count(numbers.network_calls)} network calls")
+    took = "" if numbers.seconds is None else f" in {duration(numbers.seconds)} of training"
+    if numbers.before is None or numbers.after is None:
         lead = f"Trained{took}: {', '.join(cost)}."
     else:
-        verb = "rose" if said.after > said.before else "fell" if said.after < said.before else "stayed the same,"
-        what = escape(said.measure[:1].upper() + said.measure[1:])
-        ends = f"<strong>{number(said.before)}</strong> to <strong>{number(said.after)}</strong>"
-        others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in said.others)
+        verb = (
+            "rose"
+            if numbers.after > numbers.before
+            else "fell"
+            if numbers.after < numbers.before
+            else "stayed the same,"
+        )
+        what = escape(numbers.measure[:1].upper() + numbers.measure[1:])
+        ends = f"<strong>{number(numbers.before)}</strong> to <strong>{number(numbers.after)}</strong>"
+        others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
         lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
-        "" if said.is_finished else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
+        ""
+        if numbers.is_finished
+        else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
     )
     return (
         f'<header><p class="eyebrow">mmrl training report</p><h1>{escape(record.name)}</h1>'
-        f'<p class="lead">{lead}</p>{stopped}{_tiles(said)}</header>'
+        f'<p class="lead">{lead}</p>{stopped}{_tiles(numbers)}</header>'
     )
 
 
-def _tiles(said: Headline) -> str:
+def _tiles(numbers: Headline) -> str:
     tiles = []
-    if said.before is not None and said.after is not None:
-        more = [] if said.best is None else [f"best {number(said.best)}"]
-        more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in said.others]
-        value = f"{number(said.before)} <span>&rarr;</span> <b>{number(said.after)}</b>"
-        tiles.append(_tile(said.measure, value, ", ".join(more), " main"))
-    if said.seconds is not None:
-        tiles.append(_tile("training time", duration(said.seconds), "without evaluation"))
-    each = f"{duration(said.seconds / said.iterations)} each" if said.seconds and said.iterations else ""
-    tiles.append(_tile("iterations", count(said.iterations), each))
-    if said.network_calls is not None:
-        tiles.append(_tile("network calls", count(said.network_calls), ""))
+    if numbers.before is not None and numbers.after is not None:
+        more = [] if numbers.best is None else [f"best {number(numbers.best)}"]
+        more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in numbers.others]
+        value = f"{number(numbers.before)} <span>&rarr;</span> <b>{number(numbers.after)}</b>"
+        tiles.append(_tile(numbers.measure, value, ", ".join(more), " main"))
+    if numbers.seconds is not None:
+        tiles.append(_tile("training time", duration(numbers.seconds), "without evaluation"))
+    each = f"{duration(numbers.seconds / numbers.iterations)} each" if numbers.seconds and numbers.iterations else ""
+    tiles.append(_tile("iterations", count(numbers.iterations), each))
+    if numbers.network_calls is not None:
+        tiles.append(_tile("network calls", count(numbers.network_calls), ""))
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
@@ -118,10 +126,10 @@ def _words(name: str) -> str:
     return escape(name.replace("_", " "))
 
 
-def _charts(found: Charts) -> str:
-    """A grid of what moves, and a line of what does not."""
-    level = f'<p class="constant">Constant: {"; ".join(found.constant)}.</p>' if found.constant else ""
-    return _grid("three", found.cards) + level
+def _charts(charts: Charts) -> str:
+    """Returns a grid of the curves that move, and a line of the metrics that do not."""
+    level = f'<p class="constant">Constant: {"; ".join(charts.constant)}.</p>' if charts.constant else ""
+    return _grid("three", charts.cards) + level
 
 
 def _grid(columns: str, cards: Sequence[str]) -> str:
@@ -130,12 +138,12 @@ def _grid(columns: str, cards: Sequence[str]) -> str:
 
 def _time_about(record: Record) -> str:
     evaluation = record.total("time/evaluation")
-    asked = {
+    seconds_of_rewards = {
         name.removeprefix(OF_REWARDS): record.total(name) for name in record.metrics if name.startswith(OF_REWARDS)
     }
-    each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in asked.items() if seconds)
+    each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in seconds_of_rewards.items() if seconds)
     return (f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else "") + (
-        f"Rewards, asked while others are sampled where there are several chunks: {each}." if each else ""
+        f"Rewards, which score while other samples are made where there are several chunks: {each}." if each else ""
     )
 
 
@@ -169,7 +177,7 @@ class _TimePart:
 
 
 def _time_parts(record: Record) -> list[_TimePart]:
-    """One part for each colour but the last, which is what is left of the iterations."""
+    """Returns one part for each colour but the last, which is the rest of the iterations' time."""
     apart = {"time/iteration", "time/evaluation"}
     names = [name for name in TIME_PARTS if name in record.metrics]
     apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others

@@ -16,7 +16,7 @@ OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
 
 
 def held_out(sampler: str) -> str:
-    """The group of metrics, and the part of the summary, of evaluation under a further sampler ('': the main one)."""
+    """Returns the group of metrics, and the part of the summary, of a further sampler ('': the main one)."""
     return f"held_out_{sampler}" if sampler else "held_out"
 
 
@@ -28,7 +28,7 @@ class Series:
     values: "array[float]"  # as many
 
     def finite(self) -> "Series":
-        """The same without the values that are not finite."""
+        """Returns the series without values that are not finite."""
         kept = [index for index, value in enumerate(self.values) if math.isfinite(value)]
         if len(kept) == len(self.values):
             return self
@@ -43,7 +43,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything of a run but its samples."""
+    """The content of a run directory without its samples."""
 
     name: str
     metrics: dict[str, Series]  # never empty
@@ -52,29 +52,29 @@ class Record:
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """The first and the last iteration that any metric was logged at."""
+        """Returns the first and the last iteration at which any metric was logged."""
         ends = [(min(series.iterations), max(series.iterations)) for series in self.metrics.values()]
         return int(min(first for first, _ in ends)), int(max(last for _, last in ends))
 
     @cached_property
     def other_samplers(self) -> list[str]:
-        """The further samplers of held-out evaluation, by name: `greedy` for the metric `held_out_greedy/score`."""
-        found = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
-        return [match[1] for match in found if match]
+        """Returns the further samplers of held-out evaluation: `greedy` for the metric `held_out_greedy/score`."""
+        matches = (OTHER_SAMPLER.fullmatch(name) for name in self.metrics)
+        return [match[1] for match in matches if match]
 
     def finite(self, name: str) -> Series | None:
-        """A metric's finite values; None where it has none."""
+        """Returns a metric's finite values; None where it has none."""
         series = self.metrics[name].finite() if name in self.metrics else None
         return series if series is not None and series.values else None
 
     def total(self, name: str) -> float | None:
-        """The sum of a metric over the run; None where it has no finite value."""
+        """Returns the sum of a metric over the run; None where it has no finite value."""
         series = self.finite(name)
         return None if series is None else math.fsum(series.values)
 
 
 def read_record(run: Path) -> Record:
-    """The run at `run`.
+    """Returns the run at `run`.
 
     Raises ConfigError when there is no such directory, no metrics in it, or a file that is not what a run writes.
     """
@@ -95,7 +95,7 @@ def read_record(run: Path) -> Record:
 
 
 def read_object(path: Path, content: bytes, place: str = "") -> dict[str, Any]:
-    """The JSON object in `content`; raises ConfigError that names the file."""
+    """Returns the JSON object in `content`. Raises ConfigError that names the file."""
     value = parse_json(content, f"{path}{place}")
     if not isinstance(value, dict):
         raise ConfigError(f"{path}{place} is damaged: it must hold a JSON object, got {type(value).__name__}")
@@ -103,7 +103,7 @@ def read_object(path: Path, content: bytes, place: str = "") -> dict[str, Any]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file of a run; raises ConfigError where it cannot be read."""
+    """Returns the content of a file of a run. Raises ConfigError where it cannot be read."""
     try:
         return read_plain(path)
     except OSError as error:

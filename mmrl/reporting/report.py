@@ -1,4 +1,4 @@
-"""What a run did, for people: report.html in the run directory, and a picture of before and after."""
+"""The report of a run for people: report.html in the run directory, and a picture of before and after."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from mmrl.system.files import replace_file
 
 
 def write_report(run: Path) -> Path:
-    """Write `report.html` into the run directory: one file that loads nothing from anywhere.
+    """Writes `report.html` into the run directory, one file that loads nothing from anywhere; returns its path.
 
-    A missing summary, configuration, sample or metric only leaves its part out. Returns the file's path.
+    A missing summary, configuration, sample or metric only leaves its part out.
     Raises ConfigError when `run` is no directory, holds no metrics, or holds a file that is not what a run writes.
     """
     text = page(read_record(run), read_pairs(run))
@@ -23,7 +23,7 @@ def write_report(run: Path) -> Path:
 
 
 def picture(run: Path, out: Path) -> Path:
-    """Draw a contact sheet (PNG) of the first and the last saved pictures of the same prompts and seeds.
+    """Writes a contact sheet (PNG) of the first and the last saved pictures of the same prompts and seeds.
 
     Returns `out`. Raises ConfigError when `run` saved no pictures at two iterations.
     """

@@ -1,4 +1,4 @@
-"""The report's pairs of samples, before and after: pictures, answers, or answers under the picture they are about."""
+"""The report's pairs of samples, before and after: pictures, answers, or answers with the picture of the question."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ WIDE = 400  # pixels: wider ones were photographs or whole screens, which need h
 
 
 def about_pairs(pairs: Pairs | None) -> str:
-    """What the pairs are, in a sentence or two."""
+    """Returns a sentence or two on what the pairs are."""
     if pairs is None:
         return ""
     shown, total = min(MAX_PAIRS, len(pairs.pairs)), len(pairs.pairs)
@@ -19,7 +19,7 @@ def about_pairs(pairs: Pairs | None) -> str:
 
 
 def pair_cards(pairs: Pairs | None) -> str:
-    """A card for each of the first pairs; answers need more room than pictures alone."""
+    """Returns a card for each of the first pairs; answers need more room than pictures alone."""
     if pairs is None:
         return ""
     shown = pairs.pairs[:MAX_PAIRS]

@@ -14,14 +14,14 @@ from mmrl.reporting.record import read_bytes, read_object
 from mmrl.system.errors import ConfigError
 
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
-LARGEST_ANSWERED = 768  # of an image that was asked about: it is shown larger
+LARGEST_ANSWERED = 768  # of a question's image: it is shown larger
 MARK = "<image>"  # where an image stands in a prompt's text
 TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One saved output: a picture's file, a text, or a text and the picture that it was asked about."""
+    """One saved output: a picture's file, a text, or a text and the picture of its question."""
 
     prompt: str
     seed: int
@@ -32,12 +32,12 @@ class Sample:
 
     @property
     def question(self) -> str:
-        """The prompt as a person reads it: the mark of a single image says nothing beside the image."""
+        """Returns the prompt without the mark of a single image, which needs no mark beside the image."""
         is_single = self.num_images == 1 and self.prompt.count(MARK) == 1
         return self.prompt.replace(MARK, "").strip() if is_single else self.prompt
 
     def picture(self) -> Image.Image | None:
-        """The picture in RGB; None when the sample has none, or its file cannot be read any more."""
+        """Returns the picture in RGB; None when the sample has none, or its file cannot be read any more."""
         if self.file is None:
             return None
         try:
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was sampled at one iteration."""
+    """The samples of one iteration."""
 
     iteration: int
     samples: list[Sample]
@@ -57,7 +57,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The same prompts and seeds at the first and the last saved iteration."""
+    """The samples of the same prompts and seeds at the first and the last saved iteration."""
 
     before: int  # iteration
     after: int  # iteration
@@ -65,11 +65,11 @@ class Pairs:
 
 
 def read_pairs(run: Path) -> Pairs | None:
-    """The pairs of `run`; None when fewer than two iterations saved samples, or they share no prompt and seed.
+    """Returns the pairs of `run`; None when fewer than two iterations saved samples, or they share no prompt and seed.
 
     Raises ConfigError when a samples.json is not what a run writes.
     """
-    saved = sorted((int(found.parent.name), found) for found in run.glob("samples/*/samples.json") if _is_saved(found))
+    saved = sorted((int(path.parent.name), path) for path in run.glob("samples/*/samples.json") if _is_saved(path))
     if len(saved) < 2:
         return None
     before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
@@ -83,8 +83,10 @@ def read_pairs(run: Path) -> Pairs | None:
 
 
 def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
-    """The picture as a data: URI, its longer side `largest` pixels at most: a tiny one exactly (PNG), another as JPEG
-    where that is smaller."""
+    """Returns the picture as a data: URI, its longer side `largest` pixels at most.
+
+    A tiny picture is exact (PNG), another is JPEG where that is smaller.
+    """
     exact = _encoded(picture, "PNG") if max(picture.size) <= max(TINY, largest) else None
     if exact is not None and is_tiny(picture):
         return _uri("png", exact)
@@ -108,8 +110,8 @@ def is_tiny(picture: Image.Image) -> bool:
     return max(picture.size) <= TINY
 
 
-def _is_saved(found: Path) -> bool:
-    return found.parent.name.isdecimal()
+def _is_saved(path: Path) -> bool:
+    return path.parent.name.isdecimal()
 
 
 def _read_snapshot(iteration: int, path: Path) -> Snapshot:

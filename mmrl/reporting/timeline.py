@@ -1,4 +1,4 @@
-"""A clip in a report: key frames in a row, and under them the true and the predicted spans of time."""
+"""A clip in a report: key frames in a row, and below them the true and the predicted spans of time."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,15 +17,15 @@ CELL, GAP, LINE, SIZE = 128, 4, 32, 23
 
 
 def true_spans(target: Mapping[str, Any]) -> tuple[Span, ...]:
-    """The `span` and the `spans` of a prompt's target, in seconds, where they have that shape."""
+    """Returns the `span` and the `spans` of a prompt's target, in seconds, where they have that shape."""
     listed = target.get("spans")
     values = [target.get("span"), *(listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ())]
-    found = (numbers(value, 2) for value in values)
-    return tuple((span[0], span[1]) for span in found if span is not None)
+    spans = (numbers(value, 2) for value in values)
+    return tuple((span[0], span[1]) for span in spans if span is not None)
 
 
 def answer_spans(text: str | None) -> tuple[Span, ...]:
-    """The last span of an answer, in its `<answer>` tags where it has them; nothing where it has none."""
+    """Returns the last span of an answer, in its `<answer>` tags where it has them; nothing where there is none."""
     if text is None:
         return ()
     with suppress(ParseError):
@@ -37,7 +37,7 @@ def answer_spans(text: str | None) -> tuple[Span, ...]:
 
 
 def answered(clip: Clip, target: Mapping[str, Any], text: str | None) -> Image.Image:
-    """Key frames of a clip; with the spans of the target and of the answer where the target has any."""
+    """Returns key frames of a clip, with the spans of target and answer where the target has any."""
     frames = key_frames(clip, NUM_FRAMES)
     true = true_spans(target)
     return timeline(frames, true, answer_spans(text)) if true else timeline(frames)
@@ -48,9 +48,9 @@ def timeline(
     true: Sequence[Span] | None = None,
     predicted: Sequence[Span] | None = None,
 ) -> Image.Image:
-    """At least one frame with its second; spans lie under the frames that they cover, as far as there are any frames.
+    """Returns at least one frame with its second, and the spans below the frames that they cover.
 
-    A span that is drawn with its ends in the wrong order is named as it was written.
+    A span with its ends in the wrong order is labelled as it was written.
     """
     cells = [picture.resize((CELL, max(1, round(picture.height * CELL / picture.width)))) for _, picture in frames]
     height = max(cell.height for cell in cells)
@@ -73,7 +73,7 @@ def timeline(
 
 
 def _placed(span: Span, seconds: Sequence[float], width: int) -> tuple[float, float]:
-    """Left and right in pixels: each frame's second is the middle of its cell."""
+    """Returns left and right in pixels: each frame's second is the middle of its cell."""
     first, last = seconds[0], seconds[-1]
     step = (last - first) / (len(seconds) - 1) if last > first else 1.0
     middle, cell = CELL / 2, CELL + GAP
@@ -82,6 +82,6 @@ def _placed(span: Span, seconds: Sequence[float], width: int) -> tuple[float, fl
 
 
 def _render_span(pen: ImageDraw.ImageDraw, place: tuple[float, float], top: float, style: Style) -> None:
-    """A full bar, or a hollow one for the style that is dashed elsewhere."""
+    """Renders a full bar, or a hollow one for the style that is dashed elsewhere."""
     area = (place[0], top + 3, place[1], top + LINE - 6)
     pen.rectangle(area, outline=style.colour, width=3, fill=None if style.is_dashed else style.colour)

@@ -15,7 +15,7 @@ from mmrl.system.spelling import did_you_mean
 
 
 class Tracker(Protocol):
-    """Shows the numbers of a run elsewhere. Iterations count from 1; 0 is before training."""
+    """A tool that shows the metrics of a run. Iterations count from 1; 0 is before training."""
 
     def open(self, folder: Path, config: Mapping[str, Any], kept: int) -> None:
         """Starts the run of the directory `folder`, or goes on with it after iteration `kept` (-1: none is kept).
@@ -30,9 +30,9 @@ class Tracker(Protocol):
 
 
 class TensorBoard(BaseModel, extra="forbid"):
-    """Event files in `<run>/tensorboard`; numbers after the checkpoint that a run goes on from are hidden."""
+    """A tracker that writes event files into `<run>/tensorboard`; a resumed run hides numbers after its checkpoint."""
 
-    flush_seconds: int = 30
+    flush_seconds: int = 30  # between writes to the event files in `<run>/tensorboard`
     _writer: Any = PrivateAttr()
 
     def open(self, folder: Path, config: Mapping[str, Any], kept: int) -> None:
@@ -59,12 +59,12 @@ class TensorBoard(BaseModel, extra="forbid"):
 
 
 class WandB(BaseModel, extra="forbid"):
-    """A run of Weights & Biases; plotted over `iteration`, since its own step may not go back after a resume."""
+    """A run of Weights & Biases, plotted over `iteration`: its own step may not go back after a resume."""
 
-    project: str = "mmrl"
-    entity: str | None = None
-    run: str | None = None  # shown name; the run directory's by default
-    mode: Literal["online", "offline", "disabled"] = "online"
+    project: str = "mmrl"  # where runs are listed together
+    entity: str | None = None  # user or team; None: your default
+    run: str | None = None  # shown name; None: the run directory's
+    mode: Literal["online", "offline", "disabled"] = "online"  # offline runs are uploaded with `wandb sync`
     _wandb: Any = PrivateAttr()
     _run: Any = PrivateAttr()
 
@@ -102,11 +102,13 @@ class WandB(BaseModel, extra="forbid"):
 
 
 class Trackio(BaseModel, extra="forbid"):
-    """A run of trackio, on this machine or in a Space; it knows a run by its name, so the name carries a unique end."""
+    """A run of trackio, on this machine or in a Space. Trackio knows a run by its name, so the name has a
+    unique end.
+    """
 
-    project: str = "mmrl"
-    run: str | None = None  # begin of the name; the run directory's by default
-    space_id: str | None = None
+    project: str = "mmrl"  # where runs are listed together
+    run: str | None = None  # how the run's name begins; None: with the run directory's
+    space_id: str | None = None  # a Space on the hub; None: this machine
     _trackio: Any = PrivateAttr()
     _run: Any = PrivateAttr()
 
@@ -136,16 +138,16 @@ TRACKERS: Mapping[str, type[TensorBoard] | type[WandB] | type[Trackio]] = {
 
 
 def build(settings: str | Mapping[str, Any]) -> Tracker:
-    """The tracker that the settings name: `tensorboard`, or `{"name": "wandb", "project": ...}`.
+    """Returns the tracker that the settings name: `tensorboard`, or `{"name": "wandb", "project": ...}`.
 
     Raises ConfigError for an unknown name or setting, or a wrong type; imports no tracker's package.
     """
-    given: dict[str, Any] = {"name": settings} if isinstance(settings, str) else dict(settings)
-    name = str(given.pop("name", ""))
+    section: dict[str, Any] = {"name": settings} if isinstance(settings, str) else dict(settings)
+    name = str(section.pop("name", ""))
     if name not in TRACKERS:
         raise ConfigError(f"unknown tracker {name!r}{did_you_mean(name, TRACKERS)}")
     try:
-        return TRACKERS[name].model_validate(given)
+        return TRACKERS[name].model_validate(section)
     except ValidationError as error:
         raise ConfigError(explain(error, f"trackers.{name}", TRACKERS[name])) from error
 
@@ -158,7 +160,7 @@ def _import(package: str, extra: str) -> Any:
 
 
 def _identity(folder: Path, name: str) -> str:
-    """A unique name that stays with the run directory, so that a resumed run is found again where it was shown."""
+    """Returns a unique name that stays in the run directory, by which a resumed run continues in the tracker."""
     file = folder / "tracking_id"
     if not file.exists():
         plain = re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:48]  # wandb forbids / \ # ? % : and long ids

@@ -1,4 +1,4 @@
-"""The numbers of a run: `metrics.jsonl` always, trackers by name, and a bar."""
+"""The metrics of a run while it trains: `metrics.jsonl` always, trackers by name, and a progress bar."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from mmrl.system.progress_bars import Counter, TrainingBar
 
 @dataclass(frozen=True)
 class MetricsLog:
-    """One strict JSON object per line: `{"iteration": n, name: number ...}`.
+    """The file of a run's metrics, one strict JSON object per line: `{"iteration": n, name: number ...}`.
 
     Iterations count from 1; 0 is before training. Timings have names under `time/`, since they alone differ between
     equal runs. JSON has no NaN and no infinity: such a value is written as null.
@@ -48,17 +48,16 @@ class MetricsLog:
             os.close(handle)
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines, oldest first, with the names that metrics have now; [] where there is no file.
+        """Returns all lines, oldest first, with the present names of metrics; [] where there is no file.
 
-        A last line that a kill cut short is left out.
-        Raises ConfigError, with the line's number, for any other damage.
+        A last line that a kill cut short is left out. Raises ConfigError, with the line's number, for any other damage.
         """
         return [renamed(numbers) for _, numbers in self._lines()]
 
     def cut_back(self, iteration: int, *, is_evaluated: bool = True) -> None:
-        """Keeps the lines up to `iteration` (-1: none) as they are and drops the rest, in one step.
+        """Keeps the lines up to `iteration` (-1: none) unchanged and drops the rest, in one step.
 
-        `is_evaluated` False: the evaluation of `iteration` itself is made again, and its line goes too.
+        `is_evaluated` False: the evaluation of `iteration` itself is made again, and its line is dropped too.
         """
         if not self.path.exists():
             return
@@ -66,12 +65,12 @@ class MetricsLog:
         replace_file(self.path, b"".join(line + b"\n" for line in kept))
 
     def count_up_to(self, iteration: int, *, is_evaluated: bool = True) -> tuple[int, int]:
-        """How many lines `cut_back` would keep, and how many iterations of training have one among them."""
+        """Returns how many lines `cut_back` would keep, and how many iterations of training have one among them."""
         kept = self._lines_up_to(iteration, is_evaluated)
         return len(kept), len({numbers["iteration"] for _, numbers in kept} - {0})
 
     def sync(self) -> None:
-        """Flushes to the disk, so that a checkpoint never outlives the lines before it in a power cut."""
+        """Flushes the file to the disk, so that a checkpoint never outlives earlier lines in a power cut."""
         if self.path.exists():
             flush(self.path)
 
@@ -102,7 +101,9 @@ class MetricsLog:
 
 @dataclass(frozen=True)
 class Tracking:
-    """All that watches a run. Without parts it does nothing: so it is on every process but the main one."""
+    """The log, the trackers and the progress bar of a run. Without parts, as on all processes but the main
+    one, it does nothing.
+    """
 
     metrics: MetricsLog | None = None
     trackers: Sequence[Tracker] = ()
@@ -127,7 +128,7 @@ class Tracking:
         return self
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Hands on the numbers of an iteration; trackers get the finite ones."""
+        """Passes on the metrics of an iteration; trackers get the finite ones."""
         if self.metrics is not None:
             self.metrics.write(iteration, metrics)
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
@@ -142,16 +143,16 @@ class Tracking:
             tracker.images(iteration, name, paths)
 
     def counter(self, what: str, total: int) -> Counter:
-        """Counts prompts of which `what` is done; shown with the bar, where there is one."""
+        """Returns a counter of prompts of which `what` is done; it is shown with the bar, where there is one."""
         return Counter(what, total, None) if self.progress is None else self.progress.counter(what, total)
 
     def sync(self) -> None:
-        """To be called before a checkpoint is saved."""
+        """Flushes the log to the disk; to be called before a checkpoint is saved."""
         if self.metrics is not None:
             self.metrics.sync()
 
     def close(self) -> None:
-        """Closes every part, also where one fails; a second call does nothing."""
+        """Closes every part, even where one fails; a second call does nothing."""
         self._opened.close()
 
     def __enter__(self) -> Self:

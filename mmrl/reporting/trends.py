@@ -1,4 +1,4 @@
-"""Rewards that part ways over a run: one is bought with another, a sign that the policy hacks it."""
+"""Rewards that move apart over a run: where one rises as another falls, the policy may be hacking it."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from mmrl.reporting.record import Record
 from mmrl.system.errors import ConfigError
 from mmrl.system.yaml_text import parse_yaml
 
-FEWEST = 8  # iterations below which no trend is told
+FEWEST = 8  # iterations below which no trend is reported
 SURE = 3.3  # standard deviations of Spearman's rho without a trend: about one in a thousand
 LARGE = 0.2  # of a reward's own spread within an iteration: smaller changes are no trend that matters
 MAX_NOTES = 6
@@ -21,7 +21,7 @@ MAX_NOTES = 6
 
 @dataclass(frozen=True)
 class Trend:
-    """Where a reward went."""
+    """The direction of a reward over the run."""
 
     name: str
     first: float  # mean of the first fifth of the run
@@ -30,7 +30,7 @@ class Trend:
 
 
 def opposed(record: Record) -> list[str]:
-    """Sentences (HTML) about pairs of rewards of which one rose while the other fell."""
+    """Returns sentences (HTML) about pairs of rewards of which one rose while the other fell."""
     lowered = _negative(record.config)
     names = [
         name.removeprefix("reward/").removesuffix("/mean")
@@ -61,7 +61,9 @@ def _trend(record: Record, name: str) -> Trend | None:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank; 0: all are equal."""
+    """Returns Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank,
+    all equal: 0.
+    """
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
@@ -77,15 +79,15 @@ def rank_correlation(values: Sequence[float]) -> float:
 
 
 def _negative(config: str | None) -> set[str]:
-    """Names of rewards that are to be lowered."""
+    """Returns the names of rewards that are to be lowered."""
     try:
         settings = parse_yaml(config or "", "config.yaml")
     except ConfigError:
         return set()
     rewards = settings.get("rewards") if isinstance(settings, dict) else None
-    found = set()
+    negative: set[str] = set()
     for one in rewards if isinstance(rewards, list) else []:
         weight = one.get("weight") if isinstance(one, dict) else None
         if isinstance(weight, int | float) and weight < 0:
-            found.add(str(label_of({"name": "", **one})))
-    return found
+            negative.add(str(label_of({"name": "", **one})))
+    return negative

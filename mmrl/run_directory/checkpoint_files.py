@@ -19,7 +19,7 @@ _DAMAGED = "damaged-"  # set aside, for people to look at
 
 
 class StateFile(BaseModel):
-    """What state.json holds."""
+    """The content of state.json."""
 
     format: Literal[1, 2]
     iteration: Annotated[int, Field(ge=0)]
@@ -28,7 +28,7 @@ class StateFile(BaseModel):
 
 
 def saved(folder: Path) -> dict[int, Path]:
-    """The checkpoints in `folder` by iteration; without those that were never finished."""
+    """Returns the checkpoints in `folder` by iteration, without those that were never finished."""
     if not folder.is_dir():
         return {}
     found = {}
@@ -39,20 +39,25 @@ def saved(folder: Path) -> dict[int, Path]:
     return found
 
 
+def path_of(folder: Path, iteration: int) -> Path:
+    """Returns the path in `folder` of the checkpoint of an iteration."""
+    return folder / f"{iteration:06d}"
+
+
 def iteration_of(path: Path) -> int | None:
-    """The iteration in the name of a checkpoint's folder; None for any other name."""
+    """Returns the iteration in the name of a checkpoint's folder; None for any other name."""
     number = path.name.removeprefix(REPLACED)
     return int(number) if number.isdecimal() else None
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest iteration, None where there is none."""
+    """Returns the checkpoint of the highest iteration; None where there is none."""
     found = saved(folder)
     return found[max(found)] if found else None
 
 
 def recover(folder: Path) -> None:
-    """Clears away what a killed process left; only for the process that writes (`save` and `prune` call it)."""
+    """Removes what a killed process left. Only the process that writes may call it (`save` and `prune` do)."""
     for replaced in folder.glob(f"{REPLACED}*"):
         successor = folder / replaced.name.removeprefix(REPLACED)
         if successor.exists():
@@ -71,7 +76,7 @@ def discard(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a damaged checkpoint, so that it is none any more; returns its new path."""
+    """Renames a damaged checkpoint, so that it no longer counts as one; returns its new path."""
     number, target = 1, path.with_name(f"{_DAMAGED}{path.name}")
     while target.exists():
         number += 1
@@ -88,7 +93,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
 
 
 def read_state_file(path: Path) -> StateFile:
-    """Reads state.json of a checkpoint's folder, its checksum unseen. Raises as `read_state` does."""
+    """Reads state.json of a checkpoint's folder without comparing its checksum. Raises as `read_state` does."""
     file = path / "state.json"
     if not file.exists():
         raise DamagedError(f"{file} is damaged: it is missing")

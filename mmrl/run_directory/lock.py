@@ -21,7 +21,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process among all that ever ran anywhere."""
+    """The identity of a process among all that ever ran on any machine."""
 
     host: str  # for people
     machine: str  # differs between machines, their restarts, and containers with process numbers of their own
@@ -34,7 +34,7 @@ class ProcessId:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still runs; only of a process of this machine can this be known."""
+        """Returns whether the process still runs; this can be known only of a process of this machine."""
         assert self.is_of_this_machine, "nobody here knows"
         try:
             os.kill(self.process, 0)
@@ -48,7 +48,7 @@ class ProcessId:
 
 
 def this_process() -> ProcessId:
-    """Returns the process that calls."""
+    """Returns the identity of the process that calls."""
     return ProcessId(platform.node(), _this_machine(), os.getpid(), _start_of(os.getpid()))
 
 
@@ -57,14 +57,14 @@ def _this_machine() -> str:
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat(_PROC / 'self/ns/pid').st_ino}"
-    except OSError:  # no Linux: hosts are told apart by their names
+    except OSError:  # no Linux: hosts are distinguished by their names
         return platform.node()
 
 
 def _start_of(process: int) -> str | None:
-    """When a process started, in ticks of the kernel's clock; "ended" for one that waits for its parent alone.
+    """Returns when a process started, in ticks of the kernel's clock; "ended" for one that only waits for its parent.
 
-    None where the kernel does not say.
+    None where the kernel does not know.
     """
     try:
         text = (_PROC / str(process) / "stat").read_text()
@@ -78,13 +78,13 @@ def _start_of(process: int) -> str | None:
 
 LOCK = "lock.json"  # in the run directory; its time of change is the last renewal
 RENEWAL = 10.0  # seconds between two
-PATIENCE = 60.0  # seconds without a renewal, after which a lock of a machine that cannot be asked is free
+PATIENCE = 60.0  # seconds without a renewal, after which a lock of another machine is free
 _NOBODY = ProcessId("", "", 0, None)
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, as its file says."""
+    """The holder of a lock, as the lock's file names it."""
 
     who: ProcessId
     since: str  # local time, for people
@@ -101,11 +101,11 @@ _HOLDER = TypeAdapter(Holder)
 
 @dataclass
 class RunLock:
-    """Holds the lock of a run directory, and renews it while the block runs.
+    """The lock of a run directory, renewed while the block of `held` runs.
 
-    The file names host, process and start time of the holder. The lock of a process that ended is free: at once where
-    that can be known, which is on the same machine; else `PATIENCE` seconds after its last renewal, by the clock of the
-    disk that it lies on. A process of this machine that still runs keeps its lock, however long it has been silent.
+    The file names host, process and start time of the holder. The lock of a process that ended is free: at once on the
+    same machine, where this can be known; else `PATIENCE` seconds after its last renewal, by the clock of the disk that
+    it lies on. A process of this machine that still runs keeps its lock, however long it has been silent.
     """
 
     folder: Path  # absolute: a reward may change the working folder
@@ -118,7 +118,7 @@ class RunLock:
     def take(self) -> None:
         """Writes this process into the lock; does nothing where it stands there already.
 
-        Raises ConfigError, with the holder's name, where another process holds the lock; OSError where the disk does.
+        Raises ConfigError, with the holder's name, where another process holds the lock; OSError where the disk fails.
         """
         with _opened(self.path) as handle:
             holder = self._refuse_other(handle)
@@ -134,7 +134,7 @@ class RunLock:
                 self._refuse_other(handle)
 
     def _refuse_other(self, handle: int) -> Holder | None:
-        """Who stands in the lock: this process, or one whose lock is free. Raises ConfigError for any other."""
+        """Returns the holder: this process, or one whose lock is free. Raises ConfigError for any other."""
         holder = _read(handle)
         if holder is not None and holder.who != self.me and not self._is_free(holder, handle):
             silent = f"its last sign of life was {_silence(self.path, handle):.0f} s ago"
@@ -164,9 +164,9 @@ class RunLock:
                 self.path.unlink()
 
     def check(self) -> None:
-        """To be called before anything is written.
+        """Raises RunError where another process took the lock, as after a night in which this one was suspended.
 
-        Raises RunError where another process took the lock, as after a night in which this one was suspended.
+        To be called before anything is written.
         """
         holder = self.holder
         if holder != self.me:
@@ -178,7 +178,7 @@ class RunLock:
 
     @property
     def holder(self) -> ProcessId | None:
-        """Who stands in the lock; None where there is no lock."""
+        """Returns the holder of the lock; None where there is no lock."""
         try:
             handle = os.open(self.path, os.O_RDONLY)
         except OSError:
@@ -192,7 +192,7 @@ class RunLock:
     def _renew(self, is_over: threading.Event) -> None:
         while not is_over.wait(RENEWAL):
             if self.holder == self.me:
-                with suppress(OSError):  # a disk that is away for a moment: `check` tells where it stays away
+                with suppress(OSError):  # a disk that is away for a moment: `check` raises where it stays away
                     os.utime(self.path)
 
     def _is_free(self, holder: Holder, handle: int) -> bool:
@@ -201,14 +201,14 @@ class RunLock:
         return _silence(self.path, handle) > PATIENCE
 
     def _is_copy(self, holder: Holder) -> bool:
-        """Whether the lock came here with a copy of the run directory, whose own lock still stands where it was."""
+        """Returns whether the lock came with a copy of the run directory, and still stands in the original."""
         original = Path(holder.folder) / LOCK
         return original.exists() and not original.samefile(self.path)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Opens the lock's file, made where there is none, alone among all processes that take it at this moment.
+    """Opens the lock's file, new where there is none, exclusively among processes that take the lock at this moment.
 
     Raises ConfigError where something else stands in its place.
     """
@@ -237,7 +237,7 @@ def _is_still(path: Path, handle: int) -> bool:
 
 
 def _read(handle: int) -> Holder | None:
-    """Who holds the lock; None for a new file. A damaged one is held by nobody who could be asked."""
+    """Returns the holder of the lock; None for a new file. A damaged lock has a holder that cannot be identified."""
     content = os.pread(handle, 100_000, 0)
     try:
         return _HOLDER.validate_json(content) if content else None
@@ -246,7 +246,7 @@ def _read(handle: int) -> Holder | None:
 
 
 def _silence(path: Path, handle: int) -> float:
-    """Seconds since the lock was last renewed, by the clock of its disk: that of another machine may be wrong."""
+    """Returns the seconds since the lock was renewed, by the clock of its disk: another machine's may be wrong."""
     beside = path.with_name(".tmp-clock")
     beside.touch()
     try:

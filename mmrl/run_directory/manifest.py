@@ -1,4 +1,4 @@
-"""Sizes and checksums of the files of a checkpoint: what is read back is what was written, or it is named."""
+"""Manifests: sizes and checksums of the files of a checkpoint, by which damage is found and named."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ _CHUNK = 2**24  # bytes
 
 
 class DamagedError(ConfigError):
-    """A file is not what was written; the message names the file and says how it is damaged."""
+    """A file that differs from what was written; the message names the file and the damage."""
 
 
 class FileFacts(BaseModel):
-    """What a file must be."""
+    """The size and the checksum of a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,7 +30,7 @@ class FileFacts(BaseModel):
 
     @classmethod
     def of(cls, path: Path) -> "FileFacts":
-        """Reads the whole file."""
+        """Returns the facts of a file; reads all of it."""
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
@@ -39,7 +39,7 @@ class FileFacts(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The files of a folder by name, and the SHA-256 of this list, so that damage of the list is seen too."""
+    """The files of a folder by name, and the SHA-256 of this list, which shows damage of the list too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,26 +48,26 @@ class Manifest(BaseModel):
 
     @classmethod
     def of(cls, folder: Path) -> "Manifest":
-        """Reads all files that are in the folder."""
+        """Returns the manifest of all files in a folder; reads them."""
         paths = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
         with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
             files = dict(zip([path.name for path in paths], pool.map(FileFacts.of, paths), strict=True))
         return cls(files=files, sha256=_digest_of(files))
 
     def text(self) -> str:
-        """What the manifest's file holds, to the byte."""
+        """Returns the exact content of the manifest's file."""
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes the manifest of all files that are in the folder."""
+    """Writes the manifest of all files in the folder."""
     (folder / MANIFEST).write_text(Manifest.of(folder).text(), encoding="utf-8")
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Raises DamagedError for the first file, the manifest before all others, that is not as it was written.
+    """Raises DamagedError for the first file that differs from what was written; the manifest is checked first.
 
-    `names`: the only files to look at; by default all that the manifest lists.
+    `names`: the only files to check; by default all that the manifest lists.
     """
     files = read_manifest(folder).files
     for name in names:
@@ -78,7 +78,7 @@ def check_files(folder: Path, *names: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads a folder's manifest. Raises DamagedError where it is missing, or not to the byte what was written."""
+    """Reads a folder's manifest. Raises DamagedError where it is missing, or differs from what was written."""
     path = folder / MANIFEST
     try:
         content = read_plain(path)

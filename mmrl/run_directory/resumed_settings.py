@@ -1,4 +1,4 @@
-"""What a run may change when it is resumed, and what must be as it was: the settings that decide its numbers."""
+"""The settings that a resumed run may change, and those that decide its numbers and may not."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,14 +17,14 @@ _MISSING = object()
 
 
 def may_change(key: str) -> bool:
-    """Whether a setting, such as `checkpoint.keep`, may be another when a run is resumed."""
+    """Returns whether a resumed run may change a setting, such as `checkpoint.keep`."""
     return any(key == one or key.startswith(f"{one}.") for one in MAY_CHANGE)
 
 
 def kept_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a config.yaml that may not change, by their full keys: `rewards.0.name` ...
 
-    `tree` is what the file says, without defaults: those of another version of mmrl may be others.
+    `tree`: the content of the file without defaults, which may differ between versions of mmrl.
     """
     found: dict[str, Any] = {}
     _flatten("", tree, found)
@@ -37,7 +37,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key, _MISSING), now.get(key, _MISSING)
         if type(old) is not type(new) or old != new:
-            found.append(f"{key}: {_said(old)} before, {_said(new)} now")
+            found.append(f"{key}: {_shown(old)} before, {_shown(new)} now")
     more = len(found) - NAMED
     return [*found[:NAMED], f"and {more} more"] if more > 0 else found
 
@@ -65,5 +65,5 @@ def _flatten(prefix: str, value: Any, found: dict[str, Any]) -> None:
         found[prefix] = value
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "not set" if value is _MISSING else f"{value!r:.80}"

@@ -1,4 +1,4 @@
-"""What the state of a run's checkpoint must hold: a damaged one is told in words before anything is restored."""
+"""The state of a run in a checkpoint, checked field by field before anything is restored."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from mmrl.run_directory.manifest import DamagedError
 
 @dataclass
 class Progress:
-    """How far a run is; with the tensors, all that a checkpoint holds."""
+    """The progress of a run; with the tensors, all that a checkpoint holds."""
 
     iteration: int = 0  # done
     train_seconds: float = 0.0  # of iterations with scoring and saving, without evaluation
@@ -47,7 +47,7 @@ class _Optimizer(BaseModel):
 
 
 class SavedState(BaseModel):
-    """The state of a run in a checkpoint; what plug-ins and the prompts' source add is checked by themselves."""
+    """The state of a run in a checkpoint; plug-ins and the prompts' source check their own parts."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 

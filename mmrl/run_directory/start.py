@@ -22,10 +22,11 @@ LEFT = {LOCK, ".tmp-config.yaml", ".tmp-clock"}
 def new_run(
     config: str | Path | Mapping[str, Any], overrides: Sequence[str], out: str | Path | None, *, is_main: bool = True
 ) -> tuple[RunConfig, Path]:
-    """The checked settings and the new run directory with its config.yaml, whose lock this process then has.
+    """Returns the checked settings and the new run directory with its config.yaml, whose lock this process then holds.
 
-    `out`: by default runs/<config>-<time>, with a number behind it where that is taken.
-    Raises ConfigError for wrong settings, and for a directory that holds something already or is another's.
+    `out`: by default runs/<config>-<time>, with a number behind it where that exists already.
+    Raises ConfigError for wrong settings, and for a directory that holds something already or is locked by another
+    process.
     """
     is_mapping = isinstance(config, Mapping)
     checked = check_config(config, overrides) if isinstance(config, Mapping) else load_config(config, overrides)
@@ -52,7 +53,7 @@ def new_run(
 
 
 def _refuse_taken(folder: Path) -> None:
-    """Raises ConfigError for a folder where another process trains, or that holds more than a killed start left."""
+    """Raises ConfigError for a folder with another process, or with more than a killed start leaves."""
     if not folder.exists():
         return
     if folder.is_dir():
@@ -63,7 +64,10 @@ def _refuse_taken(folder: Path) -> None:
 
 
 def update_config(folder: Path, config: RunConfig) -> None:
-    """Writes what a resumed run changed into its config.yaml, whole or not at all; the rest of it stays as it is."""
+    """Writes the settings that a resumed run changed into its config.yaml, whole or not at all.
+
+    The rest of the file is unchanged.
+    """
     path = folder / "config.yaml"
     tree = read_yaml(path)
     before, now = (one.model_dump(mode="json") for one in (check_config(tree), config))
@@ -75,21 +79,21 @@ def update_config(folder: Path, config: RunConfig) -> None:
 
 
 def config_name(folder: Path) -> str:
-    """What config a run was started with, as its config.yaml says in the first line; empty where it does not."""
+    """Returns the config that a run was started with, from the first line of config.yaml; '' where it is not there."""
     with (folder / "config.yaml").open(encoding="utf-8") as file:
         first = file.readline().rstrip("\n")
     return first.removeprefix(CONFIG_LINE) if first.startswith(CONFIG_LINE) else ""
 
 
 def _comment(name: str) -> str:
-    """The first line of config.yaml; none for a name that is no single line."""
+    """Returns the first line of config.yaml; '' for a name that is no single line."""
     return f"{CONFIG_LINE}{name}\n" if name.isprintable() and name.strip() else ""
 
 
 def settings_of(folder: Path, config: RunConfig) -> dict[str, Any]:
     """Returns the settings of a run's config.yaml that may not change, as its checkpoints keep them.
 
-    Raises ConfigError where they are not those of `config`, which was read from it a moment ago.
+    Raises ConfigError where they differ from those of `config`, which was read from the file a moment ago.
     """
     tree = read_yaml(folder / "config.yaml")
     read, now = (kept_settings(one.model_dump(mode="json")) for one in (config, check_config(tree)))
@@ -99,7 +103,7 @@ def settings_of(folder: Path, config: RunConfig) -> dict[str, Any]:
 
 
 def forget(folder: Path) -> None:
-    """Removes a run directory with a config.yaml and no number yet, so that a mended command can use it again."""
+    """Removes a run directory with a config.yaml and no metrics yet, so that a mended command can use it again."""
     lock = RunLock(folder.absolute())
     if lock.holder not in (None, lock.me):
         return
@@ -114,10 +118,10 @@ def forget(folder: Path) -> None:
 
 
 def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True) -> RunConfig:
-    """The settings of a run that goes on, with the few overrides that do not change its numbers; takes its lock.
+    """Returns the settings of a run that goes on, with overrides that do not change its numbers; takes its lock.
 
     Raises ConfigError where there is no run, where another process trains in it, for other overrides, and where
-    config.yaml is no longer what the newest checkpoint was trained with.
+    config.yaml differs from what the newest checkpoint was trained with.
     """
     path = folder / "config.yaml"
     if not path.is_file():
@@ -148,10 +152,13 @@ def resumed_run(folder: Path, overrides: Sequence[str], *, is_main: bool = True)
 
 
 def refuse_edits(folder: Path, path: Path, may_differ: tuple[str, ...] = ()) -> None:
-    """Raises ConfigError, with the keys, where config.yaml of a run is not what the checkpoint `path` was trained with.
+    """Raises ConfigError, with the keys, where a run's config.yaml differs from what a checkpoint was trained with.
 
-    A checkpoint of before settings were kept in it says nothing. `may_differ`: how keys begin that may be others too.
-    Raises DamagedError where the checkpoint's state is damaged.
+    Args:
+        path: the checkpoint; an older one may have kept no settings, and is accepted. may_differ: how keys begin that
+            may differ too.
+    Raises:
+        DamagedError: the checkpoint's state is damaged.
     """
     before, now = checkpoint_files.read_state(path).get("settings"), kept_settings(read_yaml(folder / "config.yaml"))
     if not isinstance(before, Mapping):
@@ -168,7 +175,7 @@ def refuse_edits(folder: Path, path: Path, may_differ: tuple[str, ...] = ()) -> 
 
 
 def _unused(folder: Path) -> Path:
-    """The folder, made; `-2`, `-3` ... behind its name where another run of the same second was faster."""
+    """Makes and returns the folder; with `-2`, `-3` ... behind its name where that exists already."""
     number, made = 1, folder
     while True:
         try:
@@ -181,7 +188,7 @@ def _unused(folder: Path) -> Path:
 
 
 def left_behind(folder: Path, name: Path) -> str:
-    """What a run that was stopped at once leaves, as the end of a message that calls its directory `name`."""
+    """Returns the end of a message that says what a stopped run leaves in its directory, called `name`."""
     if not (folder / "config.yaml").is_file():
         return f" before the first iteration; nothing is left in {name}"
     if not any(folder.glob("checkpoints/*")):

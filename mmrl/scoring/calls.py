@@ -1,4 +1,4 @@
-"""One reward asked about a batch: cut as it likes, its failures found sample by sample."""
+"""Calls of one reward: batches cut to its size, and its failures located sample by sample."""
 
 import time
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from mmrl.system.time_limits import Patience, Workers
 
 @dataclass(frozen=True)
 class RewardValues:
-    """What one reward says of n samples."""
+    """The values of one reward for n samples."""
 
-    values: Tensor  # [n] float32, NaN where it cannot judge; of a dense reward the sum over the decisions of a sample
-    dense: Tensor | None = None  # [n, K] float32, NaN where it gives no number; None: the reward is not dense
+    values: Tensor  # [n] float32, NaN: not judged; of a dense reward the sum over the decisions of a sample
+    dense: Tensor | None = None  # [n, K] float32, NaN: no number there; None: the reward is not dense
 
     @classmethod
     def nothing(cls, count: int, width: int | None) -> "RewardValues":
-        """Of samples that it cannot judge, with `width` decisions where the reward is dense."""
+        """Returns NaN for `count` samples that were not judged, with `width` decisions where the reward is dense."""
         return cls(torch.full((count,), torch.nan), None if width is None else torch.full((count, width), torch.nan))
 
     @classmethod
     def join(cls, parts: "Sequence[RewardValues]") -> "RewardValues":
-        """All samples, in order."""
+        """Returns the values of all samples, in order."""
         dense = [part.dense for part in parts if part.dense is not None]
         width = max((numbers.shape[1] for numbers in dense), default=0)
         return cls(
@@ -42,23 +42,24 @@ class RewardValues:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one reward says of a batch."""
+    """The result of one reward for a batch."""
 
-    values: Tensor  # [B] float32, NaN where it cannot judge
+    values: Tensor  # [B] float32, NaN: not judged
     failure: str | None  # the first one, in words
-    seconds: float  # that it took
+    seconds: float  # that the calls took
     dense: Tensor | None = None  # [B, K] of a dense reward, as in `RewardValues`
 
 
 @torch.no_grad()
-def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | None = None) -> Answer:
-    """Asks in batches of the reward's own size, `concurrency` of them at once where it says so.
+def call_reward(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | None = None) -> Answer:
+    """Calls a reward in batches of its own size, `concurrency` of them at once where it declares so.
 
-    A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
-    the ones that it cannot judge: these, and NaN or infinity, are NaN.
-    Raises ConfigError where it needs what the batch does not have, returns a wrong shape or type, or changes the
-    tensors of the batch in place: the rewards behind it would judge other samples. Raises HangError where a call takes
-    longer than `patience` has.
+    A reward that raises is called again for each sample alone (each group or episode, if it judges those). The samples
+    that it cannot judge, and those with NaN or infinity, are NaN.
+    Raises:
+        ConfigError: the reward needs what the batch does not have, returns a wrong shape or type, or changes the
+            tensors of the batch in place, which would change the samples of the rewards after it.
+        HangError: a call takes longer than `patience` allows.
     """
     patience = patience or Patience()
     started, versions = time.perf_counter(), _versions(everyone.outputs)
@@ -69,7 +70,7 @@ def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | N
 
     @torch.no_grad()  # which holds for a thread only
     def scored(units: list[Tensor]) -> tuple[RewardValues, str | None]:
-        return _ask_units(name, reward, everyone, units, patience)
+        return _call_units(name, reward, everyone, units, patience)
 
     concurrency = RewardDeclaration.of(reward).concurrency
     if concurrency > 1 and len(packs) > 1:
@@ -80,18 +81,18 @@ def ask(name: str, reward: Reward, everyone: RewardBatch, patience: Patience | N
         answers = [scored(units) for units in packs]
     if changed := [key for key, version in _versions(everyone.outputs).items() if versions[key] != version]:
         raise ConfigError(f"reward {name!r} changes {changed[0]} of its batch in place; it must work on a copy")
-    found = RewardValues.nothing(len(everyone), _width(reward, everyone))
+    values = RewardValues.nothing(len(everyone), _width(reward, everyone))
     if answers:
         joined = RewardValues.join([answer for answer, _ in answers])
         order = torch.cat([rows for units in packs for rows in units]).argsort()  # every sample is in one unit
         dense = None if joined.dense is None else joined.dense[order]
-        found = RewardValues(joined.values[order], dense)
+        values = RewardValues(joined.values[order], dense)
     first = next((failure for _, failure in answers if failure), None)
-    return Answer(found.values, first, time.perf_counter() - started, found.dense)
+    return Answer(values.values, first, time.perf_counter() - started, values.dense)
 
 
 def _versions(outputs: Outputs) -> dict[str, int]:
-    """How often each tensor of a batch was changed in place; those of inference mode do not say."""
+    """Returns how often each tensor of a batch was changed in place; tensors of inference mode do not record it."""
     tensors = {item.name: getattr(outputs, item.name) for item in fields(outputs)}
     return {key: one._version for key, one in tensors.items() if isinstance(one, Tensor) and not one.is_inference()}
 
@@ -100,15 +101,15 @@ def _width(reward: Reward, batch: RewardBatch) -> int | None:
     return batch.is_decision.shape[1] if reward.granularity in DENSE else None
 
 
-def ask_once(
+def call_once(
     name: str, reward: Reward, batch: RewardBatch, patience: Patience
 ) -> tuple[RewardValues | None, str | None]:
-    """One call of a reward: what it says, NaN where that is not finite; None where it raised; and the failure.
+    """Calls a reward once. Returns its values, NaN where not finite; None where it raised; and the failure.
 
-    The only place that catches what a reward raises: anything means that it cannot judge this batch, whatever library
-    it came from, an attempt to end the process too. Our own two errors stay what they are; Ctrl-C ends.
+    This is the only place that catches an exception of a reward: any exception, also an attempt to end the process,
+    means that the reward cannot judge this batch. ConfigError and HangError are raised on, and Ctrl-C ends the run.
     """
-    with patience.call(f"reward {name!r}, asked about {len(batch)} samples,", reward):
+    with patience.call(f"reward {name!r}, called with {len(batch)} samples,", reward):
         try:
             answer = reward.score(batch)
             ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
@@ -134,9 +135,9 @@ def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]
 def _of_decisions(
     name: str, answer: Tensor, batch: RewardBatch, ends: Tensor | None
 ) -> tuple[RewardValues | None, str | None]:
-    """The numbers [n, K] of a dense reward, and their sums.
+    """Returns the values [n, K] of a dense reward, and their sums [n].
 
-    Raises ConfigError for numbers where there is no decision or no end of a segment, and for segments without an end.
+    Raises ConfigError for values where there is no decision or no end of a segment, and for segments without an end.
     """
     is_number = is_decision = batch.is_decision.to(answer.device)
     if ends is not None:
@@ -154,20 +155,20 @@ def _of_decisions(
     total = torch.where(is_number, answer, 0.0).double().sum(1).float()
     bad = ~total.isfinite() | ~is_decision.any(1)  # a sum of inf and -inf is NaN
     wrong = answer[~answer.isfinite()]
-    said = f"returned {float(wrong[0])}" if len(wrong) else "a sum that is no number, or a sample without decisions"
+    reason = f"returned {float(wrong[0])}" if len(wrong) else "a sum that is no number, or a sample without decisions"
     dense = torch.where(is_number & answer.isfinite(), answer, torch.nan)
-    return RewardValues(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {said}" if bad.any() else None
+    return RewardValues(torch.where(bad, torch.nan, total), dense.detach()), f"{name}: {reason}" if bad.any() else None
 
 
-def _ask_units(
+def _call_units(
     name: str, reward: Reward, everyone: RewardBatch, units: list[Tensor], patience: Patience
 ) -> tuple[RewardValues, str | None]:
-    """What it says of the samples of some units, in their order: asked together, and if that fails each unit alone."""
+    """Returns the values of some units' samples, in order, of one call, or of one per unit where that fails."""
     batch = select(everyone, torch.cat(units))
-    found, failure = ask_once(name, reward, batch, patience)
-    if found is not None:
-        return RewardValues(found.values.cpu(), None if found.dense is None else found.dense.cpu()), failure
+    scored, failure = call_once(name, reward, batch, patience)
+    if scored is not None:
+        return RewardValues(scored.values.cpu(), None if scored.dense is None else scored.dense.cpu()), failure
     if len(units) == 1:
         return RewardValues.nothing(len(batch), _width(reward, batch)), failure
-    alone = [_ask_units(name, reward, everyone, [unit], patience) for unit in units]
-    return RewardValues.join([found for found, _ in alone]), next((message for _, message in alone if message), None)
+    alone = [_call_units(name, reward, everyone, [unit], patience) for unit in units]
+    return RewardValues.join([values for values, _ in alone]), next((message for _, message in alone if message), None)

@@ -1,4 +1,4 @@
-"""Rewards asked in the middle of sampling: a failure ends the run, for there is nothing to leave out."""
+"""Rewards that a sampler calls in the middle of sampling: a failure ends the run, since no sample can be left out."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,17 +21,17 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
 from mmrl.core.reward_batches import Demands, check_makes, check_prompts
-from mmrl.scoring.calls import ask
+from mmrl.scoring.calls import call_reward
 from mmrl.system.errors import raised
 
 
 def reward_of(sampler: Sampler) -> Reward | None:
-    """What the sampler chooses by on the way; most choose nothing."""
+    """Returns the reward by which the sampler chooses during sampling; None for most samplers."""
     return sampler.reward if isinstance(sampler, Steered) else None
 
 
 def with_sampler_rewards(demands: Demands, samplers: Iterable[Sampler]) -> Demands:
-    """What the rewards of samplers ask of prompts, beside others."""
+    """Returns the demands of rewards on prompts, with those of the samplers' rewards."""
     own = [(type(reward).__name__, reward) for sampler in samplers if (reward := reward_of(sampler)) is not None]
     return Demands((*demands.rewards, *own))
 
@@ -48,7 +48,7 @@ def check_steering(
 
 
 def twin(plugin: Any, seed: int, folder: Path) -> Any:
-    """The random twin of a reward that loads weights, or of a sampler that chooses by one; others as they are."""
+    """Returns the random twin of a reward that loads weights, or of a sampler with such a reward; others unchanged."""
     return plugin.tiny(seed, folder) if isinstance(plugin, Twinned) else plugin
 
 
@@ -59,12 +59,12 @@ def prepare(sampler: Sampler, placement: Placement) -> None:
 
 
 def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int) -> Tensor:
-    """What a reward of samples says [n] of outputs that are estimated behind network call `call`, in float64.
+    """Returns the scores [n], in float64, of outputs that are estimated behind network call `call`.
 
     Args:
         outputs: n. prompts, keys: of the group of each, the members of a group in their order.
     Raises:
-        RunError: it cannot judge one of them. ConfigError: it needs what they do not have.
+        RunError: the reward cannot judge one of the outputs. ConfigError: it needs what they do not have.
     """
     places: dict[GroupKey, int] = {}
     seeds = []
@@ -83,7 +83,7 @@ def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Se
         generator=generator(*seeds),
     )
     name = type(reward).__name__
-    answer = ask(name, reward, batch)
+    answer = call_reward(name, reward, batch)
     if answer.values.isnan().any():
         raise RunError(f"the reward that steers sampling cannot judge: {answer.failure}") from raised(answer.failure)
     return answer.values.double()

@@ -1,4 +1,4 @@
-"""What a run logs of its scores: means, spreads, failures, and the groups that teach nothing."""
+"""Metrics of the scores: means, spreads, failures, and the groups that teach nothing."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,24 +14,25 @@ from mmrl.system.errors import RunError
 
 
 def as_wholes(scores: Scores) -> Scores:
-    """The scores with all turns of an episode invalid where one of them could not be judged.
+    """Returns the scores with all turns of an episode invalid where one of them could not be judged.
 
-    What its actions led to is then not known: a loss counts none of its turns, in its sum or in what divides it.
-    Where every sample is an episode of its own, these are the scores as they were.
+    What the actions of such an episode led to is unknown: a loss counts none of its turns, in its sum or in its
+    divisor. Where every sample is an episode of its own, the scores are unchanged.
     """
     is_broken = group_sum(scores.has_failed.double(), scores.episode) > 0  # [B]
     return replace(scores, valid=scores.valid & ~is_broken)
 
 
 def num_failed(scores: Scores) -> int:
-    """Episodes with a turn that could not be judged."""
+    """Returns the number of episodes with a turn that could not be judged."""
     return len(scores.episode[scores.has_failed].unique())
 
 
 def too_many_failed(scores: Scores, allowed: float) -> str | None:
-    """In words that the share of failed episodes is above `allowed` in [0, 1], controls not counted; None: it is not.
+    """Returns a sentence where the share of failed episodes is above `allowed` in [0, 1], controls not counted; else
+    None.
 
-    They are called samples where every sample is an episode of its own.
+    The sentence speaks of samples where every sample is an episode of its own.
     """
     failed, counted = num_failed(scores), scores.episode[~scores.is_control]
     total = len(counted.unique())
@@ -45,7 +46,7 @@ def too_many_failed(scores: Scores, allowed: float) -> str | None:
 
 
 def constant_groups(values: Tensor, group: Tensor, valid: Tensor, min_spread: float = 0.0) -> Tensor:
-    """[B] bool: samples of groups with a standard deviation of at most `min_spread` (0: all equal).
+    """Returns [B] bool: samples of groups with a standard deviation of at most `min_spread` (0: all equal).
 
     A group with fewer than two valid members is one of them.
 
@@ -58,10 +59,10 @@ def constant_groups(values: Tensor, group: Tensor, valid: Tensor, min_spread: fl
 def degenerate_groups(
     scores: Scores, advantage: Advantage, paths: Paths | None = None, min_spread: float = 0.0
 ) -> Tensor:
-    """[B] bool: samples of groups that teach nothing: all their advantages are 0, or their totals all but agree.
+    """Returns [B] bool: samples of degenerate groups, with advantages that are all 0 or totals that all but agree.
 
-    Advantages may come of more than the totals, such as what follows a turn. `min_spread`: the standard deviation of
-    the totals up to which a group is left out as well; 0 leaves it to the advantages.
+    Advantages may depend on more than the totals, such as later turns. `min_spread`: the standard deviation of the
+    totals up to which a group is degenerate as well; with 0 only the advantages decide.
     """
     advantages = advantages_of(scores, advantage, paths)
     worth = advantages.abs() if advantages.dim() == 1 else advantages.abs().sum(1)  # [B]
@@ -72,7 +73,7 @@ def degenerate_groups(
 
 
 def groups_outside(scores: Scores, low: float, high: float) -> Tensor:
-    """[B] bool: samples of groups whose mean total is below `low` or above `high`; those without a valid member, too.
+    """Returns [B] bool: samples of groups with a mean total below `low` or above `high`, or without a valid member.
 
     Bae et al. 2025, "Online Difficulty Filtering for Reasoning Oriented Reinforcement Learning", arXiv 2504.03380.
     Episodes count once. The totals are weighted sums where a mix compares within groups.
@@ -84,12 +85,12 @@ def groups_outside(scores: Scores, low: float, high: float) -> Tensor:
 
 
 def plain_total(scores: Scores) -> Tensor:
-    """[B] the totals; of a mix that compares within groups, whose mean is 0, the weighted sums, which say how good."""
+    """Returns the totals [B], or the weighted sums where a mix compares within groups, whose mean is then 0."""
     return scores.weighted_sum if MixDeclaration.of(scores.mix).is_relative else scores.total
 
 
 def advantages_of(scores: Scores, advantage: Advantage, paths: Paths | None) -> Tensor:
-    """[B] or [B, K]: advantages of the totals, or what the mix makes of the advantages of each reward alone."""
+    """Returns the advantages [B] or [B, K] of the totals, or the mix of the advantages of each reward alone."""
     if MixDeclaration.of(scores.mix).is_of_advantages:
         pairs = zip(scores.names, scores.weights, strict=True)
         own = [weight * _checked(advantage, scores.of(name), paths) for name, weight in pairs if weight != 0]
@@ -99,22 +100,23 @@ def advantages_of(scores: Scores, advantage: Advantage, paths: Paths | None) -> 
 
 
 def _checked(advantage: Advantage, scores: Scores, paths: Paths | None) -> Tensor:
-    """Raises RunError where a class that the user wrote gives something else than advantages."""
-    found: Any = advantage(scores, paths)
+    """Raises RunError where an advantage of the user's own returns something else than advantages."""
+    values: Any = advantage(scores, paths)
     number = len(scores.group)
     name = type(advantage).__name__
-    if isinstance(found, Tensor) and found.is_floating_point() and found.dim() in (1, 2) and len(found) == number:
-        if found.isfinite().all():
-            return found
-        row = int((~found.isfinite()).view(number, -1).any(1).nonzero()[0])
-        wrong, total = found[row][~found[row].isfinite()].flatten()[0], scores.total[row]
+    if isinstance(values, Tensor) and values.is_floating_point() and values.dim() in (1, 2) and len(values) == number:
+        if values.isfinite().all():
+            return values
+        row = int((~values.isfinite()).view(number, -1).any(1).nonzero()[0])
+        wrong, total = values[row][~values[row].isfinite()].flatten()[0], scores.total[row]
         raise RunError(f"advantage {name} must give finite numbers, got {wrong:g} for a sample with total {total:g}")
-    got = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    got = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
     raise RunError(f"advantage {name} must give a float tensor [{number}], or [{number}, decisions], got {got}")
 
 
 def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
-    """Mean, standard deviation and failures of the total and of each reward, over the samples that could be judged.
+    """Returns mean, standard deviation and failures of the total and of each reward, over the samples that could be
+    judged.
 
     Where nothing could be judged there is no mean, and its key is left out. `is_degenerate`: [B] bool.
     """
@@ -132,7 +134,7 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
 
 
 def mean_and_std(name: str, values: Tensor, share: Tensor) -> dict[str, float]:
-    """Mean and standard deviation of `values` [B], each counted by its `share` [B]; nothing where all shares are 0."""
+    """Returns mean and standard deviation of `values` [B], counted by `share` [B]; nothing where all shares are 0."""
     counted = share > 0
     values, share = values[counted].double(), share[counted] / share.sum().clamp(min=1e-300)
     if not len(values):
@@ -142,5 +144,5 @@ def mean_and_std(name: str, values: Tensor, share: Tensor) -> dict[str, float]:
 
 
 def _share(member_of: Tensor, group: Tensor) -> float:
-    """Share of the groups [0, 1] whose members are marked."""
+    """Returns the share in [0, 1] of the groups whose members are marked."""
     return len(set(group[member_of].tolist())) / max(1, len(set(group.tolist())))

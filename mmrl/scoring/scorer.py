@@ -1,4 +1,4 @@
-"""Rewards to scores: batching, what a failed score means, and scoring while the next chunk is drawn."""
+"""The scorer: from rewards to scores, what a failed reward means, and scoring while the next chunk is sampled."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import Demands, check_needs, reward_batch, select
 from mmrl.core.schedules import Schedule
-from mmrl.scoring.calls import Answer, ask, ask_once
+from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
 from mmrl.system.errors import raised
 from mmrl.system.time_limits import Patience, Workers
@@ -28,20 +28,20 @@ LARGEST = 1e18  # of a sum or a weight: its square, which a standard deviation n
 
 
 def check_weight(name: str, weight: float) -> None:
-    """Raises ConfigError for the weight of a reward that float32 cannot reckon with."""
+    """Raises ConfigError for the weight of a reward that float32 cannot compute with."""
     if not math.isfinite(weight) or abs(weight) > LARGEST:
         raise ConfigError(f"the weight of reward {name!r} must be a finite number of at most {LARGEST:g}, got {weight}")
 
 
 def without_too_large(scores: Scores, failures: Sequence[str | None]) -> tuple[Scores, tuple[str | None, ...]]:
-    """The scores with samples of a larger sum as failed ones, and the first failure of each reward with it."""
+    """Returns the scores with samples of too large a sum as failed ones, and each reward's first failure."""
     too_large = scores.valid & ~(scores.total.abs() <= LARGEST)
     if not too_large.any():
         return scores, tuple(failures)
-    said = f"the weighted sum of the rewards is {float(scores.total[too_large][0]):g}"
+    too_large_sum = f"the weighted sum of the rewards is {float(scores.total[too_large][0]):g}"
     counted = next((number for number, weight in enumerate(scores.weights) if weight != 0), 0)
-    told = [failure or (said if number == counted else None) for number, failure in enumerate(failures)]
-    return replace(scores, valid=scores.valid & ~too_large), tuple(told)
+    firsts = [failure or (too_large_sum if number == counted else None) for number, failure in enumerate(failures)]
+    return replace(scores, valid=scores.valid & ~too_large), tuple(firsts)
 
 
 log = logging.getLogger(__name__)
@@ -49,43 +49,43 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RewardTerm:
-    """One reward of a run; a reward of weight 0 is only watched: its failures leave the samples valid."""
+    """One reward of a run; a reward of weight 0 is only logged: its failures leave the samples valid."""
 
     name: str  # in the metrics
     reward: Reward
     weight: float | Schedule = 1.0
 
     def weight_at(self, iteration: int) -> float:
-        """What it counts at an iteration."""
+        """Returns the weight at an iteration."""
         return self.weight(iteration) if isinstance(self.weight, Schedule) else self.weight
 
     @property
     def ends(self) -> tuple[float, float]:
-        """What it counts at first and at last."""
+        """Returns the weights at the first and the last iteration."""
         return (self.weight.start, self.weight.end) if isinstance(self.weight, Schedule) else (self.weight,) * 2
 
     @property
     def smallest_weight(self) -> float:
-        """Over all iterations."""
+        """Returns the smallest weight of all iterations."""
         return min(self.ends)
 
     @property
     def counts(self) -> bool:
-        """Whether it counts at some iteration."""
+        """Returns whether the weight is other than 0 at some iteration."""
         return isinstance(self.weight, Schedule) or self.weight != 0
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Scores, and why some are missing."""
+    """The scores of a batch, and why some of them are missing."""
 
     scores: Scores  # values are NaN exactly where that reward could not judge
     first_failures: tuple[str | None, ...]  # R: the first failure of each reward in words
-    seconds: tuple[float, ...]  # R: what asking each reward took
+    seconds: tuple[float, ...]  # R: what the calls of each reward took
 
     @classmethod
     def join(cls, parts: "Sequence[Judgement]") -> "Judgement":
-        """One judgement of all samples of the parts, in order."""
+        """Returns one judgement of all samples of the parts, in order."""
         failures = zip(*(part.first_failures for part in parts), strict=True)
         firsts = tuple(next((message for message in each if message), None) for each in failures)
         seconds = tuple(map(sum, zip(*(part.seconds for part in parts), strict=True)))
@@ -94,15 +94,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Asks every reward about every sample, and decides what it means when one cannot answer.
+    """The rewards of a run: calls each of them for every sample, and decides what a failure means.
 
-    A reward that raises is asked again about each sample alone (each group or episode, if it judges those), to find
-    the ones that it cannot judge. These, and NaN or infinity, are NaN in the scores and make the sample invalid: it
-    takes no part in its group, nor do the other turns of its episode. `check` fails the run when an iteration has too
-    many of them.
+    A reward that raises is called again for each sample alone (each group or episode, if it judges those), to locate
+    the samples that it cannot judge. These, and NaN or infinity, are NaN in the scores and make the sample invalid:
+    neither the sample nor the other turns of its episode take part in the group. `check` fails the run when an
+    iteration has too many failures.
 
-    Rewards that ask a server are asked at the same time as the others, which are asked one after the other. A call that
-    takes longer than `patience` has ends the run.
+    Rewards that ask a server are called at the same time as the others, which are called one after the other. A call
+    that takes longer than `patience` allows ends the run.
     """
 
     terms: tuple[RewardTerm, ...]
@@ -137,17 +137,17 @@ class Scorer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """R names, in the order of the columns of the scores."""
+        """Returns the names of the R rewards, in the order of the columns of the scores."""
         return tuple(term.name for term in self.terms)
 
     def changing_weights(self, iteration: int) -> dict[str, float]:
-        """Metrics: the weights that change over a run."""
+        """Returns as metrics the weights that change over a run."""
         changing = [term for term in self.terms if isinstance(term.weight, Schedule)]
         return {f"reward/{term.name}/weight": term.weight_at(iteration) for term in changing}
 
     @property
     def demands(self) -> Demands:
-        """What the rewards ask of prompts."""
+        """Returns what the rewards need of prompts."""
         return Demands(tuple((term.name, term.reward) for term in self.terms))
 
     def prepare(self, placement: Placement) -> None:
@@ -157,14 +157,14 @@ class Scorer:
                 cast(Prepared, term.reward).prepare(placement)
 
     def score(self, rollout: Rollout, iteration: int) -> Scores:
-        """The scores of a rollout that is a whole iteration: `judge`, then `check`."""
+        """Returns the scores of a rollout that is a whole iteration: `judge`, then `check`."""
         judgement = self.judge(rollout, iteration)
         self.check(judgement.scores, judgement.first_failures)
         return judgement.scores
 
     @torch.no_grad()
     def judge(self, rollout: Rollout, iteration: int) -> Judgement:
-        """What the rewards say of the samples of a rollout, or of a chunk of one that holds whole groups.
+        """Returns the judgement of a rollout, or of a chunk of one that holds whole groups.
 
         Raises:
             ConfigError: a reward needs what the rollout does not have, or returns a wrong shape or type.
@@ -196,16 +196,20 @@ class Scorer:
         return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
-        """What each reward says."""
+        """Returns the answer of each reward."""
         remote = [term for term in self.terms if "service" in term.reward.needs]
         patience = self.patience
         with Workers(len(remote), "rewards", patience) as workers:
-            waiting = {term.name: workers.submit(ask, term.name, term.reward, everyone, patience) for term in remote}
-            here = {t.name: ask(t.name, t.reward, everyone, patience) for t in self.terms if t.name not in waiting}
+            waiting = {
+                term.name: workers.submit(call_reward, term.name, term.reward, everyone, patience) for term in remote
+            }
+            here = {
+                t.name: call_reward(t.name, t.reward, everyone, patience) for t in self.terms if t.name not in waiting
+            }
             return [here[name] if name in here else patience.result(waiting[name]) for name in self.names]
 
     def _warn_outside(self, term: RewardTerm, values: Tensor) -> None:
-        """Says once of each reward that a score [B] or [B, K] lies outside of its range; the score stays."""
+        """Warns, once for each reward, of a score [B] or [B, K] outside of the reward's range; the score is kept."""
         (low, high), near = term.reward.range, 1e-4
         outside = values[(values < low - near) | (values > high + near)]  # never NaN
         if len(outside) and term.name not in self._outside:
@@ -215,7 +219,7 @@ class Scorer:
             )
 
     def empty(self) -> Judgement:
-        """The judgement of no sample, as a process without prompts has it."""
+        """Returns the judgement of no sample, for a process without prompts."""
         none, num_rewards = torch.zeros(0, dtype=torch.int64), len(self.terms)
         scores = Scores(
             values=torch.zeros(0, num_rewards),
@@ -234,18 +238,19 @@ class Scorer:
     def check(self, scores: Scores, first_failures: Sequence[str | None] = (), where: str = "") -> None:
         """Raises RunError when too many episodes of an iteration, those of all processes together, failed.
 
-        `where`: what the message begins with.
+        `where`: how the message begins.
         """
-        said = too_many_failed(scores, self.max_failed_share)
-        if said is None:
+        too_many = too_many_failed(scores, self.max_failed_share)
+        if too_many is None:
             return
         pairs = zip(self.terms, first_failures, strict=False)
         known = next((message for term, message in pairs if message and term.counts), None)
         first = f"; first failure: {known}" if known else ""
-        raise RunError(f"{where}{said}{first}") from raised(known)
+        raise RunError(f"{where}{too_many}{first}") from raised(known)
 
     def score_in_graph(self, rollout: Rollout, outputs: Outputs, rows: Tensor, iteration: int) -> Tensor:
-        """Weighted sum of the rewards [N] of media made anew for the samples `rows` [N], with their gradient.
+        """Returns the weighted sum of the rewards [N] for media made anew for the samples `rows` [N], with its
+        gradient.
 
         Raises:
             ConfigError: a reward that counts is not differentiable.
@@ -260,20 +265,20 @@ class Scorer:
             if not term.reward.differentiable:
                 raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
             check_needs(term.name, term.reward, batch)
-            found, failure = ask_once(term.name, term.reward, batch, self.patience)
-            if found is None or failure:
+            answer, failure = call_once(term.name, term.reward, batch, self.patience)
+            if answer is None or failure:
                 raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
-            weighted.append(weight * found.values)
+            weighted.append(weight * answer.values)
         if not weighted:
             raise ConfigError("this loss needs gradients from rewards, and all rewards have weight 0")
         return torch.stack([values.to(weighted[0].device) for values in weighted]).sum(0)
 
 
 class ScoringQueue:
-    """Scores chunks of a rollout on a thread of its own while the next chunk is drawn.
+    """A thread that scores chunks of a rollout while the next chunk is sampled.
 
-    A context manager: on leaving, the chunk in work is finished, the waiting ones are dropped, the thread ends. After
-    Ctrl-C, and where a reward hangs, the chunk in work is left behind instead.
+    It is a context manager: on leaving, the chunk in work is finished, the waiting ones are dropped, the thread ends.
+    After Ctrl-C, and where a reward hangs, the chunk in work is left behind instead.
     """
 
     def __init__(self, scorer: Scorer) -> None:
@@ -294,10 +299,11 @@ class ScoringQueue:
         self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
 
     def join(self) -> Judgement:
-        """Waits for all chunks since the last join, maybe none: one judgement, in the order of their submission.
+        """Returns one judgement of all chunks since the last join, maybe none, in the order of their submission; waits
+        for them.
 
-        Raises what the first failed chunk raised, and HangError where a reward takes too long; the chunks behind it are
-        dropped.
+        Raises the exception of the first chunk that failed, and HangError where a reward takes too long; the chunks
+        behind it are dropped.
         """
         chunks, self._waiting = self._waiting, []
         try:
@@ -308,7 +314,7 @@ class ScoringQueue:
 
 
 def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugin | None = None) -> Scorer:
-    """Rewards by name; `weight` and `label` belong to the mix, all other fields to the reward."""
+    """Builds the rewards by their names; `weight` and `label` belong to the mix, all other fields to the reward."""
     terms = []
     for settings in rewards:
         own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
@@ -323,21 +329,21 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
     return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
 
 
-def _weight(given: Any) -> float | Schedule:
-    """A number, or a section such as {start: 0, end: 1, last: 100}."""
-    if isinstance(given, Mapping):
-        schedule: Schedule = plugins.checked(Schedule, given, "rewards.weight")
+def _weight(value: Any) -> float | Schedule:
+    """Returns a weight: a number, or the schedule of a section such as {start: 0, end: 1, last: 100}."""
+    if isinstance(value, Mapping):
+        schedule: Schedule = plugins.checked(Schedule, value, "rewards.weight")
         return schedule
     try:
-        if isinstance(given, bool):
+        if isinstance(value, bool):
             raise TypeError("true and false are no weights")
-        return float(given)
+        return float(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {given!r}") from error
+        raise ConfigError(f"rewards.weight must be a number, or start, end and last, got {value!r}") from error
 
 
-def _checked(given: Any) -> str:
+def _checked(value: Any) -> str:
     """The label as a text in one line."""
-    if not isinstance(given, str) or not given.strip() or not given.isprintable():
-        raise ConfigError(f"rewards.label must be a text in one line, got {given!r}")
-    return given
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ConfigError(f"rewards.label must be a text in one line, got {value!r}")
+    return value

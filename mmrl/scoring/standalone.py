@@ -1,4 +1,4 @@
-"""Rewards alone: scores of outputs that are there, for Python, the command line and other trainers."""
+"""Rewards without a run: scores of existing outputs, for Python, the command line and other trainers."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,10 @@ log = logging.getLogger(__name__)
 def scorer_of(
     rewards: Sequence[str | Mapping[str, Any]], *, mix: Mapping[str, Any] | None = None, device: str = "cpu"
 ) -> Scorer:
-    """Rewards by name, or sections as in a config (`{name: box_iou, kind: giou, weight: 0.5}`), ready to judge.
+    """Builds rewards by name, or by sections as in a config (`{name: box_iou, kind: giou, weight: 0.5}`), ready to
+    judge.
 
-    Raises ConfigError for an unknown name or setting, a dense reward, and where weights cannot be loaded.
+    Raises ConfigError for an unknown name or setting, a dense reward, and weights that cannot be loaded.
     """
     if wrong := [reward for reward in rewards if not isinstance(reward, str | Mapping)]:
         raise ConfigError(f"rewards are names or sections such as {{name: box_iou}}, got {wrong[0]!r}")
@@ -45,7 +46,7 @@ def scorer_of(
 
 
 def _device(name: str) -> torch.device:
-    """Raises ConfigError for a device that is unknown, or not there."""
+    """Returns the device of a name. Raises ConfigError for one that is unknown, or not there."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without it
@@ -54,7 +55,7 @@ def _device(name: str) -> torch.device:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Models are loaded without transformers' progress bars, which come back where they were."""
+    """Hides the progress bars of transformers while models are loaded, and restores them as they were."""
     from transformers.utils import logging as transformers_logging
 
     has_bars = transformers_logging.is_progress_bar_enabled()
@@ -75,14 +76,14 @@ def judge(
     iteration: int = 0,
     seed: int = 0,
 ) -> Judgement:
-    """What the rewards say of B outputs, NaN where one could not judge.
+    """Returns the judgement of B outputs, NaN where a reward could not judge.
 
     Args:
         prompts: B, the prompt of each output.
         group: B numbers, equal for outputs that are compared; None: those with equal prompts are a group.
-        iteration: whose schedules of weights hold. seed: of rewards that draw noise.
+        iteration: whose schedules of weights hold. seed: of rewards with noise.
     Raises:
-        ConfigError: prompts or outputs lack what a reward needs, or a target is none that it could judge by.
+        ConfigError: prompts or outputs lack what a reward needs, or the reward cannot judge by a target.
     """
     prompts = _with_plain_targets(prompts)
     for term in scorer.terms:
@@ -109,13 +110,13 @@ def judge(
 
 
 def _with_plain_targets(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts without arrays in their targets; those that were one are one still."""
+    """Returns the prompts without arrays in their targets; equal prompt objects stay one object."""
     known = {id(prompt): replace(prompt, target=without_arrays(prompt.target)) for prompt in prompts}
     return [known[id(prompt)] for prompt in prompts]
 
 
 def without_arrays(value: Any) -> Any:
-    """A value with the arrays and the numbers of numpy, torch and Arrow as lists and numbers of Python."""
+    """Returns a value with arrays and numbers of numpy, torch and Arrow as lists and numbers of Python."""
     if isinstance(value, Mapping):
         return {key: without_arrays(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -125,7 +126,7 @@ def without_arrays(value: Any) -> Any:
 
 
 def groups_of(prompts: Sequence[Prompt]) -> list[int]:
-    """[B] for each prompt the number of the first one that is asked with the same words and media."""
+    """Returns [B]: for each prompt the number of the first prompt with the same words and media."""
     first: dict[Any, int] = {}
     return [first.setdefault((one.text, one.system, one.media, one.clips), row) for row, one in enumerate(prompts)]
 
@@ -141,7 +142,7 @@ def score(
     coordinates: Convention = "original",
     device: str = "cpu",
 ) -> Tensor:
-    """What one reward says of outputs, such as answers: `score("anls", ["Who?"], texts=["Ada"], targets=[...])`.
+    """Scores outputs, such as answers, with one reward: `score("anls", ["Who?"], texts=["Ada"], targets=[...])`.
 
     Args:
         reward: a name, or a section as in a config. prompts: B texts, or prompts with images and targets of their own.
@@ -149,31 +150,31 @@ def score(
         images: [B, 3, H, W] in [0, 1], RGB. videos: [B, F, 3, H, W] in [0, 1], RGB.
         coordinates: the unit of points and boxes in the answers (`mmrl.parsing.coordinates.Canvas`).
     Returns:
-        [B] float32, higher is better; NaN where it could not judge, which is logged.
+        [B] float32, higher is better; NaN where the reward could not judge, which is logged.
     Raises:
-        ConfigError: an unknown reward or setting, what is given lacks what the reward needs, or is in another form.
+        ConfigError: an unknown reward or setting, or an argument that is missing or has another form.
     """
     if coordinates not in get_args(Convention):
         raise ConfigError(f"coordinates must be one of {', '.join(get_args(Convention))}, got {coordinates!r}")
     _check_texts("prompts", prompts, (str, Prompt))
-    for name, given in (("targets", targets), ("texts", texts), ("images", images), ("videos", videos)):
-        if given is not None and len(given) != len(prompts):
-            raise ConfigError(f"needs as many {name} as prompts, got {len(given)} for {len(prompts)}")
+    for name, value in (("targets", targets), ("texts", texts), ("images", images), ("videos", videos)):
+        if value is not None and len(value) != len(prompts):
+            raise ConfigError(f"needs as many {name} as prompts, got {len(value)} for {len(prompts)}")
     _check_texts("texts", texts or (), (str,))
     _check_pixels("images", images, ("B", 3, "H", "W"))
     _check_pixels("videos", videos, ("B", "F", 3, "H", "W"))
-    asked, outputs = _as_prompts(prompts, targets), Outputs(images=images, videos=videos)
+    questions, outputs = _as_prompts(prompts, targets), Outputs(images=images, videos=videos)
     if texts is not None:
-        outputs = answered(asked, texts, coordinates=coordinates, outputs=outputs)
-    judgement = judge(scorer_of([reward], device=device), asked, outputs)
+        outputs = answered(questions, texts, coordinates=coordinates, outputs=outputs)
+    judgement = judge(scorer_of([reward], device=device), questions, outputs)
     values = judgement.scores.values[:, 0]
     if failure := judgement.first_failures[0]:
-        log.warning("%d of %d outputs could not be judged: %s", values.isnan().sum(), len(asked), failure)
+        log.warning("%d of %d outputs could not be judged: %s", values.isnan().sum(), len(questions), failure)
     return values
 
 
 def _as_prompts(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, Any]] | None) -> list[Prompt]:
-    """The prompts with their targets, as many; raises ConfigError for targets that are none."""
+    """Returns the prompts with their targets. Raises ConfigError for targets that are no mappings, or not as many."""
     if targets is not None and any(isinstance(prompt, Prompt) for prompt in prompts):
         raise ConfigError("targets go with prompts that are texts; a Prompt has its own target")
     if wrong := [one for one in targets or () if not isinstance(one, Mapping)]:
@@ -182,33 +183,33 @@ def _as_prompts(prompts: Sequence[str | Prompt], targets: Sequence[Mapping[str, 
     return [one if isinstance(one, Prompt) else Prompt(one, target=target) for one, target in pairs]
 
 
-def _check_texts(name: str, given: Sequence[Any], kinds: tuple[type, ...]) -> None:
-    """Raises ConfigError for what is no list of these."""
-    said = " or ".join(kind.__name__ for kind in kinds)
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ConfigError(f"{name} must be a list of {said}, got {given!r:.80}")
-    if wrong := [one for one in given if not isinstance(one, kinds)]:
-        raise ConfigError(f"{name} must be a list of {said}, got {wrong[0]!r:.80} in it")
+def _check_texts(name: str, value: Sequence[Any], kinds: tuple[type, ...]) -> None:
+    """Raises ConfigError for a value that is no list of texts."""
+    wanted_type = " or ".join(kind.__name__ for kind in kinds)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} must be a list of {wanted_type}, got {value!r:.80}")
+    if wrong := [one for one in value if not isinstance(one, kinds)]:
+        raise ConfigError(f"{name} must be a list of {wanted_type}, got {wrong[0]!r:.80} in it")
 
 
-def _check_pixels(name: str, given: Tensor | None, shape: tuple[int | str, ...]) -> None:
+def _check_pixels(name: str, value: Tensor | None, shape: tuple[int | str, ...]) -> None:
     """Raises ConfigError for pixels in another shape, type or range, which rewards would judge as other pictures.
 
-    NaN may stand in them: a reward cannot judge these samples.
+    NaN is allowed: a reward cannot judge these samples.
     """
-    if given is None:
+    if value is None:
         return
-    said = f"{name} must be a tensor [{', '.join(map(str, shape))}] of real numbers in [0, 1], RGB"
-    if not isinstance(given, Tensor):
-        raise ConfigError(f"{said}, got {type(given).__name__}")
-    fits = len(shape) == given.ndim and all(
+    wanted_type = f"{name} must be a tensor [{', '.join(map(str, shape))}] of real numbers in [0, 1], RGB"
+    if not isinstance(value, Tensor):
+        raise ConfigError(f"{wanted_type}, got {type(value).__name__}")
+    fits = len(shape) == value.ndim and all(
         size == wanted if isinstance(wanted, int) else size > 0 or wanted == "B"
-        for size, wanted in zip(given.shape, shape, strict=True)
+        for size, wanted in zip(value.shape, shape, strict=True)
     )
-    if not fits or not given.is_floating_point():
-        raise ConfigError(f"{said}, got {given.dtype} {list(given.shape)}")
-    if ((given < 0) | (given > 1)).any():
-        raise ConfigError(f"{said}, got numbers from {float(given.min()):g} to {float(given.max()):g}")
+    if not fits or not value.is_floating_point():
+        raise ConfigError(f"{wanted_type}, got {value.dtype} {list(value.shape)}")
+    if ((value < 0) | (value > 1)).any():
+        raise ConfigError(f"{wanted_type}, got numbers from {float(value.min()):g} to {float(value.max()):g}")
 
 
 def answered(
@@ -220,13 +221,14 @@ def answered(
     canvases: Sequence[Canvas | None] = (),
     outputs: Outputs | None = None,
 ) -> Outputs:
-    """Texts as outputs, with the canvas of each prompt's first image, and with actions where a dialect is named.
+    """Returns texts as outputs, with the canvas of each prompt's first image, and with actions where a dialect is
+    named.
 
     Args:
-        coordinates: the unit in which the texts give points and boxes; `resized` is that of the original here, since
-            no processor has made the images smaller.
+        coordinates: the unit in which the texts give points and boxes; `resized` is that of the original here, since no
+            processor has made the images smaller.
         dialect: of `mmrl.parsing.actions.dialects.DIALECTS`; None: the texts are no actions.
-        canvases: what is known of them, one for each prompt; None stands for that of the prompt. Empty: nothing.
+        canvases: the known canvases, one for each prompt; None stands for that of the prompt. Empty: none is known.
     """
     own = canvases or [None] * len(prompts)
     canvases = tuple(one or _canvas(prompt, coordinates) for one, prompt in zip(own, prompts, strict=True))

@@ -26,6 +26,7 @@ from mmrl.run_directory.checkpoint_files import (
     TEMPORARY,
     discard,
     latest,
+    path_of,
     read_state_file,
     recover,
     saved,
@@ -39,7 +40,7 @@ __all__ = ["latest", "recover", "saved"]  # which most look for here
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on as if it had not stopped."""
+    """The whole state of a run at one iteration: a run that is restored from it goes on as if it had not stopped."""
 
     iteration: int  # at least 0
     tensors: Mapping[str, Mapping[str, Tensor]]  # file name without its ending -> name -> tensor
@@ -50,20 +51,21 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Writes the checkpoint to `folder/<iteration>`, in place of one of the same iteration; returns that path.
 
-    Killed at any moment, it leaves the earlier checkpoints and either the old or the new one of this iteration, whole.
-    Equal checkpoints give equal bytes. Tensors keep dtype and shape, not memory that they shared.
+    A kill at any moment leaves the earlier checkpoints whole, and the old or the new one of this iteration. Equal
+    checkpoints give equal bytes. Tensors keep dtype and shape, not memory that they shared.
 
     Raises:
         RunError: the disk is full or cannot be written; nothing that was saved before is touched.
         ValueError: the state is not plain JSON (NaN, a tuple, a key that is a number ...).
     """
     text = _state_text(checkpoint)
-    name = f"{checkpoint.iteration:06d}"
+    path = path_of(folder, checkpoint.iteration)
+    unfinished = folder / f"{TEMPORARY}{path.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         recover(folder)
-        _write(folder / f"{TEMPORARY}{name}", checkpoint.tensors, text)
-        _put_in_place(folder / f"{TEMPORARY}{name}", folder / name)
+        _write(unfinished, checkpoint.tensors, text)
+        _put_in_place(unfinished, path)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         with suppress(OSError):
             recover(folder)
@@ -72,17 +74,18 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             f"cannot save iteration {checkpoint.iteration} in {folder}: {error}. Saved iterations, untouched: {kept}. "
             "Make room on the disk (or set a smaller checkpoint.keep), then resume the run"
         ) from error
-    return folder / name
+    return path
 
 
 def load(path: Path, device: str | torch.device = "cpu", *, is_checked: bool = False) -> Checkpoint:
     """Reads a checkpoint's folder, tensors onto `device`.
 
     Args:
-        is_checked: whether another process compared the files with their checksums just now, so that this one need not.
+        is_checked: whether another process compared the files with their checksums a moment ago; then they are not
+            compared again.
     Raises:
-        DamagedError: a file is missing, or not to the byte what was written; it is named.
-        ConfigError: there is no checkpoint, or it is of a format that this version does not read.
+        DamagedError: a file is missing, or differs from what was written; the message names it.
+        ConfigError: there is no checkpoint, or it has a format that this version does not read.
     """
     if not path.is_dir():
         raise ConfigError(f"there is no checkpoint {path}")
@@ -102,17 +105,17 @@ def load(path: Path, device: str | torch.device = "cpu", *, is_checked: bool = F
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, dict[Path, DamagedError]]:
-    """Returns the newest checkpoint that is as it was written, None without one; and newer ones with their damage.
+    """Returns the newest undamaged checkpoint, None where there is none, and the newer ones with their damage.
 
     Raises ConfigError for a newer one of a format that this version does not read.
     """
     damaged: dict[Path, DamagedError] = {}
-    found = saved(folder)
-    for iteration in sorted(found, reverse=True):
+    checkpoints = saved(folder)
+    for iteration in sorted(checkpoints, reverse=True):
         try:
-            return load(found[iteration]), damaged
+            return load(checkpoints[iteration]), damaged
         except DamagedError as error:
-            damaged[found[iteration]] = error
+            damaged[checkpoints[iteration]] = error
     return None, damaged
 
 
@@ -121,20 +124,21 @@ def prune(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
     if keep < 1:
         raise ValueError(f"checkpoint.keep must be at least 1, got {keep}")
     recover(folder)
-    found = saved(folder)
-    for iteration in sorted(found)[:-keep]:
+    checkpoints = saved(folder)
+    for iteration in sorted(checkpoints)[:-keep]:
         if iteration not in protect:
-            discard(found[iteration])
+            discard(checkpoints[iteration])
 
 
 def flatten_optimizer(
     optimizer: torch.optim.Optimizer, names: Sequence[str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as flat tensors `<key>/<parameter name>` (the live ones, not copies) and as JSON.
+    """Returns an optimizer's state as flat tensors `<key>/<parameter name>` (the live ones, not copies) and as JSON.
 
     Args:
         names: one unique name per parameter, in the order of `optimizer.param_groups`.
-    Raises ValueError where the optimizer keeps something other than tensors, numbers, bools, text or None.
+    Raises:
+        ValueError: the optimizer keeps something other than tensors, numbers, bools, text or None.
     """
     state = optimizer.state_dict()
     _check_names(optimizer, names)
@@ -155,7 +159,7 @@ def flatten_optimizer(
 
 
 def check_plain(key: str, value: Any) -> None:
-    """Raises ValueError where JSON cannot hold a value of a state as it is: NaN, a tuple, a key that is no text."""
+    """Raises ValueError where JSON cannot hold a value of a state unchanged: NaN, a tuple, a key that is no text."""
     try:
         is_faithful = json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError, RecursionError) as error:
@@ -165,9 +169,10 @@ def check_plain(key: str, value: Any) -> None:
 
 
 def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Puts the states of a run's rewards and other plug-ins back; raises ConfigError where the run has others.
+    """Restores the states of a run's rewards and other plug-ins; raises ConfigError where the run has others.
 
-    A checkpoint of before may call an own reward by its module, too: `reward/my_rewards:Redness` for `reward/Redness`.
+    An older checkpoint may name a reward of the user's own with its module: `reward/my_rewards:Redness` for
+    `reward/Redness`.
     """
     states = {name if name in stateful else _without_module(name): state for name, state in states.items()}
     if set(stateful) != set(states):
@@ -193,7 +198,7 @@ def _without_module(name: str) -> str:
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, names: Sequence[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> None:
-    """Puts back what `flatten_optimizer` gave, bit for bit, into an optimizer of the same class over the same names.
+    """Restores the result of `flatten_optimizer`, bit for bit, into an optimizer of the same class over the same names.
 
     Raises ConfigError where class, parameters or groups differ.
     """
@@ -241,7 +246,7 @@ def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], text: str)
 
 
 def _storable(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, contiguous, each with memory of its own, as safetensors asks for."""
+    """Returns the tensors on the CPU, contiguous, each with memory of its own, as safetensors requires."""
     stored: dict[str, Tensor] = {}
     used = set()
     for name, tensor in group.items():
@@ -293,7 +298,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _like(value: Any, present: Any) -> Any:
-    """A group's setting as the optimizer holds it: tuples and tensors were saved as lists and numbers."""
+    """Returns a group's setting as the optimizer holds it: tuples and tensors are saved as lists and numbers."""
     if isinstance(present, Tensor):
         return torch.full_like(present, value)
     return tuple(value) if isinstance(present, tuple) else value

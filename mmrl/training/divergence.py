@@ -1,4 +1,4 @@
-"""Training that diverged: seen before its weights are saved, and said with what is left of the run."""
+"""Diverged training: noticed before its weights are saved, and reported with the last good checkpoint."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ MAX_STUCK = 3  # iterations in a row without one finite gradient
 
 
 def check_weights(weights: Iterable[Tensor]) -> None:
-    """Raises DivergedError for weights that no network can use: NaN, infinite, or with a square that float32 lacks.
+    """Raises DivergedError for weights that no network can use: NaN, infinite, or with a square beyond float32.
 
     Every process must call it where weights are sharded.
     """
@@ -26,16 +26,16 @@ def check_weights(weights: Iterable[Tensor]) -> None:
 
 
 def stuck_for(before: int, norms: Iterable[Tensor], *, may_scale: bool) -> int:
-    """Iterations in a row, this one included, in which every gradient norm was NaN or infinite.
+    """Returns the iterations in a row, this one included, in which every gradient norm was NaN or infinite.
 
     `may_scale`: float16 lowers the scale of its loss by such steps, so they do not count.
     """
-    found = [math.isfinite(float(norm)) for norm in norms]
-    return before + 1 if found and not any(found) and not may_scale else 0
+    are_finite = [math.isfinite(float(norm)) for norm in norms]
+    return before + 1 if are_finite and not any(are_finite) and not may_scale else 0
 
 
 def norm_metrics(norms: Sequence[Tensor]) -> dict[str, float]:
-    """The mean norm of the gradients that were finite, and how many were not: no step was made along these."""
+    """Returns the mean norm of the finite gradients, and the number of the others: these made no step."""
     if not norms:
         return {}
     finite = [norm for norm in norms if norm.isfinite()]
@@ -44,7 +44,7 @@ def norm_metrics(norms: Sequence[Tensor]) -> dict[str, float]:
 
 
 def diverged(why: object, iteration: int, rate: float, folder: Path, last_good: int) -> RunError:
-    """The error that ends a run: `iteration` broke the weights; those saved up to `last_good` are whole."""
+    """Returns the error that ends a run: `iteration` broke the weights; those saved up to `last_good` are whole."""
     saved = {number: path for number, path in checkpoint.saved(folder / "checkpoints").items() if number <= last_good}
     good = f"last good checkpoint: {saved[max(saved)]}" if saved else "no checkpoint was saved before"
     return RunError(

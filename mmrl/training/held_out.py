@@ -35,40 +35,40 @@ Counting = Callable[[str, int], Counter]
 
 
 def uncounted(what: str, total: int) -> Counter:
-    """Counts without showing it."""
+    """Returns a counter that shows nothing."""
     return Counter(what, total, None)
 
 
 def sampled_share(policy: Modality, plans: Sequence[GroupPlan], before: int) -> float:
-    """How many prompts' samples a rollout that has begun has drawn, by its network calls since `before`."""
+    """Returns how many prompts a running rollout has sampled, as a fraction, from the network calls since `before`."""
     planned = max(1, sum(plan.num_rollout_calls * plan.forwards_per_call for plan in plans))
     return float(len(plans) * min(1.0, (policy.num_calls - before) / planned))
 
 
 class EvaluationStopped(Exception):
-    """A stop was requested before all prompts were evaluated."""
+    """A stop that was requested before all prompts were evaluated."""
 
 
 @dataclass(frozen=True)
 class SavedSample:
-    """One sample for a person to look at."""
+    """One sample for people to look at."""
 
     prompt: str
     seed: int
     scores: dict[str, float]
-    image: Image.Image | None = None  # what was drawn; else the question's first image, with what was answered on it
-    text: str | None = None  # what was answered
+    image: Image.Image | None = None  # the sample; else the question's first image with the answer's place on it
+    text: str | None = None  # the answer
     num_images: int = 0  # of the question
     media: tuple[Picture, ...] = ()  # the question's images, as far as they are kept to judge the answer again
     canvas: Canvas | None = None  # of the first of them: what coordinates in the answer are counted in
     has_actions: bool = False  # whether answers are read as actions
-    action: Action | None = None  # what the answer tells a GUI to do, in pixels of the original screenshot
+    action: Action | None = None  # the action that the answer writes, in pixels of the original screenshot
     target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one evaluation found; the same on all processes."""
+    """The outcome of one held-out evaluation, the same on all processes."""
 
     score: float  # mean total over all samples that could be judged, or over episodes of the mean over their turns
     metrics: dict[str, float]
@@ -77,7 +77,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Draws `samples_per_prompt` samples for each prompt, always with the same noise, and scores them."""
+    """Held-out evaluation: `samples_per_prompt` samples of each prompt, always of the same noise, and their scores."""
 
     policy: Modality
     sampler: Sampler
@@ -92,10 +92,13 @@ class Evaluator:
     saved_samples: int = 0
 
     def __call__(self, is_stopping: Callable[[], bool] = lambda: False, *, counting: Counting = uncounted) -> Result:
-        """Evaluates the policy under `weights`; every process must call it.
+        """Evaluates the policy under `weights`. Every process must call it.
 
-        `is_stopping` is asked before each chunk, on all processes alike. Raises EvaluationStopped where it says so.
-        `counting`: who shows how many of the prompts of this process are done.
+        Args:
+            is_stopping: called before each chunk, with the same answer on all processes.
+            counting: makes the counter that shows how many prompts of this process are done.
+        Raises:
+            EvaluationStopped: `is_stopping` returned True. RunError: no sample, or too few, could be scored.
         """
         local = self.processes.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
         with counting("evaluation", len(local)) as counter:
@@ -103,7 +106,7 @@ class Evaluator:
         everyone = Judgement.join(self.processes.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
         if not everyone.scores.valid.any():
-            first = next((message for message in everyone.first_failures if message), "none of them says why")
+            first = next((message for message in everyone.first_failures if message), "without a reason")
             words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
             raise RunError(words) from raised(first)
         samples = sorted(self.processes.gather(samples), key=lambda sample: sample.seed)
@@ -112,7 +115,7 @@ class Evaluator:
     def _judged_chunks(
         self, local: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
     ) -> tuple[list[Judgement], list[SavedSample]]:
-        """What the rewards say of this process's prompts, chunk by chunk, and some samples to look at."""
+        """Returns the judgements of this process's prompts, chunk by chunk, and some samples to look at."""
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
         most = -(-len(self.prompts) // self.processes.num_processes)  # prompts of one process
@@ -140,7 +143,7 @@ class Evaluator:
             raise HangError(f"held-out evaluation: {error}") from error
 
     def _chosen(self, rollout: Rollout, scores: Scores) -> list[SavedSample]:
-        """The first sample of some prompts, picked anywhere in the held-out set, the same ones each time."""
+        """Returns the first sample of some prompts anywhere in the held-out set, the same ones in each evaluation."""
         order = torch.randperm(len(self.prompts), generator=generator(self.seed, "saved"))
         spread = set(order[: self.saved_samples].tolist())
         rows = {group: row for row, group in reversed(list(enumerate(rollout.group.tolist()))) if group in spread}
@@ -161,7 +164,7 @@ def _result(scores: Scores, samples: list[SavedSample]) -> Result:
 
 
 def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
-    """The sample `row` of a rollout, with its whole episode where it begins one; its seed is its group's number."""
+    """Returns sample `row` of a rollout, or the episode that begins with it. The seed is the group's number."""
     number, outputs = int(rollout.prompt[row]), rollout.outputs
     if outputs.outcomes is not None:
         return _saved_episode(rollout, row, scores)
@@ -182,7 +185,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
 
 
 def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
-    """Its screenshots with what was done on them, and its answers line by line, the last one with the outcome."""
+    """Returns an episode: screenshots with the actions on them, and the answers line by line, the outcome last."""
     turns = (rollout.episode == rollout.episode[row]).nonzero()[:, 0]
     rows: list[int] = turns[rollout.turn[turns].argsort()].tolist()
     texts, actions, outcomes = rollout.outputs.texts, rollout.outputs.actions, rollout.outputs.outcomes
@@ -210,7 +213,7 @@ def _picture(outputs: Outputs, row: int) -> Image.Image:
 
 
 def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
-    """The question's first clip or image with the true place and the answer's, as far as there is one."""
+    """Returns the question's first clip or image with the true and the predicted place, where there are any."""
     if prompt.clips:
         return timeline.answered(prompt.clips[0], prompt.target, None if outputs.texts is None else outputs.texts[row])
     if not prompt.media:
@@ -226,9 +229,9 @@ def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
 
 
 def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:
-    """Writes pictures and `samples.json` for the report, and what rewards need to judge answers again.
+    """Writes pictures and `samples.json` for the report, with what rewards need to judge the answers again.
 
-    `questions`: where the images of questions go, each once; by default a folder inside.
+    `questions`: the folder of the questions' images, each written once; by default a folder inside.
     """
     questions = questions or folder / "questions"
     folder.mkdir(parents=True, exist_ok=True)
@@ -250,9 +253,9 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
         if sample.has_actions:
             entry["action"] = None
         if sample.action is not None:
-            said = asdict(sample.action)
+            fields_of_action = asdict(sample.action)
             is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
-            entry["action"] = {name: said[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
+            entry["action"] = {name: fields_of_action[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
         if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
             entry["target"] = target
         listed.append(entry)
@@ -261,7 +264,7 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
 
 
 def _kept(picture: Picture, folder: Path) -> Path:
-    """The file of an image in the folder, named by its pixels; the same image is written once."""
+    """Returns the file of an image in the folder, named by its pixels; the same image is written once."""
     image = picture.load()
     digest = blake2b(repr(image.size).encode() + image.tobytes(), digest_size=12).hexdigest()
     file = folder / f"{digest}.png"
@@ -274,7 +277,7 @@ def _kept(picture: Picture, folder: Path) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold of a value of a target; None where it holds nothing of it."""
+    """Returns the part of a target's value that JSON can hold; None where there is none."""
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):

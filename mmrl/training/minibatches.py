@@ -1,4 +1,4 @@
-"""What the loss gets of an iteration: samples with their advantages, and which of them in each optimizer step."""
+"""Minibatches: an iteration's samples with their advantages, and which of them each optimizer step learns from."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from mmrl.training.rollouts import Collected
 
 
 def batch_of(collected: Collected, advantage: Advantage, device: torch.device) -> LossBatch | None:
-    """This process's samples with their advantages, which are made from the scores of all."""
+    """Returns this process's samples with their advantages, which depend on the scores of all processes."""
     if collected.rollout is None:
         return None
     scores = collected.scores
@@ -27,7 +27,7 @@ def batch_of(collected: Collected, advantage: Advantage, device: torch.device) -
 
 
 def minibatches(kept: Sequence[int], updates: UpdateSettings, seed: int, iteration: int) -> list[list[int]]:
-    """The draws of each optimizer step, the same on all processes."""
+    """Returns the prompt indices of each optimizer step, the same on all processes."""
     steps = []
     for epoch in range(updates.epochs):
         order = torch.randperm(len(kept), generator=generator(seed, "minibatch", iteration, epoch))

@@ -1,4 +1,4 @@
-"""Answers drawn by another engine: how far its log-probs are from the trainer's own, and what is done about that.
+"""The off-policy correction of answers of an inference engine, whose log-probs differ from the trainer's own.
 
 Maths: docs/maths/group-relative-losses.md#samples-of-another-engine-or-of-older-weights
 """
@@ -26,22 +26,24 @@ _LARGEST = 300.0  # of a log-ratio in the metrics: its square is still a number 
 
 
 def is_sampled_elsewhere(policy: Modality) -> bool:
-    """Whether another engine draws the policy's samples; the same on all processes."""
+    """Returns whether an inference engine samples for the policy; the same on all processes."""
     return PolicyDeclaration.of(policy).has_inference_engine
 
 
 def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
-    """Raises ConfigError for trees of answers that another engine would draw, or processes that share the weights, and
-    for answers of the data, where another engine is there to draw them."""
+    """Raises ConfigError for plans that an inference engine, or processes that share the weights, cannot sample.
+
+    These are trees of answers for both, and answers of the data for an engine.
+    """
     if isinstance(plan, OfflinePlan) and is_sampled_elsewhere(policy):
-        raise ConfigError(f"modality.engine draws answers, and {where} takes those of the data; leave the engine out")
+        raise ConfigError(f"modality.engine samples answers, and {where} takes those of the data; leave the engine out")
     if isinstance(plan, AnswerTree) and (is_sampled_elsewhere(policy) or is_sharded):
-        other = "modality.engine draws" if is_sampled_elsewhere(policy) else "processes that share the weights draw"
+        other = "modality.engine samples" if is_sampled_elsewhere(policy) else "processes that share the weights sample"
         raise ConfigError(f"{where} is a tree of answers, and {other} none; use sampler 'autoregressive'")
 
 
 def importance(log_ratio: Tensor, is_decision: Tensor, level: Level) -> Tensor:
-    """Importance weights w [B, K] of what one engine drew and another one learns from.
+    """Returns importance weights w [B, K] of what one engine sampled and another one learns from.
 
     w = exp(log p_trainer - log p_engine) of each decision (`token`), or the product of those of the whole sample
     (`sequence`); 1 where there is no decision.
@@ -56,7 +58,7 @@ def importance(log_ratio: Tensor, is_decision: Tensor, level: Level) -> Tensor:
 
 
 def corrected(weight: Tensor, kind: Kind, cap: float, floor: float) -> Tensor:
-    """What advantages are multiplied by, from importance weights of any shape.
+    """Returns the factors of the advantages, from importance weights of any shape.
 
     `none`: 1. `truncated`: min(w, cap) (Espeholt et al. 2018, IMPALA, arXiv 1802.01561, eq. 1; Yao et al. 2025, "Your
     efficient RL framework secretly brings you off-policy RL training"). `masked`: w within [floor, cap], else 0 (Ling
@@ -70,7 +72,7 @@ def corrected(weight: Tensor, kind: Kind, cap: float, floor: float) -> Tensor:
 
 
 def mismatch(log_ratio: Tensor, is_decision: Tensor, settings: CorrectionSettings) -> tuple[Tensor, Tensor]:
-    """Sums that `mismatch_metrics` turns into numbers, [9] and the largest |log-ratio| []; float64, on the CPU.
+    """Returns the sums behind `mismatch_metrics`, [9], and the largest |log-ratio| []; float64, on the CPU.
 
     Arguments as for `importance`. A unit is what has one weight: a decision or a sample.
     """
@@ -89,19 +91,19 @@ def mismatch(log_ratio: Tensor, is_decision: Tensor, settings: CorrectionSetting
 
 
 def mismatch_metrics(sums: Tensor, largest: Tensor) -> dict[str, float]:
-    """Metrics of all processes' sums [9] and largest difference []; empty where there was no decision.
+    """Returns metrics of all processes' sums [9] and largest difference []; empty where there was no decision.
 
     `engine/difference` and `_max`: |log p_trainer - log p_engine| in nats per decision. `engine/kl_k1`, `_k3`:
     estimates of KL(engine || trainer) per decision. `engine/truncated`, `masked`: shares of the units whose weight was
-    cut or became 0. `engine/effective`: (sum w)^2 / (n sum w^2) of the importance weights before they are corrected,
-    1 where the engines agree.
+    cut or became 0. `engine/effective`: (sum w)^2 / (n sum w^2) of the importance weights before they are corrected, 1
+    where the engines agree.
     """
-    found = dict(zip(_COLUMNS, sums.tolist(), strict=True))
-    if not found["count"]:
+    total = dict(zip(_COLUMNS, sums.tolist(), strict=True))
+    if not total["count"]:
         return {}
-    means = {f"engine/{name}": found[name] / found["count"] for name in ("difference", "kl_k1", "kl_k3")}
-    shares = {f"engine/{name}": found[name] / found["units"] for name in ("truncated", "masked")}
-    effective = found["weight"] ** 2 / (found["units"] * found["weight_squared"]) if found["weight_squared"] else 0.0
+    means = {f"engine/{name}": total[name] / total["count"] for name in ("difference", "kl_k1", "kl_k3")}
+    shares = {f"engine/{name}": total[name] / total["units"] for name in ("truncated", "masked")}
+    effective = total["weight"] ** 2 / (total["units"] * total["weight_squared"]) if total["weight_squared"] else 0.0
     return {**means, "engine/difference_max": float(largest), **shares, "engine/effective": effective}
 
 
@@ -115,10 +117,10 @@ def correct(
     sampled_by: WeightsName,
     micro_batch: int,
 ) -> tuple[Rollout | None, LossBatch | None, dict[str, float]]:
-    """A rollout of another engine made fit to learn from; every process must call it.
+    """Returns an engine's rollout made fit to learn from. Every process must call it.
 
-    Returns the rollout with log-probs recomputed by the weights `sampled_by`, the batch with advantages [B, K] times
-    the corrected importance weights, and the metrics of the mismatch.
+    Returned are the rollout with log-probs recomputed by the weights `sampled_by`, the batch with advantages [B, K]
+    times the corrected importance weights, and the metrics of the mismatch.
     """
     sums, largest = torch.zeros(len(_COLUMNS), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     if rollout is not None and batch is not None:

@@ -10,7 +10,11 @@ from mmrl.system.errors import ConfigError
 
 
 def optimizer_of(settings: OptimizerSettings, weights: Weights) -> torch.optim.Optimizer:
-    """One parameter group where all tensors learn at the same rate; else one for each tensor, in their order."""
+    """Returns the optimizer: one parameter group where all tensors have the same rate, else one for each, in their
+    order.
+
+    Raises ConfigError where the optimizer's package is not installed.
+    """
     if len(set(weights.rate_scale.values())) <= 1:
         groups = [{"params": list(weights.parameters.values()), "rate_scale": next(iter(weights.rate_scale.values()))}]
     else:
@@ -29,7 +33,7 @@ def optimizer_of(settings: OptimizerSettings, weights: Weights) -> torch.optim.O
 
 
 def learning_rate(settings: OptimizerSettings, iteration: int, total: int) -> float:
-    """The rate of `iteration` (from 0): linear warm-up, then constant, or linear or cosine down to 0 at the end."""
+    """Returns the rate of `iteration` (from 0): linear warm-up, then constant, or linear or cosine to 0."""
     if iteration < settings.warmup:
         return settings.learning_rate * (iteration + 1) / settings.warmup
     if settings.schedule == "constant":

@@ -21,12 +21,12 @@ class _Abandoned(Exception):
 
 
 class Processes:
-    """One process of a run: its share of the groups, and the sums over all processes.
+    """The processes of a run, seen from one: its device, its share of the groups, and the sums over all processes.
 
     Replicated weights have no wrapper around the model: gradients are summed once per optimizer step, after the last
-    micro-batch, already divided by the global denominator, so a process without work just adds zeros. Sharded weights
+    micro-batch, already divided by the global denominator, so a process without work adds zeros. Sharded weights
     (FSDP2) are gathered layer by layer in every network call and gradients are summed in every backward pass, so all
-    processes make equally many of both: `maximum` says how many.
+    processes make equally many of both: `maximum` returns how many.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Processes:
     ) -> None:
         from accelerate import Accelerator  # with the next one, half of what a command without weights would import
 
-        # without an accelerator accelerate must be told, else each process of a launcher takes itself for the only one
+        # without an accelerator `cpu` must be set, else each process of a launcher takes itself for the only one
         self._accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.is_sharded = sharding == "full" and self.num_processes > 1
         self.placement = Placement(
@@ -47,22 +47,25 @@ class Processes:
 
     @property
     def device(self) -> torch.device:
+        """Returns the device of this process."""
         return self.placement.device
 
     @property
     def is_main(self) -> bool:
+        """Returns whether this process is the one that writes files."""
         return bool(self._accelerator.is_main_process)
 
     @property
     def num_processes(self) -> int:
+        """Returns the number of processes of the run."""
         return int(self._accelerator.num_processes)
 
     def share(self, items: Sequence[Item]) -> list[Item]:
-        """This process's part of a list that all processes hold; parts differ by one item at most."""
+        """Returns this process's part of a list that all processes hold; parts differ by one item at most."""
         return list(items[self._accelerator.process_index :: self.num_processes])
 
     def gather(self, items: Sequence[Item]) -> list[Item]:
-        """The items of all processes, in the order of the processes; every process must call it."""
+        """Returns the items of all processes, in the order of the processes. Every process must call it."""
         if self.num_processes == 1:
             return list(items)
         with _others():
@@ -71,11 +74,11 @@ class Processes:
             return list(gather_object(list(items)))
 
     def count_before(self, count: int) -> int:
-        """How many items the processes before this one hold, when each gives its own `count`."""
+        """Returns the sum of `count` over the processes before this one. Every process must call it."""
         return sum(self.gather([count])[: self._accelerator.process_index])
 
     def sum(self, values: Tensor) -> Tensor:
-        """The elementwise sum over processes."""
+        """Returns the elementwise sum over processes. Every process must call it."""
         if self.num_processes == 1:
             return values
         with _others():
@@ -83,7 +86,7 @@ class Processes:
         return reduced.to(values.device)  # type: ignore[no-any-return]
 
     def maximum(self, count: int) -> int:
-        """The largest `count` of all processes where weights are sharded; else the own one."""
+        """Returns the largest `count` of all processes where weights are sharded, else `count`."""
         if not self.is_sharded:
             return count
         largest, has_failed = self._largest(count, 0)
@@ -98,7 +101,7 @@ class Processes:
         return table.tolist()
 
     def shard(self, policy: Modality) -> None:
-        """Cuts the policy's weights over the processes, if they are to be; before copies of them are made."""
+        """Shards the policy's weights over processes, where the run does so. Copies of the weights come later."""
         if self.is_sharded:
             assert isinstance(policy, Shardable), "checked when the parts were built"
             weights = policy.weights
@@ -106,10 +109,7 @@ class Processes:
             weights.shard(shard(modules, policy.networks(), weights.parameters, self.num_processes))
 
     def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same with full tensors in place of sharded ones, those on the main process alone and on the CPU.
-
-        Every process must call it.
-        """
+        """Returns the tensors, sharded ones whole and on the main process's CPU alone. Every process must call it."""
         whole = {}
         for name, tensor in tensors.items():
             if not is_sharded(tensor):
@@ -122,17 +122,17 @@ class Processes:
         return whole
 
     def wait(self) -> None:
-        """Returns when all processes are here."""
+        """Waits for all processes."""
         with _others():
             self._accelerator.wait_for_everyone()
 
     @contextmanager
     def lockstep(self) -> Iterator[None]:
-        """Makes an error of one process in the block an error of all, so that none waits for one that is gone.
+        """Makes an error of one process in the block an error of all, so that none waits for a process that is gone.
 
-        It waits for all processes; the block itself must not, but for calls of `maximum` and the network calls that
-        follow each, and may not fail between these two. Raises what the block did; on the other processes ConfigError
-        or RunError.
+        All processes wait at the end of the block. Inside, the only collectives are calls of `maximum` and the network
+        calls that follow each, and nothing may fail between these two. Raises the block's own error; on the other
+        processes ConfigError or RunError.
         """
         own: Exception | None = None
         is_abandoned = False
@@ -142,8 +142,8 @@ class Processes:
             is_abandoned = True
         except Exception as error:  # whatever it is: the others would wait for a process that just ends
             own = error
-        # a process that fails stops asking `maximum`, so it answers there: the others are in their next question, or
-        # here
+        # a process that fails makes no more calls of `maximum`, so it answers one here: the others are in their
+        # next call, or here
         if self.is_sharded and not is_abandoned and not any(self._largest(0, int(own is not None))):
             return
         first = next((error for error in self.gather([_portable(own)]) if error is not None), None)
@@ -153,7 +153,7 @@ class Processes:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sums the gradients over processes, in one message; a missing gradient counts as zero.
 
-        Those of sharded parameters are summed already.
+        Gradients of sharded parameters are summed already.
         """
         trained = list(parameters)
         for parameter in trained:
@@ -170,12 +170,13 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of the loss, scaled where the precision is float16."""
         self.scaler.scale(loss).backward()
 
     def step(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None
     ) -> Tensor:
-        """One optimizer step on the summed gradients, none if they are not finite; their norm before clipping."""
+        """Makes one optimizer step on the summed gradients if they are finite; returns their norm before clipping."""
         self.sum_gradients(parameters)
         self.scaler.unscale_(optimizer)
         norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
@@ -190,30 +191,32 @@ class Processes:
 
     @property
     def may_scale(self) -> bool:
-        """Whether gradients that overflowed may yet be finite with a smaller scale of the loss."""
+        """Returns whether gradients that overflowed may be finite with a smaller scale of the loss."""
         return self.scaler.is_enabled() and self.scaler.get_scale() >= 1
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the gradient scaler, for a checkpoint; empty where the precision is not float16."""
         return dict(self.scaler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state of the gradient scaler."""
         if state:
             self.scaler.load_state_dict(state)
 
 
 @contextmanager
 def _others() -> Iterator[None]:
-    """Around what all processes do at the same time: raises RunError where one of them is gone."""
+    """Raises RunError where another process is gone, in place of the library's error in a collective."""
     try:
         yield
-    except RuntimeError as error:  # of gloo and NCCL: pages of it, of which the first line says what there is to say
+    except RuntimeError as error:  # of gloo and NCCL: pages of text, the first line says why
         why = str(error).partition("\n")[0]
-        said = "its own message says why; resume the run when that is mended"
-        raise RunError(f"another process of this run is gone: {said} ({why})") from error
+        hint = "its own message says why; resume the run when that is mended"
+        raise RunError(f"another process of this run is gone: {hint} ({why})") from error
 
 
 def _portable(error: Exception | None) -> ConfigError | RunError | None:
-    """An error as the other processes hear of it: ours as they are, others, which need not pickle, in words."""
+    """Returns an error as other processes get it: ours unchanged, others, which may not pickle, as RunError."""
     if error is None or isinstance(error, ConfigError | RunError):
         return error
     return RunError(f"another process failed with {describe(error)}")

@@ -1,4 +1,4 @@
-"""Samples of earlier iterations that are learned from again, in the place of those that teach nothing."""
+"""Selective sample replay: samples of earlier iterations in the place of those that teach nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,28 +16,27 @@ from mmrl.scoring.metrics import advantages_of, plain_total
 from mmrl.training.processes import Processes
 from mmrl.training.rollouts import Collected
 
-FIRST_REPLAY_INDEX = 1 << (PROMPT_INDEX_BITS - 1)  # of bundles of replayed samples: no run draws so many prompts
+FIRST_REPLAY_INDEX = 1 << (PROMPT_INDEX_BITS - 1)  # of bundles of replayed samples: no run takes so many prompts
 
 
 @runtime_checkable
 class Replayable(Protocol):
-    """Policies whose samples can be kept beyond their iteration have this too."""
+    """A policy whose samples can be kept beyond their iteration."""
 
     def taken(self, rollout: Rollout, row: int) -> dict[str, Tensor]:
-        """What it takes to evaluate a sample again, with the log-probs recorded: tensors of one dimension, on the
-        CPU."""
+        """Returns what a sample is evaluated again from, with its log-probs: tensors of one dimension, on the CPU."""
         ...
 
     def replayed(
         self, prompts: Sequence[Prompt], samples: Sequence[Mapping[str, Tensor]], keys: Sequence[GroupKey], plan: Any
     ) -> Rollout:
-        """A rollout of taken samples, one per prompt, that were drawn by plans like this one; no network call."""
+        """Returns a rollout of taken samples, one per prompt, sampled by plans like `plan`; makes no network call."""
         ...
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A sample that may be learned from again."""
+    """A sample in the buffer."""
 
     place: tuple[int, int]  # of its prompt: the set of the stream, and the number in it
     advantage: float  # not 0
@@ -47,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Refilled:
-    """An iteration's samples without those that teach nothing, and with replayed ones."""
+    """The batch of an iteration without the samples that teach nothing, and with replayed ones."""
 
     rollout: Rollout | None
     batch: LossBatch | None
@@ -60,11 +59,11 @@ class Refilled:
 class Replay:
     """Selective sample replay: Wang et al. 2025, "VL-Rethinker", arXiv 2504.08837, section 3.
 
-    Samples with advantage 0 leave the batch, but for up to `correct` of the others' number among the fully correct
-    ones. What is then missing of `wanted` samples is drawn from the buffer of earlier iterations, with replacement and
-    in proportion to |advantage|^alpha, at most as many as it holds. Then the samples of the iteration with an advantage
-    go into the buffer, and the oldest beyond `capacity` leave. All processes hold the same buffer. While it is empty
-    the batch stays as it is.
+    Samples with advantage 0 leave the batch, but for fully correct ones up to `correct` times the number of the others.
+    The samples that are then missing of `wanted` are chosen from the buffer of earlier iterations, with replacement and
+    in proportion to |advantage|^alpha, at most as many as the buffer holds. Then the samples of the iteration with an
+    advantage go into the buffer, and the oldest beyond `capacity` leave. All processes hold the same buffer. While it
+    is empty the batch is unchanged.
     """
 
     settings: ReplaySettings
@@ -86,7 +85,10 @@ class Replay:
     def __call__(
         self, collected: Collected, rollout: Rollout | None, batch: LossBatch | None, iteration: int
     ) -> Refilled:
-        """The batch of `iteration`; every process must call it. `rollout`: as collected, its log-probs may be newer."""
+        """Returns the refilled batch of `iteration`. Every process must call it.
+
+        `rollout`: the collected one; its log-probs may have been recomputed.
+        """
         advantages = self._advantages(collected)
         may_teach = is_learned_from(collected)
         teaches = may_teach & (advantages != 0)
@@ -118,14 +120,16 @@ class Replay:
         )
 
     def _advantages(self, collected: Collected) -> Tensor:
-        """[B] of the samples of all processes. Raises ConfigError where they are not one for each."""
+        """Returns the advantages [B] of all processes' samples. Raises ConfigError for several per sample."""
         advantages = advantages_of(collected.scores, self.advantage, collected.paths)
         if advantages.dim() == 2 and advantages.shape[1] != 1:
-            raise ConfigError("replay keeps one advantage for each sample, and this one tells decisions apart")
+            raise ConfigError(
+                "replay keeps one advantage for each sample, and this advantage has one for each decision"
+            )
         return advantages.flatten()
 
     def _rollout(self, bundles: Sequence[tuple[GroupKey, list[int]]]) -> tuple[Rollout | None, LossBatch | None]:
-        """The samples of some bundles, and what is learned of them."""
+        """Returns the rollout and the batch of the samples of some bundles; None twice where this process has none."""
         own = [(key, self.buffer[row]) for key, rows in bundles for row in rows]
         if not own:
             return None, None
@@ -142,7 +146,7 @@ class Replay:
         """Puts the samples of an iteration that teach something into the buffer, in the order of the scores."""
         own: list[tuple[int, Taken]] = []
         for row, number in enumerate(collected.local_rows.tolist()):
-            assert rollout is not None, "a process with samples has drawn them"
+            assert rollout is not None, "a process with samples has a rollout"
             if teaches[number] and bool((rollout.blocks[0].edge[row] >= 0).any()):
                 place = self._places[id(rollout.prompts[int(rollout.prompt[row])])]
                 score = float(collected.scores.total[number])
@@ -152,20 +156,20 @@ class Replay:
         self.buffer = [*self.buffer, *(taken for _, taken in everyone)][-self.settings.capacity :]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The buffer, for a checkpoint."""
-        found = {
+        """Returns the buffer as tensors, for a checkpoint."""
+        tensors = {
             "place": torch.tensor([one.place for one in self.buffer], dtype=torch.int64).view(-1, 2),
             "advantage": torch.tensor([one.advantage for one in self.buffer], dtype=torch.float64),
             "score": torch.tensor([one.score for one in self.buffer], dtype=torch.float64),
         }
         for name in self.buffer[0].sample if self.buffer else ():
             parts = [one.sample[name] for one in self.buffer]
-            found[f"length/{name}"] = torch.tensor([len(part) for part in parts])
-            found[f"sample/{name}"] = torch.cat(parts)
-        return found
+            tensors[f"length/{name}"] = torch.tensor([len(part) for part in parts])
+            tensors[f"sample/{name}"] = torch.cat(parts)
+        return tensors
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Puts the buffer of a checkpoint back."""
+        """Restores the buffer of a checkpoint."""
         names = [name.removeprefix("sample/") for name in saved if name.startswith("sample/")]
         cut = {name: saved[f"sample/{name}"].split(saved[f"length/{name}"].tolist()) for name in names}
         self.buffer = [
@@ -177,20 +181,20 @@ class Replay:
 
 
 def is_learned_from(collected: Collected) -> Tensor:
-    """[B] bool: the samples of the groups that are kept that could be judged."""
+    """Returns [B] bool: the samples of the kept groups that could be judged."""
     return collected.scores.valid & torch.isin(
         collected.scores.prompt_index, torch.tensor(collected.kept, dtype=torch.int64)
     )
 
 
 def fully_correct(collected: Collected, among: Tensor, settings: ReplaySettings, others: int) -> Tensor:
-    """[B] bool: the first `among` [B] with a total above `correct_above`, at most `correct` times `others`."""
+    """Returns [B] bool: the first of `among` [B] with totals above `correct_above`, at most `correct * others`."""
     is_good = among & (plain_total(collected.scores) > settings.correct_above)
     return is_good & (is_good.cumsum(0) <= int(settings.correct * others))
 
 
 def resample(advantages: Sequence[float], count: int, alpha: float, source: torch.Generator) -> list[int]:
-    """The rows of `count` samples, but at most as many as there are, drawn with replacement.
+    """Returns the rows of `count` samples, at most as many as there are, chosen with replacement.
 
     P(j) = |A_j|^alpha / sum_k |A_k|^alpha; alpha 0 makes them all alike.
     """

@@ -1,4 +1,4 @@
-"""One iteration's groups: drawn, scored while the next are drawn, filtered, refilled."""
+"""The groups of one iteration: sampled, scored while the next are sampled, filtered, refilled."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,37 +21,37 @@ from mmrl.training.processes import Processes
 from mmrl.training.sharding import dummy_rollout
 
 KeyedPrompt = tuple[GroupKey, Prompt]
-JudgedRollout = tuple[Rollout | None, Judgement | None]  # by this process; None where it drew nothing
+JudgedRollout = tuple[Rollout | None, Judgement | None]  # of this process; None where it has no group
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The groups of one iteration: scores of all processes in draw order, the rollout of this process's part."""
+    """The groups of one iteration: the scores of all processes, and the rollout of this process."""
 
-    rollout: Rollout | None  # None: this process drew nothing
+    rollout: Rollout | None  # None: this process has no group
     scores: Scores
     local_rows: Tensor  # [B] int64: where the samples of the rollout stand in the scores
-    kept: list[int]  # draw numbers of the groups to learn from, ascending
+    kept: list[int]  # prompt indices of the groups to learn from, ascending
     paths: Paths | None  # of the decisions of the samples of all processes, in the order of the scores
     num_calls: int  # network evaluations of this process
-    metrics: dict[str, float]  # of what was drawn on all processes, beside its scores
+    metrics: dict[str, float]  # of the rollouts of all processes, without their scores
 
     def own(self, advantages: Tensor) -> Tensor:
-        """[B, 1] or [B, K] of this process's samples, from those [B_all] or [B_all, K_all] of everyone: advantages, or
-        whether something is learned from.
+        """Returns the rows [B, 1] or [B, K] of this process's samples, of values [B_all] or [B_all, K_all] of all
+        processes.
 
-        Elsewhere samples may have more decisions than any has here.
+        The values are advantages, or an update mask. Samples of other processes may have more decisions than any here.
         """
         if advantages.dim() == 1:
             return advantages[self.local_rows, None]
-        assert self.rollout is not None, "this process drew nothing"
+        assert self.rollout is not None, "this process has no group"
         return advantages[self.local_rows, : self.rollout.blocks[0].edge.shape[1]]
 
 
 @dataclass(frozen=True)
 class MemberRequest:
-    """Members of a group that are drawn at once: all that it begins with, or further ones."""
+    """Members of a group that are sampled in one call: all that the group begins with, or further ones."""
 
     key: GroupKey  # of these members
     prompt: Prompt
@@ -60,13 +60,13 @@ class MemberRequest:
 
     @classmethod
     def whole(cls, keyed: KeyedPrompt, size: int) -> "MemberRequest":
-        """A group of `size` members."""
+        """Returns the request of a group of `size` members."""
         return cls(*keyed, size, keyed[0])
 
 
 @dataclass(frozen=True)
 class Collector:
-    """Draws groups until enough are worth learning from, or the refill rounds are used up."""
+    """Samples groups until enough are worth learning from, or the refill rounds are used up."""
 
     policy: Modality
     sampler: Sampler
@@ -79,20 +79,23 @@ class Collector:
     wanted: int  # groups per iteration
     chunk: int  # groups sampled at once on one process
     overlap: bool
-    advantage: Advantage  # says which groups teach nothing
+    advantage: Advantage  # decides which groups are degenerate
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
-        """The groups of `iteration`, sampled under `weights`; every process must call it."""
+        """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
+
+        Raises ConfigError where too many prompts cannot be read, RunError where too many samples could not be scored.
+        """
         rounds: list[tuple[Rollout | None, Scores, Tensor, Paths | None]] = []
         kept: list[int] = []
-        hinted: list[Prompt] = []  # of groups that failed as a whole: asked again, with a hint
+        hinted: list[Prompt] = []  # of groups that failed as a whole: taken again, with a hint
         num_unread = num_hinted = 0
         seconds = [0.0] * len(self.scorer.names)
         num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
         for number in range(num_rounds):
-            asked_again = self.prompts.again(hinted[: self.wanted - len(kept)])
-            num_hinted += len(asked_again)
-            numbered = asked_again + self.prompts.take(self.wanted - len(kept) - len(asked_again))
+            taken_again = self.prompts.again(hinted[: self.wanted - len(kept)])
+            num_hinted += len(taken_again)
+            numbered = taken_again + self.prompts.take(self.wanted - len(kept) - len(taken_again))
             keyed = [(GroupKey(self.seed, iteration, index, number), prompt) for index, prompt in numbered]
             groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
             with self.policy.weights(weights), self.processes.lockstep():
@@ -122,18 +125,20 @@ class Collector:
         return _join(rounds, sorted(kept), metrics)
 
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Means and sums, over all processes, of what the policy says of its rollouts."""
+        """Returns means and sums, over all processes, of the statistics and counts of the policy's rollouts."""
         everywhere = self.processes.gather([(rollout.statistics(), rollout.counts) for rollout in rollouts])
         return _means([statistics for statistics, _ in everywhere]) | _sums([counts for _, counts in everywhere])
 
     def _with_further_members(
         self, judged: JudgedRollout, keyed: Sequence[KeyedPrompt], iteration: int, weights: WeightsName
     ) -> JudgedRollout:
-        """What this process drew, with the further members of its groups; every process must call it.
+        """Returns the rollout and judgement of this process with the further members of its groups. Every process must
+        call it.
 
-        They are drawn where their group was: a process holds groups as a whole, whose edges have numbers of their own.
+        Further members are sampled on the process of their group: a process holds whole groups, whose edges are
+        numbered there.
         """
-        assert self.groups.more is not None, "asked by the caller"
+        assert self.groups.more is not None, "checked by the caller"
         for number in range(self.groups.more.rounds):
             scores, *_ = self._gather(*judged)
             names = [key.prompt_index for key, _ in keyed]
@@ -152,9 +157,9 @@ class Collector:
     def _sample_groups(
         self, requests: Sequence[MemberRequest], iteration: int
     ) -> tuple[Rollout | None, Judgement | None, dict[int, str]]:
-        """This process's groups, in chunks; each chunk is scored while the next is sampled.
+        """Samples this process's groups in chunks; each chunk is scored while the next is sampled.
 
-        And why prompts could not be read, by their draws: they have no group.
+        Also returns the reason for each prompt that could not be read, by prompt index; such a prompt has no group.
         """
         chunks = [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
         rollouts, judgements, unread = [], [], dict[int, str]()
@@ -176,7 +181,7 @@ class Collector:
             return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread
 
     def _sample(self, chunk: Sequence[MemberRequest]) -> tuple[Rollout | None, dict[int, str]]:
-        """The groups of some draws; where a prompt cannot be read, the others' groups, and why not."""
+        """Samples a chunk of groups without prompts that cannot be read; returns their reasons by prompt index."""
         try:
             return self._rollout(chunk), {}
         except ConfigError:
@@ -191,14 +196,15 @@ class Collector:
     def _rollout(self, chunk: Sequence[MemberRequest]) -> Rollout:
         try:
             plans = [self.sampler.plan(self.policy, one.planned_by, one.size) for one in chunk]
-        except ValueError as error:  # what a sampler draws anew for each group may leave it nothing to train
-            raise ConfigError(f"the sampler cannot draw this group: {error}") from error
+        except ValueError as error:  # a random window of each group may leave nothing to train
+            raise ConfigError(f"the sampler cannot plan this group: {error}") from error
         return roll_out(self.policy, [one.prompt for one in chunk], plans, [one.key for one in chunk])
 
     def _check_unread(self, unread: Mapping[int, str]) -> None:
-        """Counts prompts that no process could read; raises ConfigError when they are too many of all there are.
+        """Counts prompts that no process could read; raises ConfigError when their share of all prompts is too large.
 
-        Not of those of an iteration, which may be four: of all draws so far, the pass at hand counted as a whole.
+        The share is that of all prompts taken so far, the present pass over the data counted as a whole: an iteration
+        may have no more than four prompts.
         """
         for why in unread.values() if self.processes.is_main else ():
             log.warning("left out: %s", why)
@@ -215,8 +221,12 @@ class Collector:
     def _gather(
         self, rollout: Rollout | None, judgement: Judgement | None
     ) -> tuple[Scores, Tensor, Paths | None, list[float]]:
-        """Scores of all processes in draw order, where this process's samples stand in them, the paths of all, and the
-        seconds that each reward took, the mean over processes."""
+        """Returns what all processes sampled: scores and paths in the order of prompt indices, and the seconds of each
+        reward.
+
+        The tensor in second place holds the rows of this process's samples in the scores. Seconds are the mean over
+        processes.
+        """
         own = [] if rollout is None or judgement is None else [(judgement, _paths(rollout))]
         count = 0 if rollout is None else rollout.num_samples
         gathered = self.processes.gather(own)
@@ -241,7 +251,7 @@ class Collector:
         return [index for index in everyone if not is_degenerate[scores.prompt_index == index].all()]
 
     def _failed(self, scores: Scores, keyed: Sequence[KeyedPrompt], kept: Sequence[int]) -> list[Prompt]:
-        """Prompts that have a hint, none of whose samples had a total above that of a failure."""
+        """Returns the prompts with a hint none of whose samples has a total above that of a failure."""
         if self.groups.hint is None:
             return []
         is_good = scores.valid & (plain_total(scores) > self.groups.hint_above)
@@ -250,7 +260,7 @@ class Collector:
 
 
 def with_hint(prompt: Prompt, name: str | None) -> Prompt:
-    """The prompt with the hint `name` of its target in a line behind its text; it has that hint no more."""
+    """Returns the prompt with the hint `name` of its target moved into a line behind its text."""
     target = {key: value for key, value in prompt.target.items() if key != name}
     return replace(prompt, text=f"{prompt.text}\n{prompt.target[str(name)]}", target=target)
 
@@ -265,14 +275,14 @@ def _joined(parts: Sequence[Paths | None]) -> Paths | None:
 
 
 def _means(statistics: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Mean over all samples of each thing that is watched."""
+    """Returns the mean over all samples of each statistic."""
     names = dict.fromkeys(name for part in statistics for name in part)
     joined = {name: torch.cat([part[name] for part in statistics]) for name in names}
     return {name: float(values.mean()) for name, values in joined.items() if len(values)}
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Sums over all processes of what policies count, by the names of their metrics."""
+    """Returns the sums over all processes of the policies' counts, by the names of their metrics."""
     names = dict.fromkeys(name for part in counts for name in part)
     return {name: float(sum(part.get(name, 0) for part in counts)) for name in names}
 
@@ -280,7 +290,7 @@ def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
 def _join(
     rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Paths | None]], kept: list[int], metrics: dict[str, float]
 ) -> Collected:
-    """The rounds as one: later rounds hold later draws, so their order is already that of the draws."""
+    """Joins the rounds of an iteration; prompt indices ascend, since later rounds have higher ones."""
     rollouts = [rollout for rollout, *_ in rounds if rollout is not None]
     sizes = [len(scores.group) for _, scores, *_ in rounds]
     return Collected(

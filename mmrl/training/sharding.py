@@ -59,7 +59,7 @@ def shard(
 
 
 def layers_of(network: nn.Module) -> list[nn.Module]:
-    """The members of every ModuleList that lies in no other one, where they have parameters."""
+    """Returns the members of every ModuleList that lies in no other one, where they have parameters."""
     layers = []
     for child in network.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList) else layers_of(child)
@@ -73,7 +73,7 @@ def refuse_unshardable(policy: Modality, name: str, precision: str, optimizer: s
     if not isinstance(policy, Shardable) or policy.sample_kind == "turns":
         raise ConfigError(f"sharding is 'full', but modality {name!r} can only be replicated; set sharding to none")
     if PolicyDeclaration.of(policy).has_inference_engine:
-        raise ConfigError("sharding 'full' draws answers itself; remove modality.engine, or set sharding to none")
+        raise ConfigError("sharding 'full' samples answers itself; remove modality.engine, or set sharding to none")
     if precision == "float16":
         raise ConfigError("sharding 'full' needs float32 or bfloat16: nothing agrees on a loss scale over shards")
     if optimizer == "adamw8bit":
@@ -81,10 +81,10 @@ def refuse_unshardable(policy: Modality, name: str, precision: str, optimizer: s
 
 
 def dummy_rollout(policy: Modality, sampler: Sampler, group_size: int) -> None:
-    """Takes part in the network calls of a rollout of other processes, without a group to draw."""
+    """Makes the network calls of a rollout of other processes, without a group to sample."""
     assert isinstance(policy, Shardable), "only sharded processes idle"
     plan = sampler.plan(policy, GroupKey(0, 0, 0), group_size)
-    if isinstance(plan, OfflinePlan):  # what is given takes no call
+    if isinstance(plan, OfflinePlan):  # outputs of the data take no call
         plan = plan.online
     if plan is not None:
         policy.dummy_rollout(plan)

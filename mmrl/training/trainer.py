@@ -1,4 +1,4 @@
-"""The loop: collect groups, score, learn, evaluate, save. It knows no modality and no algorithm by name."""
+"""The training loop: collect groups, score, update, evaluate, save. It knows no modality and no algorithm by name."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,13 @@ from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, Los
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.reporting.tracking import Tracking
+from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
+from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
@@ -36,7 +38,7 @@ OF_REWARD = "reward/"  # begins the name of a stateful reward
 
 @dataclass
 class Trainer:
-    """All parts of one run, put together by `run.py`."""
+    """The parts of one run, as `mmrl.assembly.build.make_trainer` puts them together, and its loop."""
 
     config: RunConfig
     folder: Path
@@ -56,21 +58,26 @@ class Trainer:
     stop_requested: bool = False  # set by a signal: the iteration at hand is finished and saved
     settings: Mapping[str, Any] | None = None  # of config.yaml, those that may not change: kept in each checkpoint
     check_lock: Callable[[], None] = lambda: None  # raises RunError where another process took the run directory
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    newest_checkpoint: Path | None = None  # saved or restored
+    newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
+    newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
 
     @property
     def names(self) -> list[str]:
+        """Returns the names of the trained parameters, in the order of the optimizer."""
         return list(self.policy.weights.parameters)
 
     @property
     def sampling_weights(self) -> WeightsName:
-        """Who draws the rollouts: the trained weights, or the old ones where the loss keeps an average of them."""
+        """Returns which weights sample the rollouts: the trained ones, or the old ones where the loss averages them."""
         return "trained" if self.loss.old_decay(0) is None else "old"
 
     def train(self) -> bool:
-        """Runs to the last iteration, or until time is up or a stop is requested, and saves.
+        """Trains to the last iteration, or until time is up or a stop is requested, and saves.
 
-        Returns whether the run is done; False where it was stopped, to be resumed. Raises RunError where the weights
-        diverged; no weights that are not finite are saved.
+        Returns whether the run is complete; False where it was stopped and can be resumed. Raises RunError where the
+        weights diverged; weights that are not finite are never saved.
         """
         try:
             return self._train()
@@ -83,10 +90,12 @@ class Trainer:
 
     def _train(self) -> bool:
         now, total = self.progress, self.config.iterations
-        self._plugin_states()  # one that cannot be saved is told of now, not at the first checkpoint
+        self._plugin_states()  # a state that cannot be saved is an error now, not at the first checkpoint
+        self._notify("on_train_begin")
         is_done = now.iteration >= total or self._is_time_up()
-        if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # one that a stop cut short
+        if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # the one that a stop cut short
             self.save()
+            self._notify("on_save")
         is_stopping = self._is_stopping()
         while not is_done and not is_stopping:
             started = time.perf_counter()
@@ -98,26 +107,67 @@ class Trainer:
                 self._log(metrics)
             self._check_learning()
             now.train_seconds += time.perf_counter() - started
+            self.newest_metrics = frozen(metrics)
+            self._notify("on_iteration_end")
             is_done = now.iteration >= total or self._is_time_up()
             is_due = is_done or self._is_due(self.config.checkpoint.every)
             if self._awaits_evaluation(is_done):
                 if is_due:  # first of all: an evaluation is long, and made again where it is cut short
                     self._timed_save()
                 self._evaluate()
-            is_stopping = self._is_stopping()  # asked once: the answer that saves is the one that ends the loop
+            is_stopping = self._is_stopping()  # read once: the value that saves is the one that ends the loop
             is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
             if is_due or is_stopping or is_best:
                 self._timed_save()
+                self._notify("on_save")
+                is_stopping = is_stopping or self._is_stopping()  # a stop that comes now loses nothing
         return is_done and not self._awaits_evaluation(is_done)
 
+    def end(self, is_complete: bool) -> None:
+        """Calls `on_train_end` of the callbacks; every process must call it, after `train` and all that is written."""
+        self._notify("on_train_end", is_complete=is_complete)
+
+    def _notify(self, event: Event, *, is_complete: bool = False) -> None:
+        """Calls an event of the callbacks; where one fails, saves what was trained and raises CallbackError."""
+        if not self.callbacks:
+            return
+        try:
+            with self.processes.lockstep():
+                self.callbacks.call(event, self._state(is_complete), TrainControl(self._request_stop))
+        except CallbackError:
+            if event in ("on_iteration_end", "on_evaluate") and self.progress.iteration > 0:
+                self.save()
+            raise
+
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+
+    def _state(self, is_complete: bool) -> TrainState:
+        now = self.progress
+        return TrainState(
+            folder=self.folder,
+            config=self.config,
+            is_main=self.processes.is_main,
+            iteration=now.iteration,
+            metrics=self.newest_metrics,
+            held_out=self.newest_held_out,
+            held_out_before=now.before,
+            held_out_score=now.latest,
+            best_held_out_score=now.best,
+            best_iteration=now.best_iteration,
+            checkpoint=self.newest_checkpoint,
+            train_seconds=now.train_seconds,
+            is_complete=is_complete,
+        )
+
     def _log(self, metrics: Mapping[str, float]) -> None:
-        """Hands the numbers of the iteration at hand to whatever watches the run."""
+        """Hands the metrics of the iteration at hand to the log, the trackers and the progress bar."""
         self.check_lock()
         self.tracking.log(self.progress.iteration, metrics)
         self.progress.logged += 1
 
     def _check_learning(self) -> None:
-        """Raises DivergedError for weights that are not to be saved, and where no gradient is finite any more."""
+        """Raises DivergedError for weights that are not finite, and for gradients that never are."""
         check_weights(self._parameters())
         if self.progress.stuck >= min(MAX_STUCK, self.config.iterations):
             raise DivergedError(f"no gradient was finite in {self.progress.stuck} iterations in a row")
@@ -138,6 +188,7 @@ class Trainer:
         with self.processes.lockstep():
             if self.processes.is_main:
                 self._write_checkpoint(tensors, optimizer_state)
+        self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
 
     def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
         state = {
@@ -157,7 +208,7 @@ class Trainer:
         checkpoint.prune(folder, self.config.checkpoint.keep, best)
 
     def restore(self, saved: Checkpoint) -> None:
-        """Puts a checkpoint back; the run then goes on as if it had not stopped.
+        """Restores a checkpoint; the run then goes on as if it had not stopped.
 
         Raises ConfigError where the checkpoint does not fit the model, the optimizer or the rewards, or is damaged.
         """
@@ -178,10 +229,10 @@ class Trainer:
         self.processes.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
-        self.progress = progress
+        self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
-        """What plug-ins keep, by name. Raises ConfigError where it is something that JSON cannot hold."""
+        """Returns the states of the plug-ins by name. Raises ConfigError for a state that JSON cannot hold."""
         states = {name: plugin.state_dict() for name, plugin in self.stateful.items()}
         for name, state in states.items():
             try:
@@ -200,7 +251,7 @@ class Trainer:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
         started = time.perf_counter()
         collected = self.collector(iteration, self.sampling_weights)
-        drawn = time.perf_counter()
+        sampled = time.perf_counter()
         scores, min_spread = collected.scores, self.config.groups.min_spread
         metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
         metrics |= collected.metrics | self.collector.scorer.changing_weights(iteration)
@@ -209,10 +260,10 @@ class Trainer:
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
         metrics |= self._counts(collected, self.policy.num_calls - calls)
-        return metrics | {"time/rollout": drawn - started, "time/update": time.perf_counter() - drawn}
+        return metrics | {"time/rollout": sampled - started, "time/update": time.perf_counter() - sampled}
 
     def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
-        """The optimizer steps of one iteration: minibatches of whole groups, one after the other."""
+        """Makes the optimizer steps of one iteration on minibatches of whole groups, and returns their metrics."""
         rate = learning_rate(self.config.optimizer, iteration, self.config.iterations)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("rate_scale", 1.0)
@@ -259,7 +310,7 @@ class Trainer:
         batch: LossBatch | None,
         old: OldSource,
     ) -> tuple[list[StepMetrics], list[Tensor]]:
-        """What the optimizer steps on the draws of each part saw, and the norms of their gradients."""
+        """Makes an optimizer step on each part's prompt indices; returns each step's metrics and gradient norm."""
         steps: list[StepMetrics] = []
         norms: list[Tensor] = []
         for number, prompt_indices in enumerate(parts):
@@ -287,14 +338,14 @@ class Trainer:
         }
 
     def _awaits_evaluation(self, is_done: bool) -> bool:
-        """Whether the weights at hand are to be evaluated: before training, at its end, and every few iterations."""
+        """Returns whether the weights are to be evaluated now: before training, at its end, every few iterations."""
         now, settings = self.progress, self.config.evaluation
         if self.evaluator is None or now.evaluated == now.iteration:
             return False
         return now.iteration == 0 or is_done or (settings is not None and self._is_due(settings.every))
 
     def _evaluate(self) -> bool:
-        """Whether it came to its end; where a stop is requested nothing of it is kept, and it is made on resume."""
+        """Returns whether the evaluation was completed; one that a requested stop ends is repeated on resume."""
         assert self.evaluator is not None
         started, now = time.perf_counter(), self.progress
         try:
@@ -315,12 +366,15 @@ class Trainer:
             metrics |= {
                 f"held_out_{name}/{key.removeprefix('held_out/')}": value for key, value in other.metrics.items()
             }
+        metrics["time/evaluation"] = time.perf_counter() - started
         with self.processes.lockstep():
-            self._log(metrics | {"time/evaluation": time.perf_counter() - started})
+            self._log(metrics)
             if self.processes.is_main and result.samples:
                 folder = self.folder / "samples" / f"{now.iteration:06d}"
                 save_samples(result.samples, folder, folder.parent / "questions")  # the same in each evaluation
                 self.tracking.images(now.iteration, "held_out", sorted(folder.glob("*.png")))
+        self.newest_held_out = frozen(metrics)
+        self._notify("on_evaluate")
         return True
 
     def _is_due(self, every: int) -> bool:
@@ -334,7 +388,7 @@ class Trainer:
         return self._anywhere(self.stop_requested)
 
     def _anywhere(self, is_so: bool) -> bool:
-        """Whether it is so on some process: what one does, all must."""
+        """Returns whether a condition holds on some process: what one process does, all must do."""
         return float(self.processes.sum(torch.tensor(float(is_so)))) > 0
 
     def _parameters(self) -> list[torch.nn.Parameter]:

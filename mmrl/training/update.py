@@ -23,19 +23,20 @@ OldSource = Literal["itself", "recorded", "kept"]
 
 @dataclass
 class StepMetrics:
-    """Sums of what one step saw: each metric times its weight, summed over micro-batches."""
+    """The sums of one optimizer step's metrics: each metric times its weight, summed over micro-batches."""
 
     totals: dict[str, Tensor] = field(default_factory=dict)
     weight: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, values: Tensor, weight: Tensor) -> None:
+        """Adds the `values` of a metric, each times its `weight`; entries of weight 0 may be NaN."""
         kept = torch.where(weight > 0, values.detach() * weight, torch.zeros_like(weight)).sum()
         self.totals[name] = self.totals.get(name, 0) + kept
         self.weight[name] = self.weight.get(name, 0) + weight.sum()
 
 
 class Updater:
-    """Accumulates the gradient of a loss over micro-batches, and over processes when the engine steps.
+    """The accumulation of a loss's gradient over micro-batches; processes are summed when the optimizer steps.
 
     The result does not depend on the size of a micro-batch, the number of processes, or how groups fall on them.
     """
@@ -48,14 +49,14 @@ class Updater:
         micro_batch: int,
         score: Callable[[Rollout, Outputs, Tensor], Tensor] | None = None,
     ) -> None:
-        """`score`: the differentiable rewards of media made anew for samples of a rollout: [N], [N] -> [N]."""
+        """Keeps the parts. `score`: the differentiable rewards of samples' media made anew: [N], [N] -> [N]."""
         self.policy, self.loss, self.processes, self.micro_batch = policy, loss, processes, micro_batch
         self.score = score
 
     def accumulate(
         self, rollout: Rollout | None, views: Sequence[View], batch: LossBatch | None, old: OldSource
     ) -> StepMetrics | None:
-        """Adds the gradient of one optimizer step. Every process must call it, with no rollout where it has no work.
+        """Adds the gradient of one optimizer step. Every process must call it, without a rollout where it has no work.
 
         Args:
             views: what the step evaluates. batch: advantages [B, 1] or [B, K]; its weight [B, 1] or [B, K] is 0 for
@@ -84,7 +85,7 @@ class Updater:
         return metrics
 
     def recompute(self, rollout: Rollout | None) -> Rollout | None:
-        """The rollout with old log-probs of the weights now in place. Every process must call it."""
+        """Returns the rollout with old log-probs under the present weights. Every process must call it."""
         if rollout is not None:
             return self.policy.recompute(rollout, self.micro_batch)
         with torch.no_grad():
@@ -93,8 +94,10 @@ class Updater:
         return None
 
     def differentiate(self, rollout: Rollout | None, batch: LossBatch | None) -> Rollout | None:
-        """The rollout with gradients of the scores by what its decisions drew, under the reference, where the loss
-        reads them."""
+        """Returns the rollout with gradients of the scores by the values of its decisions, under the reference weights.
+
+        Only a loss that requires these gradients has them computed.
+        """
         if rollout is None or batch is None or not carries_back(self.loss):
             return rollout
         assert isinstance(self.policy, Differentiable) and self.score is not None, "checked when the parts were built"
@@ -132,7 +135,7 @@ class Updater:
         *,
         is_whole: bool,
     ) -> None:
-        """Forward and backward of one micro-batch under a loss that looks at single decisions."""
+        """Makes the forward and backward pass of one micro-batch, under a loss of single decisions."""
         if not is_whole:
             inside = part.weight(rollout).to(self.processes.device) > 0
             batch = replace(batch, weight=batch.weight * inside)
@@ -152,7 +155,7 @@ class Updater:
         metrics: StepMetrics,
         most: int,
     ) -> None:
-        """The chain rule by hand: d loss / d measures on all of them, then d measures / d weights part by part."""
+        """Applies the chain rule by hand: d loss / d measures of all parts, then d measures / d weights of each."""
         per_part = []
         with torch.no_grad():
             for part in parts:
@@ -176,14 +179,14 @@ class Updater:
         self._dummy_step(most - len(parts), old, learns=True)
 
     def _dummy_view(self, old: OldSource) -> None:
-        """What a process without work does while others go through a view: their network calls, with weight 0."""
+        """Makes the network calls of one view with weight 0, for a process without work while others have a view."""
         most = self.processes.maximum(0)
         if most > 1 and self.loss.scope != "decision":
             self._dummy_step(most, old, learns=False)
         self._dummy_step(most, old, learns=True)
 
     def _dummy_step(self, count: int, old: OldSource, *, learns: bool) -> None:
-        """The calls of `_forward` for so many micro-batches, and the backward pass where there is one."""
+        """Makes the calls of `_forward` for `count` micro-batches, and with `learns` the backward passes."""
         for _ in range(count):
             with torch.no_grad():
                 for which in self._other_weights(old):
@@ -199,7 +202,7 @@ class Updater:
         return self.policy.dummy_forward()
 
     def _other_weights(self, old: OldSource) -> list[WeightsName]:
-        """Those that a view is evaluated under before the trained ones, in this order."""
+        """Returns the weights under which a view is evaluated before the trained ones, in this order."""
         others: list[WeightsName] = ["old"] if old == "kept" else []
         return [which for which in (*others, "reference", "averaged") if which in self.loss.needs]
 
@@ -213,7 +216,7 @@ class Updater:
         return total
 
     def _forward(self, rollout: Rollout, view: View, old: OldSource) -> OutputsByWeights:
-        """The view under every set of weights that the loss needs; without a graph but for the trained ones."""
+        """Evaluates the view under all weights that the loss needs; only the trained ones have a graph."""
         policy, seen = self.policy, dict[WeightsName, Any]()
         with torch.no_grad():
             for which in self._other_weights(old):
@@ -229,7 +232,7 @@ class Updater:
 
 
 def _refuse_other_terms(loss: Loss, result: Any) -> None:
-    """Raises RunError where a class that the user wrote gives something else than terms."""
+    """Raises RunError where a loss of the user's own returns something else than terms."""
     if not isinstance(result, LossTerms) or not isinstance(result.terms, Tensor) or result.terms.dim() != 2:
         terms = getattr(result, "terms", result)
         got = f"terms {list(terms.shape)}" if isinstance(terms, Tensor) else type(terms).__name__
@@ -237,14 +240,14 @@ def _refuse_other_terms(loss: Loss, result: Any) -> None:
 
 
 def _add_entropy(forward_outputs: OutputsByWeights, weight: Tensor, metrics: StepMetrics) -> None:
-    """The entropy of the decisions in nats, where the policy says it: one that falls to 0 has stopped exploring."""
+    """Adds the entropy of the decisions in nats, where the policy computes it: at 0 exploration has stopped."""
     entropy = getattr(forward_outputs.trained, "entropy", None)
     if entropy is not None:
         metrics.add("policy/entropy", entropy, weight)
 
 
 def mean_metrics(steps: Sequence[StepMetrics], processes: Processes) -> dict[str, float]:
-    """Weighted means over steps, micro-batches and processes; every process must call it."""
+    """Returns weighted means over steps, micro-batches and processes. Every process must call it."""
     own: dict[str, list[float]] = {}
     if columns := [name for seen in steps for name in seen.totals]:
         totals = torch.stack([torch.stack([s.totals[n], s.weight[n]]) for s in steps for n in s.totals]).double().cpu()
@@ -257,7 +260,7 @@ def mean_metrics(steps: Sequence[StepMetrics], processes: Processes) -> dict[str
 
 
 def select_groups(batch: LossBatch | None, prompt_indices: list[int]) -> tuple[Tensor, LossBatch | None]:
-    """Rows of the samples of the draws, and the batch with weight 0 for all others."""
+    """Returns the rows of the samples of some prompt indices, and the batch with weight 0 for all others."""
     if batch is None:
         return torch.zeros(0, dtype=torch.int64), None
     chosen = (
@@ -270,7 +273,7 @@ def select_groups(batch: LossBatch | None, prompt_indices: list[int]) -> tuple[T
 def views_of(
     loss: Loss, rollout: Rollout | None, rows: Tensor, batch: LossBatch | None, key: GroupKey
 ) -> Sequence[View]:
-    """What one optimizer step on the samples `rows` evaluates, without calls for what takes no part."""
+    """Returns the views of one optimizer step on the samples `rows`, without calls of weight 0."""
     if rollout is None or batch is None or not len(rows):
         return []
     takes_part = batch.weight.cpu()

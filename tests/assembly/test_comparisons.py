@@ -97,7 +97,7 @@ def test_losses_on_whole_samples_take_no_advantages_of_decisions(name: str) -> N
 
 
 def test_entropy_is_not_known_of_denoising_steps() -> None:
-    assert "reads entropy of each decision" in refused(
+    assert "requires entropy of each decision" in refused(
         "quickstart_policy_gradient", "advantage={name: entropy_advantage}"
     )
 
@@ -124,7 +124,7 @@ def test_a_mix_that_compares_within_groups_has_no_size_to_divide_by() -> None:
     ],
 )
 def test_an_evaluation_by_win_rates_alone_is_refused(reward: str) -> None:
-    assert "has the same mean in all groups: an evaluation by it finds nothing" in refused(
+    assert "has the same mean in all groups: an evaluation by it shows nothing" in refused(
         "lab/nft", f"rewards=[{reward}]", "evaluation.rewards=null"
     )
     build(load_config("lab/nft", [f"rewards=[{reward}]", "evaluation.rewards=[{name: soft_shapes}]"]))

@@ -32,7 +32,7 @@ def _check(loss: Any, draws: str) -> None:
         (Grpo(kl_coef=0.1), "tokens", "'exact_kl' of each decision, .* for a penalty set loss.kl to k1, k2 or k3"),
         (Grpo(kl_coef=0.1, kl="velocity"), "turns", "tokens have no velocity"),
         (FlowDppo(), "turns", "exact KL of tokens"),
-        (Guard(), "tokens", "loss 'mine' reads 'noise' of each decision, which modality 'theirs' does not tell"),
+        (Guard(), "tokens", "loss 'mine' requires 'noise' of each decision, which modality 'theirs' does not provide"),
         (Neighbor(), "tokens", "'choice' of each decision, .* a token is not compared with others"),
         (Grpo(entropy_coef=0.1), "latents", "leave out entropy_coef"),
         (ReadsSteps(), "tokens", "'step' of each decision, .* tokens have no noise levels"),
@@ -72,7 +72,7 @@ BESIDE = Neighbors(0.3, (0,), ((0, RANDOM),))
     ],
 )
 def test_a_loss_on_choices_is_refused_where_no_state_has_two_draws(plan: Plan) -> None:
-    with pytest.raises(ConfigError, match="loss 'mine' compares what was drawn from one state, and sampler 'theirs'"):
+    with pytest.raises(ConfigError, match="loss 'mine' compares the samples from one state, and sampler 'theirs'"):
         refuse_single_samples(cast(Loss, Neighbor()), plan, "mine", "theirs")
     refuse_single_samples(cast(Loss, Grpo()), plan, "mine", "theirs")
 

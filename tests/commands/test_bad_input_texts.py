@@ -37,9 +37,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("modality.model=lab:shapes", "is no model of modality 'vision_language': it holds no config.json"),
         ("modality.model=lab:nothing", "modality.model: unknown lab 'nothing'"),
         ("modality={name: gui, model: x, dialect: qwne}", "'pyautogui', 'qwen', 'ui_r1' or 'ui_tars', got 'qwne'"),
-        ("sampler={name: flow_sde, num_steps: 4}", "'flow_sde' draws latents, but modality 'vision_language' makes"),
-        ("evaluation.sampler={name: ode, num_steps: 4}", "evaluation.sampler 'ode' draws latents, but modality"),
-        ("evaluation.also={few: {name: ode, num_steps: 4}}", "evaluation.also.few 'ode' draws latents, but modality"),
+        ("sampler={name: flow_sde, num_steps: 4}", "'flow_sde' samples latents, but modality 'vision_language' makes"),
+        ("evaluation.sampler={name: ode, num_steps: 4}", "evaluation.sampler 'ode' samples latents, but modality"),
+        ("evaluation.also={few: {name: ode, num_steps: 4}}", "evaluation.also.few 'ode' samples latents, but modality"),
         ("sampler={name: autoregressive}", "samplers.autoregressive.max_tokens is needed"),
         ("sampler.stop=abc", "samplers.autoregressive.stop: should be a list, got 'abc'"),
         ("sampler.temperature=0", "sampler 'autoregressive' makes none; set sampler.temperature above 0"),
@@ -57,14 +57,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             "rewards=[{name: step_reward}]",
             "reward 'step_reward' needs outcomes and step_rewards, but modality 'vision_language'",
         ),
-        ("loss={name: grpo, kl_coef: 0.1}", "loss 'grpo' reads 'exact_kl' of each decision, which modality"),
+        ("loss={name: grpo, kl_coef: 0.1}", "loss 'grpo' requires 'exact_kl' of each decision, which modality"),
         ("loss={name: reinforce, kl_coef: 0.1, kl: exact}", "set loss.kl to k1, k2 or k3"),
         ("loss={name: grpo, kl_coef: 0.1, kl: velocity}", "tokens have no velocity; for a penalty set loss.kl"),
-        ("loss={name: guard}", "loss 'guard' reads 'noise' of each decision"),
-        ("loss={name: flow_dppo}", "loss 'flow_dppo' reads 'exact_kl' of each decision"),
+        ("loss={name: guard}", "loss 'guard' requires 'noise' of each decision"),
+        ("loss={name: flow_dppo}", "loss 'flow_dppo' requires 'exact_kl' of each decision"),
         (
             "advantage={name: seed_grpo}",
-            "advantage 'seed_grpo' reads the rewards majority_vote: add them, with weight 0",
+            "advantage 'seed_grpo' requires the rewards majority_vote: add them, with weight 0",
         ),
         (
             "advantage={name: ngrpo, inner: {name: seed_grpo}}",
@@ -123,7 +123,7 @@ def test_what_only_the_model_or_the_first_prompt_tells_is_named_too(
 def test_answers_for_a_flow_model_are_refused(cli: CommandLine) -> None:
     ended = cli.train("sampler={name: autoregressive, max_tokens: 4}")
     assert ended.code == 2
-    assert "sampler 'autoregressive' draws tokens, but modality 'sd3' makes its samples of latents" in ended.err
+    assert "sampler 'autoregressive' samples tokens, but modality 'sd3' makes its samples of latents" in ended.err
     assert not Path("run").exists()
 
 

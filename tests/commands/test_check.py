@@ -156,7 +156,7 @@ def test_densities_of_latents_are_not_taken_for_probabilities() -> None:
 def test_a_group_that_the_sampler_cannot_draw_ends_the_run_with_its_reason() -> None:
     window = {"mode": "random", "size": 1}
     trees = {"name": "branch_grpo", "num_steps": 4, "splits": [], "window": window, "pruned_depths": [3]}
-    with pytest.raises(ConfigError, match="cannot draw this group: pruned_depths leaves no random step to train"):
+    with pytest.raises(ConfigError, match="cannot plan this group: pruned_depths leaves no random step to train"):
         tiny(sampler=trees, prompts_per_iteration=8, advantage={"name": "tree"})
 
 

@@ -145,8 +145,8 @@ def test_weights_that_are_not_the_best_are_never_taken_in_silence(
     (last / "state.json").write_text(json.dumps(state))
     write_manifest(last)
     told = (
-        "these are the last weights, of iteration 5, with 0.25 on the held-out prompts; "
-        "those of iteration 2 were better, 0.75: --checkpoint best takes them"
+        "these are the last weights, of iteration 5, with 0.250 on the held-out prompts; "
+        "iteration 2 was better than the last, 0.750 on the held-out prompts: --checkpoint best takes it"
     )
     assert told in warned(cli, caplog, "export", str(copied), "--out", "last")
     state["state"]["progress"] |= {"latest": 0.75, "best_iteration": 5}
@@ -196,7 +196,7 @@ def test_samples_are_drawn_for_each_prompt(cli: CommandLine, run: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--prompt", "a"], "modality 'sd3' draws images and is not asked about any image; leave --image out"),
+        (["--prompt", "a"], "modality 'sd3' makes images and takes no image; leave --image out"),
         (["--prompt", "a", "--prompt", "b"], "--image belongs to one prompt: give one --prompt, got 2"),
     ],
 )

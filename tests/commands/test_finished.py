@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmrl.commands import finished
-from mmrl.commands import train as run
+from mmrl.commands import finished, train
 from mmrl.core.config import RunConfig
 from mmrl.run_directory import start
 from mmrl.run_directory.lock import LOCK
@@ -22,7 +21,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one iteration."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     changes = [*SMALL, SDE, "loss={name: grpo}", "iterations=1", "evaluation=null"]
-    run.train(*start.new_run("quickstart", changes, folder))
+    train.train(*start.new_run("quickstart", changes, folder))
     return folder
 
 
@@ -50,7 +49,7 @@ def edited(folder: Path, file: str, **changes: Any) -> None:
 def test_a_finished_run_is_told_before_a_model_is_read(
     folder: Path, mmrl: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "build", lambda config: pytest.fail("its parts are built"))
+    monkeypatch.setattr(train, "build", lambda config: pytest.fail("its parts are built"))
     before = (folder / "metrics.jsonl").read_bytes(), (folder / "summary.json").read_bytes()
     (folder / "report.html").unlink()
     (folder / "checkpoints" / ".tmp-000001").mkdir()

@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 import mmrl
-from mmrl.commands import train as commands
+from mmrl.commands import train
 from mmrl.commands.model_card import _head, _text
 from mmrl.core.config import load_config
 from mmrl.core.data import Prompt
@@ -83,7 +83,7 @@ def test_the_code_of_a_card_answers_what_the_run_answers(
     system, asked = found["messages"]
     text = "".join(part["text"] if part["type"] == "text" else "<image>" for part in asked["content"])
     media = tuple(StoredPicture(picture, path=Path(picture)) for picture in pictures)
-    trainer, weights = commands.restored("run")
+    trainer, weights = train.restored("run")
     assert trainer.evaluator is not None
     key = GroupKey(0, 0, 0)
     plan = trainer.evaluator.sampler.plan(trainer.policy, key, 1)
@@ -94,7 +94,7 @@ def test_the_code_of_a_card_answers_what_the_run_answers(
 
 @pytest.mark.slow  # the same
 def test_a_card_names_no_scores_of_other_weights(trained: Path, tmp_path: Path) -> None:
-    commands.export(str(trained), tmp_path / "exported", "reference")
+    train.export(str(trained), tmp_path / "exported", "reference")
     assert not [name for name in card_of(tmp_path / "exported")[1] if name.startswith("held-out")]
 
 

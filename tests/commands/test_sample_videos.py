@@ -39,7 +39,7 @@ def test_answers_about_a_video_are_saved_with_its_key_frames(cli: CommandLine) -
         (["asked.yaml", "--prompt", "a", "--video", "absent.mp4"], "--video: there is no file 'absent.mp4'"),
         (["asked.yaml", "--prompt", "a", "--video", "asked.yaml"], "cannot read the video asked.yaml"),
         (["asked.yaml", "--prompt", "a", "--prompt", "b", "--video", "clip.mp4"], "--video belongs to one prompt"),
-        (["quickstart", "--prompt", "a", "--video", "clip.mp4"], "is not asked about any video; leave --video out"),
+        (["quickstart", "--prompt", "a", "--video", "clip.mp4"], "takes no video; leave --video out"),
     ],
     ids=["absent", "no video", "two prompts", "draws images"],
 )

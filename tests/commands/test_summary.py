@@ -10,8 +10,8 @@ from mmrl.commands.summary import Outcome
 
 def outcome(folder: Path, **held_out: Any) -> Outcome:
     """A run of 9 iterations, evaluated at its end."""
-    told = {"name": "shapes", "before": 0.25, "after": 0.5, "best": 0.5, "best_iteration": 9} | held_out
-    summary = {"held_out": told, "iterations": 9, "idle_iterations": 0, "train_seconds": 3.2}
+    scores = {"name": "shapes", "before": 0.25, "after": 0.5, "best": 0.5, "best_iteration": 9} | held_out
+    summary = {"held_out": scores, "iterations": 9, "idle_iterations": 0, "train_seconds": 3.2}
     return Outcome(folder, summary, is_complete=True)
 
 
@@ -23,9 +23,9 @@ def test_a_better_iteration_than_the_last_is_named_with_the_command_that_exports
     assert last == f"{better}mmrl export {tmp_path} --checkpoint best"
 
 
-def test_a_better_iteration_that_was_not_saved_is_told_too(tmp_path: Path) -> None:
-    said = str(outcome(tmp_path, best=0.625, best_iteration=6))
-    assert said.endswith("0.625 on the held-out prompts; it was not saved (checkpoint.every is 0)")
+def test_a_better_iteration_that_was_not_saved_is_reported_too(tmp_path: Path) -> None:
+    line = str(outcome(tmp_path, best=0.625, best_iteration=6))
+    assert line.endswith("0.625 on the held-out prompts; it was not saved (checkpoint.every is 0)")
 
 
 @pytest.mark.parametrize("held_out", [{}, {"best": None, "best_iteration": None}, {"before": None, "after": None}])

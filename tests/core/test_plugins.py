@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mmrl.assembly import build as parts
+from mmrl.assembly.build import build as build_run
 from mmrl.core import plugins
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
@@ -285,7 +285,7 @@ def test_a_name_that_is_far_from_all_is_no_guess() -> None:
 )
 def test_where_only_the_name_was_changed_the_whole_section_is_asked_for(override: str, section: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parts.build(load_config("quickstart", [override]))
+        build_run(load_config("quickstart", [override]))
     assert "has no field" in str(caught.value)
     assert str(caught.value).endswith(
         f"a change of the name alone keeps those of the plug-in before: give the whole section, {section}"
@@ -294,7 +294,7 @@ def test_where_only_the_name_was_changed_the_whole_section_is_asked_for(override
 
 def test_a_wrong_setting_asks_for_no_other_section() -> None:
     with pytest.raises(ConfigError) as caught:
-        parts.build(load_config("quickstart", ["loss.betta=1", "loss.name=draft"]))
+        build_run(load_config("quickstart", ["loss.betta=1", "loss.name=draft"]))
     assert "whole section" not in str(caught.value)
 
 

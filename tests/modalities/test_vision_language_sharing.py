@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from mmrl.core.data import Rollout
 from mmrl.core.views import DecisionView
-from mmrl.modalities.language import policy as _tokens
+from mmrl.modalities.language.policy import _HIDDEN_BY_MODE
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens.backbone import expand
@@ -112,8 +112,8 @@ def test_checkpointing_changes_nothing(family: str, way: str) -> None:
 @pytest.mark.parametrize("way", ["cache", "packed", "none"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3"])  # its windows count padding
 def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden: Any = _tokens._HIDDEN_BY_MODE[way]
-    monkeypatch.setitem(_tokens._HIDDEN_BY_MODE, way, partial(hidden, side="right"))
+    hidden: Any = _HIDDEN_BY_MODE[way]
+    monkeypatch.setitem(_HIDDEN_BY_MODE, way, partial(hidden, side="right"))
     assert_equal(shared(family, "full", sharing=way), plain(family, "full")[2])
 
 

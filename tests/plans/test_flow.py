@@ -163,5 +163,5 @@ class _Latents:
 def test_noise_beyond_all_numbers_is_the_users_mistake() -> None:
     policy, sampler = _Latents(), DanceSDE(num_steps=4, noise_level=1e300)
     parts: tuple[Any, ...] = (sampler, 2, policy)
-    with pytest.raises(ConfigError, match="the sampler cannot draw a group of 2"):
+    with pytest.raises(ConfigError, match="the sampler cannot plan a group of 2"):
         example_plan(*parts)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.commands import train as run
+from mmrl.commands import train
 from mmrl.run_directory import start
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import SDE, SMALL
@@ -30,7 +30,7 @@ def test_train_evaluate_and_sample_say_which_of_their_prompts_are_cut(
         "evaluation.num_prompts=null",
         "evaluation.rewards=null",
     ]
-    run.train(*start.new_run("quickstart", changes, tmp_path / "run"))
+    train.train(*start.new_run("quickstart", changes, tmp_path / "run"))
     first, second = caplog.messages
     assert first.startswith(f"{PROVIDED} 2 of train.txt; the first, train.txt, line 2: 'red circle red")
     assert second.startswith(f"{PROVIDED} 3 of held_out.txt; the first, held_out.txt, line 1: 'red circle red")

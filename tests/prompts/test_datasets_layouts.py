@@ -10,9 +10,9 @@ import torch
 
 from mmrl.core.data import Prompt
 from mmrl.media.video import FrameSampling, StoredClip
-from mmrl.prompts import layout as _layout
 from mmrl.prompts import synthetic_rows
 from mmrl.prompts.datasets import layout_names, load_dataset_prompts, write_synthetic
+from mmrl.prompts.layout import Example
 
 ROWS, SEED = 5, 3
 GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspot", "screenspot_hf", "screenspot_pro")
@@ -33,7 +33,7 @@ def coloured(prompt: Prompt, colour: str) -> list[float]:
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
 
 
-def tasks() -> list[_layout.Example]:
+def tasks() -> list[Example]:
     return list(synthetic_rows.examples(ROWS, SEED))
 
 

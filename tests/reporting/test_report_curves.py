@@ -101,5 +101,5 @@ def test_the_band_of_a_reward_is_its_own_spread(tmp_path: Path) -> None:
 def test_time_is_shared_out_and_what_is_left_is_named(tmp_path: Path) -> None:
     page = read_page(run_of(tmp_path, [*HELD_OUT, *TRAINING]))
     assert [rect["width"] for rect in page.all("rect")] == ["300", "600", "100"]
-    for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "1.00 s", "ForwardOutputs took 6.00 s more"):
+    for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "1.00 s", "Evaluation took 6.00 s more"):
         assert cell in page.text

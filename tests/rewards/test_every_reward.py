@@ -20,7 +20,7 @@ from mmrl.core.data import Outputs, Scores
 from mmrl.core.keys import generator
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
-from mmrl.scoring.calls import ask
+from mmrl.scoring.calls import call_reward
 from tests.rewards.example import Example, example_of
 
 SEEDS = range(12)
@@ -230,7 +230,7 @@ def test_its_state_survives_a_checkpoint(reward: Reward, name: str, example: Exa
 def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(reward: Reward, example: Example) -> None:
     if not reward.differentiable:
         batch = drawn(example, 9)
-        assert not ask("r", reward, batch).values.requires_grad
+        assert not call_reward("r", reward, batch).values.requires_grad
         return
     batch = drawn(example, 9)
     kind = "videos" if batch.outputs.videos is not None else "images"

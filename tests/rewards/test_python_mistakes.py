@@ -9,7 +9,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.plugins import build
 from mmrl.rewards.wrappers.python import Python
-from mmrl.scoring.calls import ask
+from mmrl.scoring.calls import call_reward
 from tests.rewards.example import answers
 from tests.rewards.own_rewards import tokens
 
@@ -60,7 +60,7 @@ def test_what_is_no_column_of_scores_raises(value: Any, message: str, own: Any) 
 def test_too_few_numbers_of_a_function_for_batches_do_not_pass_for_those_of_each_sample_alone(own: Any) -> None:
     own.VALUES["batch"] = [1.0]
     with pytest.raises(ConfigError, match=r"shape \[1\] for a batch of 2 samples"):
-        ask(
+        call_reward(
             "it",
             build("rewards", {"name": "python", "function": "my_rewards:whatever", "mode": "batch"}),
             answers(["a", "b"]),

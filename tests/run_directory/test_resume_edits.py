@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmrl.assembly import build as parts
+from mmrl.assembly.build import build
 from mmrl.commands.train import train
 from mmrl.core.config import read_yaml
 from mmrl.run_directory import start
@@ -275,7 +275,7 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
 def test_a_config_that_is_edited_while_the_model_is_built_is_not_what_was_trained_with(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, build = start.resumed_run(run, ["iterations=3"]), parts.build
+    config = start.resumed_run(run, ["iterations=3"])
 
     def slow(checked: Any) -> Any:
         edit_file(run, sets("optimizer.learning_rate", 0.3))

@@ -46,8 +46,8 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("override", "other"),
     [
-        ("modality.engine={name: vllm, url: 'http://127.0.0.1:9'}", "modality.engine draws"),
-        ("sharding=full", "processes that share the weights draw"),
+        ("modality.engine={name: vllm, url: 'http://127.0.0.1:9'}", "modality.engine samples"),
+        ("sharding=full", "processes that share the weights sample"),
     ],
 )
 @pytest.mark.parametrize("name", ["lab/tree_rl", "lab/tree_rpo"])

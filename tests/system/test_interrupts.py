@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 import mmrl
-from mmrl.commands import check
-from mmrl.commands import train as run
+from mmrl.commands import check, train
 from mmrl.system import last_resort
 from mmrl.system.errors import RunError
 from mmrl.system.last_resort import LastResort
@@ -54,7 +53,7 @@ def test_a_run_that_is_stopped_before_it_begins_leaves_nothing(
     cli: CommandLine, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
-    interrupt(monkeypatch, run, place)
+    interrupt(monkeypatch, train, place)
     ended = cli.train()
     assert ended.code == 130
     assert ended.err.splitlines()[-1] == "mmrl: stopped before the first iteration; nothing is left in run"
@@ -75,7 +74,7 @@ def test_a_run_that_is_stopped_in_its_first_evaluation_leaves_nothing(
 def test_a_run_of_python_that_is_stopped_before_it_begins_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupt(monkeypatch, run, "build")
+    interrupt(monkeypatch, train, "build")
     with pytest.raises(KeyboardInterrupt):
         mmrl.train("quickstart", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -112,7 +111,7 @@ def test_what_is_resumed_and_stopped_at_once_is_left_as_it_was(
 ) -> None:
     assert cli.train("evaluation=null", "iterations=1").code == 0
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    interrupt(monkeypatch, run, "make_trainer")
+    interrupt(monkeypatch, train, "make_trainer")
     ended = cli("train", "--resume", "run", "iterations=2")
     assert (ended.code, ended.err.splitlines()[-1]) == (
         130,
@@ -173,7 +172,7 @@ def test_a_run_whose_reward_hangs_says_which_where_and_when(hangs: CommandLine, 
     ended = hangs.train("rewards=[{name: my_hangs:Hangs}]", *SLOW, late, f"rollout_groups={rollout_groups}")
     assert ended.code == 1
     assert re.search(
-        r"mmrl: iteration 2: reward 'Hangs', asked about \d samples, has not answered within the 0.3 seconds "
+        r"mmrl: iteration 2: reward 'Hangs', called with \d samples, has not answered within the 0.3 seconds "
         r"of scoring.call_seconds \(at my_hangs.py:\d+\)\n$",
         ended.err,
     )

@@ -55,7 +55,7 @@ def scorer(reward: Any, *others: Any) -> Scorer:
 
 
 SAID = (
-    r"reward 'r0', asked about \d samples, has not answered within the 0.05 seconds of scoring.call_seconds "
+    r"reward 'r0', called with \d samples, has not answered within the 0.05 seconds of scoring.call_seconds "
     r"\(at test_time_limits.py:\d+\)"
 )
 

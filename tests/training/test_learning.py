@@ -18,40 +18,40 @@ from mmrl.core.views import DecisionView
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.nft import Nft
 from mmrl.losses.reinforce import Reinforce
-from mmrl.training import minibatches as batches
+from mmrl.training.minibatches import minibatches
 from mmrl.training.processes import Processes
 from mmrl.training.rollouts import Collected
 from mmrl.training.trainer import Trainer
 from tests.toys import ToyTokens, toy_rollout
 
 
-def minibatches(kept: list[int], iteration: int = 0, **updates: int) -> list[list[int]]:
-    return batches.minibatches(kept, UpdateSettings(**updates), 0, iteration)  # type: ignore[arg-type]
+def parts_of(kept: list[int], iteration: int = 0, **updates: int) -> list[list[int]]:
+    return minibatches(kept, UpdateSettings(**updates), 0, iteration)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_groups", [4, 5, 6, 7, 9, 48])
 def test_an_epoch_has_as_many_parts_as_asked_for_whose_sizes_differ_by_one_at_most(num_groups: int) -> None:
     """5 groups in 4 parts are 2, 1, 1, 1; filters leave any number of groups."""
     kept = [10 * n for n in range(num_groups)]
-    parts = minibatches(kept, minibatches=4)
+    parts = parts_of(kept, minibatches=4)
     assert len(parts) == 4
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sorted(draw for part in parts for draw in part) == kept
 
 
 def test_fewer_groups_than_parts_make_a_step_each() -> None:
-    assert sorted(minibatches([7, 3], minibatches=4)) == [[3], [7]]
-    assert minibatches([], minibatches=4) == []
+    assert sorted(parts_of([7, 3], minibatches=4)) == [[3], [7]]
+    assert parts_of([], minibatches=4) == []
 
 
 def test_every_epoch_sees_every_group_once_in_an_order_of_its_own() -> None:
     kept = list(range(12))
-    parts = minibatches(kept, epochs=3, minibatches=2)
+    parts = parts_of(kept, epochs=3, minibatches=2)
     epochs = [parts[n] + parts[n + 1] for n in (0, 2, 4)]
     assert all(sorted(epoch) == kept for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert parts == minibatches(kept, epochs=3, minibatches=2)
-    assert parts != minibatches(kept, 1, epochs=3, minibatches=2)
+    assert parts == parts_of(kept, epochs=3, minibatches=2)
+    assert parts != parts_of(kept, 1, epochs=3, minibatches=2)
 
 
 @dataclass(frozen=True)

@@ -165,11 +165,11 @@ def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(t
         ({"updates": {"old": "recomputed"}}, "'recomputed' takes the probability under the weights of this iteration"),
         (
             {"advantage": {"name": "entropy_advantage"}},
-            "reads entropy of each decision, of which sampler 'given' knows",
+            "requires entropy of each decision, of which sampler 'given' provides",
         ),
         (
             {"modality": {**GUI, "engine": {"name": "vllm", "url": "http://localhost:1"}}},
-            "modality.engine draws answers, and sampler takes those of the data",
+            "modality.engine samples answers, and sampler takes those of the data",
         ),
     ],
 )

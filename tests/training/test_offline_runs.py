@@ -174,7 +174,7 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
         ),
         (
             {**DRAWN, "loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
-            r"loss 'awm' compares with the weights that drew the rollout.* set loss.decay to {slope: 0}",
+            r"loss 'awm' compares with the weights that sampled the rollout.* set loss.decay to {slope: 0}",
         ),
         (
             {"loss": {"name": "sft", "sigmas": "grid"}},

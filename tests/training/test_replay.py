@@ -214,5 +214,5 @@ def test_what_cannot_be_replayed_is_refused(wrong: list[str], message: str) -> N
 
 
 def test_images_are_not_replayed() -> None:
-    with pytest.raises(ConfigError, match="replay keeps single answers that the policy itself drew, not those of"):
+    with pytest.raises(ConfigError, match="replay keeps single answers that the policy itself sampled, not those of"):
         build(load_config("quickstart_policy_gradient", ["replay.capacity=9"]))

@@ -56,7 +56,7 @@ def test_the_losses_say_whether_they_read_gradients() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rewards": [{"name": "shapes"}]}, "reward 'shapes' is not differentiable; give it weight 0 to watch it"),
+        ({"rewards": [{"name": "shapes"}]}, "reward 'shapes' is not differentiable; give it weight 0 to log it"),
         (ADJOINT | {"rewards": [{"name": "shapes"}]}, "loss 'adjoint_matching' learns from gradients of rewards, and"),
         (
             {"rewards": [{"name": "tests.training.test_reward_gradients:Groups"}]},
@@ -69,7 +69,10 @@ def test_the_losses_say_whether_they_read_gradients() -> None:
         ({"loss": {"name": "refl"}}, "loss 'refl' looks back 10 steps, but the sampler makes 4"),
         (ADJOINT | {"sampler": LAB["sampler"]}, "loss 'adjoint_matching' learns from random steps"),
         (PAIRS | {"sampler": {"name": "given"}}, "loss 'draft' learns .* none led to outputs that the data gives"),
-        (PAIRS | {"sampler": LAB["sampler"] | {"name": "given_and_drawn"}}, "take a sampler that draws all of a group"),
+        (
+            PAIRS | {"sampler": LAB["sampler"] | {"name": "given_and_drawn"}},
+            "take a sampler that samples all of a group",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_weight_is_loaded(changes: dict[str, Any], said: str) -> None:

@@ -19,7 +19,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.views import DecisionView
 from mmrl.core.weights import whole
 from mmrl.modalities.tiny.vision_language import BUILDERS
-from mmrl.modalities.tokens import attention as _attention
+from mmrl.modalities.tokens import attention
 from mmrl.modalities.tokens.attention import FLEX, block_mask, use_flex
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.training.processes import Processes
@@ -36,7 +36,7 @@ def let_through(patch: pytest.MonkeyPatch) -> None:
     """Lets flex_attention run and be differentiated on a CPU: torch refuses it there, though only the kernel cannot."""
     patch.setattr(flex, "_validate_device", lambda *_: None)
     patch.setattr(flex, "_WARNINGS_SHOWN", {*flex._WARNINGS_SHOWN, "flex_attention_performance"})  # it is slow
-    patch.setattr(_attention, "_WITHOUT_BACKWARD", ())
+    patch.setattr(attention, "_WITHOUT_BACKWARD", ())
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_the_kernel_compiled_for_a_cpu_gives_the_log_probs_of_the_plain_batch(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, drawn, expected = plain(family, "full")
-    monkeypatch.setattr(_attention, "_WITHOUT_BACKWARD", ())
+    monkeypatch.setattr(attention, "_WITHOUT_BACKWARD", ())
     policy = vision_twins.policy(family, attention=FLEX, sharing="packed")
     torch.compiler.reset()  # for other sizes seen before it would be compiled for all, which torch 2.15 cannot
     with torch.no_grad():
@@ -213,8 +213,8 @@ def stub(device: str, supports: bool = True) -> Any:
 def test_the_device_of_the_weights_decides(device: str, used: bool) -> None:
     model = stub(device)
     assert use_flex(model, "odd") is used
-    assert _attention.attention_of(model) == (FLEX if used else "sdpa")
-    assert bool(_attention.not_as_requested(model, FLEX)) is not used
+    assert attention.attention_of(model) == (FLEX if used else "sdpa")
+    assert bool(attention.not_as_requested(model, FLEX)) is not used
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:
