@@ -20,8 +20,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from mmrl.core import plugins
 from mmrl.core.checked import bound_in_words
-from mmrl.core.plugins import INNER, singular
 
 # emphasis, strikes, formulas, escapes, tags, links; an underscore inside of a word is no emphasis
 MARKS = re.compile(r"[*~$]|\\(?=[{}\[\]()])|(?<!\w)_|_(?!\w)|<(?=[\w/!])|(?<=\])\(")
@@ -114,8 +114,8 @@ def in_words(hint: Any, links: dict[type, str], *, several: bool = False) -> str
             + (f" of names with {in_words(arguments[1], links)}" if arguments[1] is not Any else "")
         )
     name = getattr(hint, "__name__", str(hint))
-    if name in INNER and hint not in links:
-        return f"{singular(INNER[name])}{'s' * several}, `{{name: ...}}`"
+    if name in plugins.INNER and hint not in links:
+        return f"{plugins.singular(plugins.INNER[name])}{'s' * several}, `{{name: ...}}`"
     return f"[{name}](#{links[hint]})" if hint in links else name
 
 
@@ -168,8 +168,16 @@ def as_yaml(value: Any) -> str:
     if is_dataclass(value) or isinstance(value, BaseModel):  # what differs from the defaults of its own class
         cls = type(value)
         own = {name: getattr(value, name) for name in settings(cls)}
-        return as_yaml({name: one for name, one in own.items() if one != default_value(cls, name)})
+        changed = {name: one for name, one in own.items() if one != default_value(cls, name)}
+        return as_yaml(_plug_in_name(cls) | changed)
     return str(value)
+
+
+def _plug_in_name(cls: type) -> dict[str, str]:
+    """Returns {"name": ...} for the class of a plug-in, {} for every other class."""
+    module, _, name = cls.__module__.rpartition(".")
+    is_plug_in = any(module.startswith(f"mmrl.{kind}") and name in plugins.names(kind) for kind in plugins.KINDS)
+    return {"name": name} if is_plug_in else {}
 
 
 def markdown(text: str) -> str:
