@@ -1,17 +1,18 @@
 """What a layout is, and the layouts by name."""
 
 import importlib
-import pkgutil
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, cast
 
 from mmrl.core.data import Prompt
+from mmrl.core.plugin_files import plugin_files
 from mmrl.parsing.coordinates import Point
 from mmrl.prompts.row import Row
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import did_you_mean
 
+LAYOUTS = "mmrl.prompts.layouts"  # the package whose files are the layouts
 FileType = Literal["jsonl", "json", "parquet", "txt"]
 IntBox = tuple[int, int, int, int]
 
@@ -66,23 +67,20 @@ class Layout(Protocol):
 
 
 def names() -> list[str]:
-    """The layouts, by walking this folder."""
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules([str(Path(__file__).parent / "layouts")])
-        if not module.name.startswith("_")
-    )
+    """Returns the names of the layouts, sorted, from the files of `mmrl/prompts/layouts/`; imports none of them."""
+    folder = Path(importlib.import_module(LAYOUTS).__path__[0])
+    return list(plugin_files(folder, is_nested=False))
 
 
 def find(name: str) -> Layout:
-    """The layout of this name; raises ConfigError where there is none."""
+    """Returns the layout of a name. Raises ConfigError for an unknown name."""
     if name not in names():
         raise ConfigError(f"unknown layout {name!r}{did_you_mean(name, names())}")
-    module = importlib.import_module(f"mmrl.prompts.layouts.{name}")
-    found = [
+    module = importlib.import_module(f"{LAYOUTS}.{name}")
+    classes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__
     ]
-    assert len(found) == 1, f"{module.__name__} must hold one dataclass, has {[cls.__name__ for cls in found]}"
-    return cast(Layout, found[0]())
+    assert len(classes) == 1, f"{module.__name__} must hold one dataclass, has {[cls.__name__ for cls in classes]}"
+    return cast(Layout, classes[0]())
