@@ -1,5 +1,7 @@
 """The user's guide says what is true: every setting with its default, every link with a target."""
 
+import ast
+import importlib
 import inspect
 import re
 import shlex
@@ -9,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import floor_plan
 import pytest
 import torch
 import yaml
@@ -269,3 +272,36 @@ def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
     scores = Scores(values, ("shapes",), (1.0,), valid, group, episode=torch.arange(4), turn=group)
     torch.testing.assert_close(built.advantage(scores), torch.tensor([1.0, -1.0, -1.0, 0.0]))
     assert built.loss.most == 0.5  # type: ignore[attr-defined]
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def named_paths() -> set[str]:
+    """Files and folders that docs/architecture.md names; `<name>` stands for any."""
+    words = re.findall(r"`([^`\s]+)`", re.sub(r"^```.*?^```$", "", ARCHITECTURE, flags=re.M | re.S))
+    return {word for word in words if "<" not in word and (word.endswith("/") or re.fullmatch(r"[\w./]+\.\w+", word))}
+
+
+def test_the_architecture_names_files_and_folders_that_exist() -> None:
+    paths = {path for path in named_paths() if not path.startswith("mmrl.")}
+    assert len(paths) > 80
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+    assert not [path for path in sorted(paths) if path.endswith(".py") and not ast.parse((ROOT / path).read_text())]
+
+
+def test_the_modules_that_the_architecture_names_can_be_imported() -> None:
+    for name in sorted(path for path in named_paths() if path.startswith("mmrl.")):
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last) or importlib.import_module(name), name
+
+
+def test_the_architecture_names_every_folder_of_the_floor_plan_in_its_layer() -> None:
+    rows = {int(row[1]): row[2] for row in re.finditer(r"^\| (\d+) \| (.+) \|$", ARCHITECTURE, flags=re.M)}
+    assert sorted(rows) == list(range(1, len(floor_plan.LAYERS) + 1))
+    expected = {}
+    for number, folders in enumerate(floor_plan.LAYERS, 1):
+        paths = {folder.replace(".", "/") for folder in folders} - {"rewards"}  # which holds folders only
+        expected[number] = {f"{'' if path.split('/')[0] in floor_plan.LINKED else 'mmrl/'}{path}" for path in paths}
+    named = {number: {word.rstrip("/") for word in re.findall(r"`([\w/]+/)`", text)} for number, text in rows.items()}
+    assert named == {number: {path.rstrip("/") for path in paths} for number, paths in expected.items()}
