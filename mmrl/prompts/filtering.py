@@ -1,4 +1,4 @@
-"""Prompts that the prepared policy cannot read, or not to their end: found and told before anything is drawn."""
+"""Prompts that the prepared policy cannot read, or cannot read to the end: reported before anything is sampled."""
 
 import logging
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ SHOWN = 60  # characters of a prompt
 
 
 def reader_of(policy: Modality) -> Reader | None:
-    """The policy, where its prompts are what it reads; an agent reads what its environment shows."""
+    """Returns the policy where it reads the prompts' media; None for others, such as agents, which read screens."""
     return policy if policy.sample_kind == "tokens" and isinstance(policy, Reader) else None
 
 
 def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSettings) -> tuple[Prompt, ...]:
-    """The prompts of a source that the prepared policy does not refuse.
+    """Returns the prompts of a source that the prepared policy can read.
 
-    Raises ConfigError for the first refused one, by file and line, unless the source says `bad_rows: skip`, and where
-    none is left.
+    Raises ConfigError for the first prompt that it cannot read, by file and line, unless the source has
+    `bad_rows: skip`; and where no prompt is left.
     """
     skips = isinstance(source, DatasetSettings) and source.bad_rows == "skip"
     kept, refused = [], list[str]()

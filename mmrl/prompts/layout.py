@@ -1,4 +1,4 @@
-"""What a layout is, and the layouts by name."""
+"""The contract of a layout of data sets, and the layouts by name."""
 
 import importlib
 from dataclasses import dataclass, is_dataclass
@@ -19,7 +19,7 @@ IntBox = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Example:
-    """What a synthetic row is about: an image with two coloured rectangles, in pixels of it."""
+    """The task of a synthetic row: an image with two coloured rectangles, in pixels of the image."""
 
     number: int
     image: str  # the name of its file, under the folder of images
@@ -33,36 +33,36 @@ class Example:
 
     @property
     def box(self) -> IntBox:
-        """The box that is asked for."""
+        """The first box, which the task is about."""
         return self.boxes[0]
 
     @property
     def name(self) -> str:
-        """What is inside of it."""
+        """The name of the first box."""
         return self.names[0]
 
     @property
     def point(self) -> Point:
-        """Its centre."""
+        """The centre of the first box."""
         x1, y1, x2, y2 = self.box
         return (x1 + x2) / 2, (y1 + y2) / 2
 
 
 class Layout(Protocol):
-    """How somebody's files write a task: reads their rows, and writes rows like theirs.
+    """A layout: how the files of a project write a task. It reads their rows, and writes rows like theirs.
 
-    A layout whose rows have videos says so by a class attribute `has_clips`.
+    A layout whose rows have videos has a class attribute `has_clips = True`.
     """
 
-    file: ClassVar[FileType]  # what such data come in
-    fields: ClassVar[tuple[str, ...]]  # what is read; all other fields of a row join its target
+    file: ClassVar[FileType]  # the type of the project's files
+    fields: ClassVar[tuple[str, ...]]  # the fields that are read; all other fields of a row join its target
 
     def prompt(self, row: Row) -> Prompt:
-        """The prompt of a row; raises BadRow."""
+        """Returns the prompt of a row. Raises BadRow for a missing field or one that does not fit."""
         ...
 
     def row(self, example: Example) -> dict[str, Any]:
-        """A row in this layout; `bytes` for an image that stands in the file itself."""
+        """Returns a task as a row of this layout; `bytes` for an image that stands in the file itself."""
         ...
 
 

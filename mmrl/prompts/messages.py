@@ -14,7 +14,7 @@ ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assi
 
 @dataclass(frozen=True)
 class Question:
-    """What a conversation asks."""
+    """The question of a conversation."""
 
     text: str
     system: str | None = None
@@ -23,7 +23,7 @@ class Question:
 
 
 def question(value: Any, name: str) -> Question:
-    """The question of a text, or of messages: an optional system message, one of the user, an optional answer.
+    """Returns the question of a text, or of messages: an optional system message, the user's, an optional answer.
 
     Raises BadRow for several turns, an unknown role and content that is neither text nor image.
     """
@@ -49,15 +49,15 @@ def question(value: Any, name: str) -> Question:
 
 
 def are_messages(value: Any) -> bool:
-    """Whether it is a list of messages, as far as their keys tell."""
+    """Returns whether a value is a list of messages, judged by their keys."""
     named = {"role", "from"}
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and named & set(one) for one in value)
 
 
 def said_last(value: Any, name: str) -> Any:
-    """What the assistant says at the end of messages; what is none as it is, such as a text, or boxes as JSON.
+    """Returns the text of the assistant's last message; any other value, such as a text or a list of boxes, as it is.
 
-    Raises BadRow for messages that end with another one's, and for one that holds an image.
+    Raises BadRow for messages that end with another role's, and for a last message that holds an image.
     """
     found = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
     if not are_messages(found):
@@ -82,7 +82,7 @@ def _role_and_content(message: dict[str, Any], name: str) -> tuple[str, Any]:
 
 
 def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
-    """The text of a message, a mark in the place of each image, and the images that it holds itself."""
+    """Returns the text of a message with a mark in the place of each image, and the images that the message holds."""
     if isinstance(content, str):
         return content, ()
     if not isinstance(content, Sequence):
@@ -102,7 +102,7 @@ def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def media_of(row: Row, asked: Question, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
-    """The images of a row: those of its image field, or those inside its messages."""
+    """Returns the images of a row: of its image field, else those inside its messages."""
     beside = row.images(names)
     if beside and asked.images:
         raise BadRow(f"it has images in its messages and in {' or '.join(map(repr, names))}; one of the two is allowed")

@@ -1,4 +1,4 @@
-"""Small random tasks: an image with two coloured rectangles, written as any layout has them."""
+"""Small random tasks in any layout: an image with two coloured rectangles."""
 
 import json
 import random
@@ -16,7 +16,7 @@ SIDES = (48, 96)  # pixels: shortest and longest side
 
 
 def examples(rows: int, seed: int) -> Iterator[Example]:
-    """Tasks on images of different sizes, so that mixed-up sides are seen."""
+    """Returns tasks on images of different sizes, so that swapped sides are noticed."""
     from PIL import Image, ImageDraw
 
     rng = random.Random(seed)
@@ -81,12 +81,12 @@ def _save(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _box(rng: random.Random, left: int, right: int, height: int) -> IntBox:
-    """A box of at least 8 pixels a side between two columns of the image."""
+    """Returns a box of at least 8 pixels a side between two columns of the image."""
     x1, y1 = rng.randint(left, right - 8), rng.randint(0, height - 8)
     return x1, y1, rng.randint(x1 + 8, right), rng.randint(y1 + 8, height)
 
 
 def _span(rng: random.Random) -> tuple[float, float]:
-    """Half seconds, at least one second long."""
+    """Returns a span in half seconds, at least one second long."""
     start = rng.randint(0, 2 * row_clips.SECONDS - 2)
     return start / 2, rng.randint(start + 2, 2 * row_clips.SECONDS) / 2
