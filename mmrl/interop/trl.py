@@ -154,7 +154,7 @@ class RewardFunction:
         return has_targets and (bool(prompt.media) or not needs_image)
 
     def _groups(self, runs: Sequence[int]) -> list[int]:
-        """Returns the group of each row from the lengths of runs of equal prompts. Raises ConfigError for a split group."""
+        """Returns each row's group, from the lengths of runs of equal prompts. Raises ConfigError for a split group."""
         size = self.num_generations
         if size is not None and any(length % size for length in runs):
             raise ConfigError(
