@@ -66,14 +66,14 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
 def read_json(text: str) -> Any:
     """Returns the value of one line of JSON. Raises ConfigError; its message continues the name of the line."""
     try:
-        found = parsed(text)
-        without_none(found)
-        json.dumps(found, allow_nan=False)
+        value = parsed(text)
+        without_none(value)
+        json.dumps(value, allow_nan=False)
     except json.JSONDecodeError as error:
         raise ConfigError(f"is not JSON: {error.msg} at character {error.colno}") from error
     except (ValueError, RecursionError) as error:  # BadRow; a number of 5,000 digits; NaN, which no JSON has
         raise ConfigError(f"cannot be read: {error}") from error
-    return found
+    return value
 
 
 def fault_of(prompt: Prompt) -> str | None:
@@ -180,8 +180,8 @@ class _Reader:
     def _own_names(self, values: Any) -> dict[str, Any]:
         """Returns a row whose columns have the names of the layout's fields."""
         columns = self.settings.columns
-        found = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
-        return found | {own: values[name] for own, name in columns.items() if name in values}
+        renamed = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
+        return renamed | {own: values[name] for own, name in columns.items() if name in values}
 
     def _templated(self, prompt: Prompt) -> str:
         template = self.settings.template

@@ -50,19 +50,17 @@ def warn_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetS
     if not isinstance(policy, Cutting):
         return
     texts = [prompt.text for prompt in prompts]
-    cut = [(prompt, found) for prompt, found in zip(prompts, policy.cuts(texts), strict=True) if found]
+    cut = [(prompt, cuts) for prompt, cuts in zip(prompts, policy.cuts(texts), strict=True) if cuts]
     if not cut:
         return
-    first, found = cut[0]
+    first, cuts = cut[0]
     place = source.path if isinstance(source, DatasetSettings) else source
     whole = len(first.text) <= SHOWN
     log.warning(
         "prompts: the model reads only the beginning of %d of %d%s; the first%s: %r: %s",
         *(len(cut), len(prompts), f" of {place}" if place else ""),
         *(f", {first.source}" if first.source else "", first.text if whole else f"{first.text[:SHOWN]} ..."),
-        "; ".join(
-            f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to {_end(first, c)}" for c in found
-        ),
+        "; ".join(f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to {_end(first, c)}" for c in cuts),
     )
 
 

@@ -54,15 +54,15 @@ def are_messages(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and named & set(one) for one in value)
 
 
-def said_last(value: Any, name: str) -> Any:
+def last_answer(value: Any, name: str) -> Any:
     """Returns the text of the assistant's last message; any other value, such as a text or a list of boxes, as it is.
 
     Raises BadRow for messages that end with another role's, and for a last message that holds an image.
     """
-    found = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
-    if not are_messages(found):
+    messages = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
+    if not are_messages(messages):
         return value
-    role, content = _role_and_content(found[-1], name)
+    role, content = _role_and_content(messages[-1], name)
     if role != "assistant":
         raise BadRow(f"the messages of {name!r} must end with one of the assistant, got one of the {role}")
     text, _ = _joined(content, name)
@@ -72,13 +72,13 @@ def said_last(value: Any, name: str) -> Any:
 
 
 def _role_and_content(message: dict[str, Any], name: str) -> tuple[str, Any]:
-    said = message.get("role", message.get("from"))
+    sender = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
-    if not isinstance(said, str) or said not in ROLES or content is None:
+    if not isinstance(sender, str) or sender not in ROLES or content is None:
         raise BadRow(
             f"a message of {name!r} needs a role ({', '.join(sorted(set(ROLES)))}) and content, got {message!r:.80}"
         )
-    return ROLES[said], content
+    return ROLES[sender], content
 
 
 def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
@@ -101,11 +101,11 @@ def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
     return "".join(texts), tuple(image for image in images if image is not None)
 
 
-def media_of(row: Row, asked: Question, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
+def media_of(row: Row, conversation: Question, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
     """Returns the images of a row: of its image field, else those inside its messages."""
     beside = row.images(names)
-    if beside and asked.images:
+    if beside and conversation.images:
         raise BadRow(f"it has images in its messages and in {' or '.join(map(repr, names))}; one of the two is allowed")
     return beside or tuple(
-        row.folder.picture(one, f"image {n} of its messages") for n, one in enumerate(asked.images, 1)
+        row.folder.picture(one, f"image {n} of its messages") for n, one in enumerate(conversation.images, 1)
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from mmrl.core.data import Prompt
 from mmrl.prompts import row_values
-from mmrl.prompts.messages import are_messages, media_of, question, said_last
+from mmrl.prompts.messages import are_messages, last_answer, media_of, question
 from mmrl.prompts.row import Row
 from mmrl.prompts.row_pictures import BadRow
 
@@ -35,13 +35,15 @@ def offline_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
     `has_tokens`: outputs are answers, and may bring their tokens and log-probs: `given_token_ids`, `given_log_probs`.
     """
     name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
-    asked = question(row.need(name), name)
-    media, system = media_of(row, asked), row.take("system")
+    conversation = question(row.need(name), name)
+    media, system = media_of(row, conversation), row.take("system")
     if not isinstance(system, str | None):
         raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
-    outputs, scores = _pair(row, read) if _is_pair(row, asked.answer) else _scored(row, read, asked.answer)
+    outputs, scores = (
+        _pair(row, read) if _is_pair(row, conversation.answer) else _scored(row, read, conversation.answer)
+    )
     target = {"given": outputs, "given_scores": scores, **(_recorded(row, len(outputs)) if has_tokens else {})}
-    return row.prompt(asked.text, media, target, asked.system if system is None else system)
+    return row.prompt(conversation.text, media, target, conversation.system if system is None else system)
 
 
 def _is_pair(row: Row, answer: Any) -> bool:
@@ -92,11 +94,11 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
-    found = [row_values.parsed(value) for value in values]
-    for value in found:
+    numbers = [row_values.parsed(value) for value in values]
+    for value in numbers:
         if not isinstance(value, bool | int | float) or not abs(value) <= LARGEST:  # NaN is not
             raise BadRow(f"a score must be a finite number of at most {LARGEST:g}, got {value!r:.40}")
-    return tuple(float(value) for value in found)
+    return tuple(float(value) for value in numbers)
 
 
 def _recorded(row: Row, count: int) -> dict[str, Any]:
@@ -126,11 +128,11 @@ def _lists(value: Any, name: str, count: int) -> list[list[Any]]:
 
 def text_of(row: Row, value: Any, name: str) -> str:
     """Returns the text of an answer, which is a text, or messages that end with the assistant's."""
-    said = said_last(value, name)
-    if not isinstance(said, str) or not said.strip():
-        raise BadRow(f"the field {name!r} must be a text, got {said!r:.80}")
+    answer = last_answer(value, name)
+    if not isinstance(answer, str) or not answer.strip():
+        raise BadRow(f"the field {name!r} must be a text, got {answer!r:.80}")
     try:
-        said.encode()
+        answer.encode()
     except UnicodeEncodeError as error:
         raise BadRow(f"the field {name!r} is no Unicode text: {error}") from error
-    return said
+    return answer

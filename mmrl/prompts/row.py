@@ -83,10 +83,10 @@ class Row:
 
     def needed_image(self, names: Sequence[str]) -> StoredPicture:
         """Returns the one image of a grounding row."""
-        found = self.images(names)
-        if len(found) != 1:
-            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(found)}")
-        return found[0]
+        images = self.images(names)
+        if len(images) != 1:
+            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(images)}")
+        return images[0]
 
     def clips(
         self, names: Sequence[str], start: float | None = None, end: float | None = None
@@ -104,10 +104,10 @@ class Row:
 
     def needed_clip(self, names: Sequence[str], start: float | None = None, end: float | None = None) -> StoredClip:
         """Returns the one video of a row."""
-        found = self.clips(names, start, end)
-        if len(found) != 1:
-            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(found)}")
-        return found[0]
+        clips = self.clips(names, start, end)
+        if len(clips) != 1:
+            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(clips)}")
+        return clips[0]
 
     def box(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Box:
         """Returns a box on the first image, in its pixels."""
@@ -115,9 +115,9 @@ class Row:
 
     def boxes(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> tuple[Box, ...]:
         """Returns a list of boxes on the first image, in its pixels."""
-        found = row_values.many(self.need(name), name)
+        boxes = row_values.many(self.need(name), name)
         return tuple(
-            row_values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(found, 1)
+            row_values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(boxes, 1)
         )
 
     def point(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Point:

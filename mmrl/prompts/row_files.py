@@ -22,17 +22,17 @@ from mmrl.prompts.arrow_rows import table_rows
 from mmrl.system.errors import ConfigError
 
 Row = TypeVar("Row")
-SILENCE = 5.0  # seconds of reading behind which something is said, and again
+SILENCE = 5.0  # seconds of reading behind which progress is logged, and again
 
 log = logging.getLogger(__name__)
 
 
 def rows_with_progress(rows: Iterable[Row], name: str) -> Iterator[Row]:
     """Yields the rows of a file; logs how many were read every `SILENCE` seconds."""
-    told = time.monotonic()
+    reported = time.monotonic()
     for number, row in enumerate(rows):
-        if (now := time.monotonic()) - told >= SILENCE:
-            told = now
+        if (now := time.monotonic()) - reported >= SILENCE:
+            reported = now
             log.warning("prompts: %s: %d rows read so far", name, number)
         yield row
 
@@ -49,7 +49,7 @@ class RawRow:
 
     place: str  # file and line or row
     values: Mapping[str, Any]
-    images: Path | None  # the folder that its images are under, where nothing else is said
+    images: Path | None  # the folder that its images are under, unless a setting names another
     fault: str | None = None  # why it could not be read
 
 
@@ -163,22 +163,22 @@ def _text_lines(path: Path, name: str) -> Iterator[RawRow]:
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:
     try:
-        found = parsed(path.read_text(encoding="utf-8-sig"))
+        value = parsed(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if path.read_bytes().lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # JSON lines by another name
             yield from _json_lines(path, name)
             return
         raise ConfigError(f"prompts: {name!r} is not JSON: {error}") from error
-    rows = [found] if isinstance(found, dict) else found
+    rows = [value] if isinstance(value, dict) else value
     if not isinstance(rows, list):
-        raise ConfigError(f"prompts: {name!r} needs a list of objects, got {type(found).__name__}")
+        raise ConfigError(f"prompts: {name!r} needs a list of objects, got {type(value).__name__}")
     for number, row in enumerate(rows, 1):
         yield _object(f"{name}, row {number}", row, path.parent)
 
 
 def _csv(path: Path, name: str) -> Iterator[RawRow]:
     """Yields the rows of a CSV file. Cells stay text; empty cells are null."""
-    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters unless told
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters by default
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header: list[str] | None = None
@@ -219,11 +219,11 @@ def parsed(text: str) -> Any:
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of JSON. Raises ValueError for a key given twice: it is unclear which value is meant."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice!r} stands twice in an object")
-    return found
+    return value
 
 
 def _object(place: str, value: Any, images: Path) -> RawRow:

@@ -28,13 +28,13 @@ def parsed(value: Any) -> Any:
 
 def numbers(value: Any, name: str, counts: Sequence[int]) -> tuple[float, ...]:
     """Returns a list of finite numbers; `counts`: the lengths that are allowed."""
-    found = parsed(value)
+    items = parsed(value)
     allowed = " or ".join(map(str, counts))
-    if not isinstance(found, list | tuple) or len(found) not in counts:
+    if not isinstance(items, list | tuple) or len(items) not in counts:
         raise BadRow(f"{name} needs {allowed} numbers, got {_short(value)}")
-    if any(isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < LARGEST for x in found):
+    if any(isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < LARGEST for x in items):
         raise BadRow(f"{name} needs {allowed} finite numbers, got {_short(value)}")
-    return tuple(float(x) for x in found)
+    return tuple(float(x) for x in items)
 
 
 def box(value: Any, name: str, size: tuple[int, int], convention: Convention = "original") -> Box:
@@ -61,24 +61,24 @@ def detections(boxes: Sequence[Box], labels: Sequence[str] | None) -> dict[str, 
     """Returns `boxes`, `labels` where there are any, and `box` where there is only one box."""
     if labels is not None and len(labels) != len(boxes):
         raise BadRow(f"there are {len(boxes)} boxes and {len(labels)} labels")
-    found: dict[str, Any] = {"boxes": tuple(boxes), "labels": None if labels is None else tuple(labels)}
-    return found | ({"box": boxes[0]} if len(boxes) == 1 else {})
+    fields: dict[str, Any] = {"boxes": tuple(boxes), "labels": None if labels is None else tuple(labels)}
+    return fields | ({"box": boxes[0]} if len(boxes) == 1 else {})
 
 
 def texts(value: Any, name: str) -> tuple[str, ...]:
     """Returns a list of texts."""
-    found = parsed(value)
-    if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
+    items = parsed(value)
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise BadRow(f"{name} needs a list of texts, got {_short(value)}")
-    return tuple(found)
+    return tuple(items)
 
 
 def many(value: Any, name: str) -> list[Any]:
     """Returns a list of any values."""
-    found = parsed(value)
-    if not isinstance(found, list | tuple):
+    items = parsed(value)
+    if not isinstance(items, list | tuple):
         raise BadRow(f"{name} needs a list, got {_short(value)}")
-    return list(found)
+    return list(items)
 
 
 def answers(value: Any) -> str | tuple[str, ...] | None:
@@ -123,8 +123,8 @@ def _inside(corner: Point, size: tuple[int, int], name: str, value: Any) -> Poin
     return clipped[0], clipped[1]
 
 
-def _four(found: tuple[float, ...]) -> Box:
-    x1, y1, x2, y2 = found
+def _four(sides: tuple[float, ...]) -> Box:
+    x1, y1, x2, y2 = sides
     return x1, y1, x2, y2
 
 

@@ -127,7 +127,7 @@ class PromptStream:
     curriculum: Curriculum | None = None  # has a state of its own, and the last word on the weights
     counts: list[int] = field(init=False)
     num_unread: int = field(init=False, default=0)
-    num_again: int = field(init=False, default=0)  # prompts that were asked once more
+    num_again: int = field(init=False, default=0)  # prompts that were taken once more
     _orders: dict[int, tuple[int, torch.Tensor]] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -201,8 +201,8 @@ class PromptStream:
         for prompt in (prompt for prompts in self.sets for prompt in prompts):
             names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
             sizes = [picture.size for picture in prompt.media]
-            said = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
-            text = json.dumps(said, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
+            parts = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            text = json.dumps(parts, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
             digest.update(text.encode() + b"\n")
         return digest.hexdigest()
 
@@ -223,12 +223,12 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
     try:
         labs.folder(lab)
         if split == "pairs" and (labs.folder(lab) / "pairs.py").is_file():
-            asked = importlib.import_module(f"mmrl.labs.{lab}.pairs").pairs("train")
+            questions = importlib.import_module(f"mmrl.labs.{lab}.pairs").pairs("train")
         else:
-            asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
+            questions = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in asked)
+    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in questions)
 
 
 def _prompt_of(question: Any) -> Prompt:

@@ -41,21 +41,21 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
     """
-    found = _layout.find(layout)
+    chosen = _layout.find(layout)
     tasks = list(examples(rows, seed))
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for task in tasks:
         (folder / "images" / task.image).write_bytes(task.content)
-        if getattr(found, "has_clips", False):
+        if getattr(chosen, "has_clips", False):
             colour = COLOURS[task.name.split()[0]]
             (folder / "images" / task.clip).write_bytes(row_clips.example_clip(colour, *task.span))
-    path = folder / f"rows.{found.file}"
-    _save(path, [_renamed(found, layout, task, columns) for task in tasks])
+    path = folder / f"rows.{chosen.file}"
+    _save(path, [_renamed(chosen, layout, task, columns) for task in tasks])
     return path
 
 
-def _renamed(found: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
-    row = found.row(task)
+def _renamed(chosen: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
+    row = chosen.row(task)
     if layout == "columns" and columns:
         kept = {"prompt": row["prompt"]} | {key: row[key] for key in columns if key in row}
         if not {"images", "image"} & set(columns) or "image" in columns:

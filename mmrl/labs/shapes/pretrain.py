@@ -143,7 +143,7 @@ def train_flow(
 
 
 def _flow_loss(transformer: Any, clean: Tensor, embeds: Tensor, pooled: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns squared errors of the velocity `noise - clean` [B, 4, 4, 4] at logit-normal sigmas (deviation 1.2)."""
+    """Returns the mean squared error of velocities `noise - clean`, for sigmas that are logit-normal, deviation 1.2."""
     sigma = torch.sigmoid(1.2 * torch.randn(len(clean), generator=generator))
     noise = torch.randn(clean.shape, generator=generator)
     mixed = clean + sigma[:, None, None, None] * (noise - clean)
