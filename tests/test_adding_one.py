@@ -166,7 +166,7 @@ LAYOUT = '''
             return {"q": f"How many {example.name}s are there?", "a": example.answer}
 '''
 SUMMARY = "Does what no other does."  # the first line of a new file
-Add = Callable[[str, str], None]
+Add = Callable[[str, str, str], None]  # package, file, text
 
 
 def test_there_is_one_of_every_kind() -> None:
