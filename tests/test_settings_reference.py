@@ -2,12 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import pytest
 import settings_reference
 import settings_source
+import yaml
 from pydantic import BaseModel, Field
 
 from mmrl.advantages.grpo import Grpo
@@ -48,6 +49,26 @@ def test_the_tables_of_a_plug_in_and_its_bases_hold_exactly_its_settings(kind: p
         bases = re.findall(r"\[([^\]]+)\]\(#", text.partition("| setting |")[0])
         found = re.findall(r"^\| `(\w+)` \|", "".join(sections()[one] for one in [entry.title, *bases]), re.MULTILINE)
         assert set(found) == set(settings_source.settings(entry.cls)), name
+
+
+def read_back(text: str, like: Any) -> Any:
+    """A default cell as a value of the type of `like`."""
+    value = yaml.safe_load(text.strip("`").replace(r"\|", "|"))
+    if isinstance(like, float):
+        return float(value)  # YAML reads 1e-05 as text
+    return tuple(float(one) if isinstance(one, str) else one for one in value) if isinstance(like, tuple) else value
+
+
+def test_every_default_of_the_page_reads_back_as_the_default() -> None:
+    for entry in settings_reference.entries():
+        rows = re.findall(r"^\| `(\w+)` \| .*? \| (`[^`]*`|needed) \|", sections()[entry.title], re.MULTILINE)
+        assert [name for name, _ in rows] == list(settings_source.settings(entry.cls, inherited=False))
+        for name, text in rows:
+            default = settings_source.default_value(entry.cls, name)
+            if default is MISSING or text == "needed":
+                assert default is MISSING and text == "needed", (entry.title, name)
+            elif not is_dataclass(default) and not isinstance(default, BaseModel):
+                assert read_back(text, default) == default, (entry.title, name)
 
 
 def test_every_section_of_a_config_is_on_the_page() -> None:
