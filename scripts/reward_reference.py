@@ -1,20 +1,12 @@
 """Writes docs/reward_reference.md from the rewards themselves: `python scripts/reward_reference.py`."""
 
-import ast
 import importlib
 import inspect
-import io
-import json
 import math
-import re
-import textwrap
-import tokenize
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-import yaml
+from settings_source import escaped, markdown, table
 
 from mmrl.core import plugins
 
@@ -48,12 +40,10 @@ Written from the code by `python scripts/reward_reference.py`; the guide to choo
 [rewards.md](rewards.md). A setting whose default is *needed* must be given. `weight` and `label` go with every reward
 ([configs.md](configs.md#every-reward)).
 """
-# emphasis, strikes, formulas, escapes, tags, links; an underscore inside of a word is no emphasis
-MARKS = re.compile(r"[*~$]|\\(?=[{}\[\]()])|(?<!\w)_|_(?!\w)|<(?=[\w/!])|(?<=\])\(")
 
 
 def reference() -> str:
-    """The page. Raises ValueError where a shipped reward stands in no group, or a group holds one that is none."""
+    """Returns the page. Raises ValueError where GROUPS lacks a shipped reward, or holds a name of none."""
     grouped = [name for names in GROUPS.values() for name in names]
     shipped = plugins.names("rewards")
     if wrong := sorted(set(shipped).symmetric_difference(grouped)):
@@ -65,15 +55,15 @@ def reference() -> str:
 
 
 def section(name: str) -> str:
-    """What the code says of one reward."""
+    """Returns what the code says of one reward."""
     cls: Any = plugins.find("rewards", name)
     summary = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
     parts = [f"### {name}", escaped(summary), declared(cls), markdown(inspect.cleandoc(cls.__doc__ or ""))]
-    return "\n\n".join([*parts, table(cls)]) + "\n"
+    return "\n\n".join([*parts, table(cls, {})]) + "\n"
 
 
 def declared(cls: Any) -> str:
-    """One line: what it judges, its range, what it needs, and where it comes from."""
+    """Returns one line: what the reward judges, its range, what it needs, and where it comes from."""
     needs = ", ".join(f"`{need}`" for need in sorted(cls.needs))
     if held := sorted(plugins.inner_kinds(cls)):
         where = " and ".join(f"`{name}`" for name in held)
@@ -90,88 +80,6 @@ def declared(cls: Any) -> str:
 
 def end(number: float) -> str:
     return ("-" if number < 0 else "") + "infinity" if math.isinf(number) else f"{number:g}"
-
-
-def table(cls: Any) -> str:
-    """A row for each setting: its default as YAML has it, and the comment that stands behind it in the source."""
-    settings = [item for item in fields(cls) if item.init]
-    if not settings:
-        return "It has no settings."
-    comments, hints = dict(comments_of(cls)), get_type_hints(cls)
-    rows = []
-    for item in settings:
-        said = filter(None, (choices(hints[item.name]), escaped(comments.get(item.name, ""))))
-        cells = (f"`{item.name}`", default(item), "; ".join(said))
-        rows.append("|" + "|".join(f" {cell.replace('|', chr(92) + '|')} " if cell else " " for cell in cells) + "|")
-    return "\n".join(["| setting | default | |", "|---|---|---|", *rows])
-
-
-def choices(hint: Any) -> str:
-    """What a setting of a few names may be; empty for all others."""
-    return ", ".join(f"`{as_yaml(one)}`" for one in get_args(hint)) if get_origin(hint) is Literal else ""
-
-
-def default(item: Field[Any]) -> str:
-    """As YAML, in backticks; `needed` without them where there is none."""
-    value = item.default if item.default_factory is MISSING else item.default_factory()
-    return "needed" if value is MISSING else f"`{as_yaml(value)}`"
-
-
-def as_yaml(value: Any) -> str:
-    """A setting as a config writes it, on one line."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, float):
-        return ("-" if value < 0 else "") + ".inf" if math.isinf(value) else repr(value)
-    if isinstance(value, str):
-        is_plain = bool(value) and "#" not in value and yaml.safe_load(value) == value
-        return value if is_plain else json.dumps(value)
-    if isinstance(value, tuple | list | frozenset):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {as_yaml(one)}" for key, one in value.items()) + "}"
-    return str(value)
-
-
-def comments_of(cls: type) -> Iterator[tuple[str, str]]:
-    """Names of the fields that a class and its bases declare, and the comments on their lines."""
-    for owner in reversed(cls.__mro__[:-1]):
-        source = textwrap.dedent(inspect.getsource(owner))
-        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        behind = {one.start[0]: one.string.lstrip("# ") for one in tokens if one.type == tokenize.COMMENT}
-        (definition,) = ast.parse(source).body
-        assert isinstance(definition, ast.ClassDef)
-        for statement in definition.body:
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-                yield statement.target.id, " ".join(behind[line] for line in lines if line in behind)
-
-
-def markdown(text: str) -> str:
-    """A docstring: what is indented becomes a block of code, the rest stays words."""
-    blocks: list[tuple[bool, list[str]]] = []
-    for line in text.splitlines():
-        is_code = line.startswith(" ") or (not line and bool(blocks) and blocks[-1][0])
-        if not blocks or blocks[-1][0] != is_code:
-            blocks.append((is_code, []))
-        blocks[-1][1].append(line)
-    return "\n\n".join(written for is_code, lines in blocks if (written := _block(is_code, "\n".join(lines))))
-
-
-def _block(is_code: bool, text: str) -> str:
-    text = textwrap.dedent(text).strip("\n") if is_code else text.strip("\n")
-    if not is_code:
-        return escaped(text)
-    return f"```text\n{text}\n```" if text else ""
-
-
-def escaped(text: str) -> str:
-    """Words in which Markdown finds nothing but what stands in backticks."""
-    parts = re.split(r"(`[^`]*`)", text)
-    for number in range(0, len(parts), 2):
-        parts[number] = re.sub(MARKS, r"\\\g<0>", parts[number])
-    # what would begin a list, a heading, a rule or a quotation where it stands at the beginning of a line
-    return re.sub(r"^([0-9]+(?=[.)]\s)|(?=[-+#=]\s|>))", r"\1\\", "".join(parts), flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

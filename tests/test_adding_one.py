@@ -1,16 +1,28 @@
-"""One plug-in of each kind in a file of the user's own is used by name in a run: nothing else is edited anywhere."""
+"""One new thing, one place: a plug-in of any kind, or a layout, is one new file, and nothing else is edited anywhere.
 
+The file stands in the folder of its kind, and is used by its name; or in a folder of the user's own, as `module:Class`.
+"""
+
+import importlib
 import json
+import os
+import shutil
 import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from mmrl.assembly.build import build
+from mmrl.commands import listing
 from mmrl.commands.train import train
-from mmrl.core.config import load_config
+from mmrl.core import plugins
+from mmrl.core.config import DatasetSettings, load_config
 from mmrl.core.plugins import KINDS
+from mmrl.prompts import layout
+from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.run_directory.start import new_run
 from mmrl.system.errors import ConfigError, RunError
 from mmrl.training import checkpoint
@@ -136,8 +148,98 @@ USE = {
 }  # fmt: skip
 
 
+LAYOUT = '''
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    @dataclass(frozen=True)
+    class Mine:
+        """Questions in the column `q`, answers in `a`."""
+
+        file: ClassVar[str] = "jsonl"
+        fields: ClassVar[tuple[str, ...]] = ("q", "a")
+
+        def prompt(self, row):
+            return row.prompt(row.need("q"), (), {"answer": row.need("a")})
+
+        def row(self, example):
+            return {"q": f"How many {example.name}s are there?", "a": example.answer}
+'''
+SUMMARY = "Does what no other does."  # the first line of a new file
+Add = Callable[[str, str, str], None]  # package, file, text
+
+
 def test_there_is_one_of_every_kind() -> None:
     assert set(OWN) == set(USE) == set(KINDS)
+
+
+def source(text: str) -> str:
+    """Python without the indentation that it has in this file."""
+    return textwrap.dedent(text.strip("\n"))
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
+    """Puts one new file into a copy of a package's folder, which then stands in its place."""
+
+    def put(package: str, file: str, text: str) -> None:
+        module, folder = importlib.import_module(package), tmp_path / package
+        shutil.copytree(module.__path__[0], folder, copy_function=os.symlink, ignore=shutil.ignore_patterns("_*_"))
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(f'"""{SUMMARY}"""\n\n{source(text)}', encoding="utf-8")
+        monkeypatch.setattr(module, "__path__", [str(folder)])
+        plugins._modules.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    plugins._modules.cache_clear()
+    for name in [name for name in sys.modules if name.endswith(".mine")]:
+        package, _, _ = name.rpartition(".")
+        del sys.modules[name]
+        delattr(sys.modules[package], "mine")
+
+
+def shipped(kind: str) -> tuple[str, list[str]]:
+    """A config, and overrides that use the plug-in by the name of its file."""
+    config, overrides = USE[kind]
+    return config, [override.replace("mine:Mine", "mine") for override in overrides]
+
+
+def new_file(kind: str) -> tuple[str, str]:
+    """Where one of a kind is written: its package, and the file in the package's folder."""
+    return f"mmrl.{kind}", "colours/mine.py" if kind == plugins.NESTED else "mine.py"
+
+
+@pytest.mark.parametrize("kind", sorted(OWN))
+def test_one_new_file_is_found_by_its_name_listed_and_built(kind: plugins.Kind, add: Add) -> None:
+    before = plugins.names(kind)
+    add(*new_file(kind), OWN[kind])
+    assert sorted([*before, "mine"]) == plugins.names(kind)
+    assert {row["name"]: row["summary"] for row in listing.rows(kind)}["mine"] == SUMMARY
+    config, overrides = shipped(kind)
+    built = build(load_config(config, [*SMALL, *overrides]))
+    assert built is not None and f"mmrl.{kind}" in plugins.find(kind, "mine").__module__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(OWN))
+def test_one_new_file_trains_one_iteration(kind: plugins.Kind, add: Add, tmp_path: Path) -> None:
+    add(*new_file(kind), OWN[kind])
+    config, overrides = shipped(kind)
+    train(*new_run(config, [*SMALL, "iterations=1", *overrides], tmp_path / "run"))
+    (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert row["iteration"] == 1 and row["reward/mean"] is not None
+
+
+def test_one_new_file_is_a_layout_that_reads_a_data_set(add: Add, tmp_path: Path) -> None:
+    before = layout.names()
+    add("mmrl.prompts.layouts", "mine.py", LAYOUT)
+    assert layout.names() == sorted([*before, "mine"])
+    assert {"name": "mine", "summary": SUMMARY} in listing.rows("layouts")
+    (tmp_path / "rows.jsonl").write_text('{"q": "1 + 1?", "a": "2"}\n{"q": "2 + 2?", "a": "4", "level": 3}\n')
+    (first, second) = load_dataset_prompts(DatasetSettings(path=str(tmp_path / "rows.jsonl"), layout="mine"))
+    assert (first.text, first.target["answer"]) == ("1 + 1?", "2")
+    assert second.target["level"] == 3
 
 
 @pytest.mark.slow
@@ -145,8 +247,7 @@ def test_there_is_one_of_every_kind() -> None:
 def test_a_plug_in_of_ones_own_trains_two_iterations(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = OWN[kind].strip("\n").splitlines()
-    (tmp_path / "mine.py").write_text("\n".join(line[8:] for line in lines), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(source(OWN[kind]), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     config, overrides = USE[kind]

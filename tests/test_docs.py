@@ -1,217 +1,47 @@
-"""The user's guide says what is true: every setting with its default, every link with a target."""
+"""The user's guide is true: every class with settings is in it, every link has a target, every file exists."""
 
-import inspect
+import ast
+import importlib
 import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
+import floor_plan
 import pytest
+import settings_reference
+import settings_source
 import torch
-import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
-from mmrl.advantages.base.wrapper import Wrapper
 from mmrl.assembly.build import build
-from mmrl.core import config, plugins
+from mmrl.core import config
 from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs, Prompt, Scores
-from mmrl.core.schedules import Schedule
-from mmrl.losses.base.decisions import DecisionLoss
-from mmrl.losses.base.denoising import DenoisingLoss
-from mmrl.losses.base.log_ratios import AnchoredLoss
-from mmrl.losses.base.old_decay import OldDecay
-from mmrl.losses.base.paths import PairLoss, PathLoss
-from mmrl.modalities.flow.diffusers_policy import PipelinePolicy
-from mmrl.modalities.flow.policy import FlowPolicy
-from mmrl.modalities.language.rollout import TokenGenerator
-from mmrl.modalities.loading.lora import Lora
-from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.parsing.actions.action import Action
-from mmrl.reporting import trackers
-from mmrl.samplers.base.fans import FanSampler, WindowedFans
-from mmrl.samplers.base.flow import FlowSampler, StochasticSampler, WindowedSampler
-from mmrl.samplers.base.steering import SteeredSampler
-from mmrl.samplers.base.tail import ShortTail
-from mmrl.samplers.base.tokens import TokenSampler
-from mmrl.samplers.base.window import Window
 
 ROOT = Path(__file__).parents[1]
-NEEDED = "needed"
-SHARED: dict[str, type] = {  # headings of docs/configs.md that are no plug-in's name
-    "The run": config.RunConfig,
-    "prompts": config.PromptSettings,
-    "prompts / a data set": config.DatasetSettings,
-    "prompts / a source in a mixture": config.MixedPrompts,
-    "prompts / a curriculum": config.CurriculumSettings,
-    "groups": config.GroupSettings,
-    "groups / further members": config.MoreSettings,
-    "replay": config.ReplaySettings,
-    "updates": config.UpdateSettings,
-    "optimizer": config.OptimizerSettings,
-    "correction": config.CorrectionSettings,
-    "averaging": config.AveragingSettings,
-    "scoring": config.ScoringSettings,
-    "evaluation": config.EvaluationSettings,
-    "checkpoint": config.CheckpointSettings,
-    "modality / every flow modality": FlowPolicy,
-    "modality / every pipeline modality": PipelinePolicy,
-    "modality / every token modality": TokenGenerator,
-    "modality / vllm": Vllm,
-    "modality / lora": Lora,
-    "sampler / every flow sampler": FlowSampler,
-    "sampler / every flow sampler with a window": WindowedSampler,
-    "sampler / every random flow sampler": StochasticSampler,
-    "sampler / tail": ShortTail,
-    "sampler / every sampler that steers another": SteeredSampler,
-    "sampler / every sampler with fans": FanSampler,
-    "sampler / every sampler with fans in a window": WindowedFans,
-    "sampler / window": Window,
-    "sampler / every sampler of tokens": TokenSampler,
-    "advantage / every advantage made of another": Wrapper,
-    "loss / every loss on decisions": DecisionLoss,
-    "loss / every loss on the forward process": DenoisingLoss,
-    "loss / every loss with an anchor": AnchoredLoss,
-    "loss / every loss on whole samples": PathLoss,
-    "loss / every loss on pairs": PairLoss,
-    "loss / decay": OldDecay,
-    "rewards / a weight that changes": Schedule,
-}
-SECTIONS: dict[plugins.Kind, str] = {  # rewards are in tests/test_reward_reference.py
-    "modalities": "modality",
-    "samplers": "sampler",
-    "mixes": "mix",
-    "advantages": "advantage",
-    "losses": "loss",
-}
-ENVIRONMENTS = {  # by their headings in docs/environments.md
-    "screens": "screens",
-    "Web pages": "browser",
-    "gymnasium": "gymnasium",
-    "BrowserGym": "browsergym",
-}
 
 
-def owners() -> dict[str, type]:
-    """Every class that holds settings, by its heading."""
-    found = SHARED | {f"trackers / {name}": cls for name, cls in trackers.TRACKERS.items()}
-    for kind, section in SECTIONS.items():
-        found |= {f"{section} / {name}": plugins.find(kind, name) for name in plugins.names(kind)}
-    return found
+@pytest.mark.parametrize("page", ["configs.md", "environments.md"])
+def test_the_guide_has_no_table_of_settings_of_its_own(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    tables = re.findall(r"^##+ (.+)\n(?:(?!#).*\n)*?\| setting \|", text, flags=re.MULTILINE)
+    assert tables == (["every reward"] if page == "configs.md" else []), "docs/settings.md has them, from the code"
 
 
-@cache
-def tables(page: str = "configs.md") -> dict[str, dict[str, str]]:
-    """The settings under each heading of a page and the text of their defaults."""
-    found: dict[str, dict[str, str]] = {}
-    section = heading = ""
-    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = heading = line[3:]
-        elif line.startswith("### "):
-            heading = f"{section} / {line[4:]}"
-        if line.startswith("#"):
-            found[heading] = {}
-        if row := re.fullmatch(r"\| `(\w+)` \| (.+?) \| .*\|", line):
-            found[heading][row[1]] = row[2].strip("`")
-    return found
+def test_the_guide_leaves_out_no_class_with_settings() -> None:
+    guide = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("configs.md", "environments.md"))
+    linked = set(re.findall(r"\(settings\.md#([\w-]+)\)", guide))
+    entries = settings_reference.entries()
+    assert {entry.anchor for entry in entries if settings_source.settings(entry.cls, inherited=False)} == linked
 
 
-def defaults(cls: type) -> dict[str, Any]:
-    """The settings that the class itself declares, not its bases, and their defaults; NEEDED where there is none."""
-    own = inspect.get_annotations(cls)
-    if issubclass(cls, BaseModel):
-        every = {name: item.get_default(call_default_factory=True) for name, item in cls.model_fields.items()}
-        return {name: NEEDED if value is PydanticUndefined else value for name, value in every.items() if name in own}
-    assert is_dataclass(cls), cls
-    return {
-        item.name: item.default_factory()
-        if item.default_factory is not MISSING
-        else (NEEDED if item.default is MISSING else item.default)
-        for item in fields(cls)
-        if item.init and item.name in own
-    }
-
-
-def is_same(text: str, default: Any) -> bool:
-    """Whether the text of a table, which is YAML, is the default."""
-    if default is NEEDED or text == NEEDED:
-        return default is NEEDED and text == NEEDED
-    value = yaml.safe_load(text)
-    if isinstance(default, BaseModel):
-        return bool(value == {})
-    if is_dataclass(default):  # what differs from the defaults of its own class
-        own = defaults(type(default))
-        return bool(value == {name: getattr(default, name) for name in own if getattr(default, name) != own[name]})
-    if isinstance(default, float):
-        return float(value) == default
-    return bool(value == (list(default) if isinstance(default, tuple) else default))
-
-
-def settings_inside(cls: type) -> Iterator[type]:
-    """The bases of a class that declare settings, and the classes in the types of its settings."""
-    for base in cls.__mro__:
-        is_holder = is_dataclass(base) or (issubclass(base, BaseModel) and bool(base.model_fields))
-        if is_holder and defaults(base):
-            yield base
-    hints = [get_type_hints(cls)[name] for name in defaults(cls)]
-    while hints:
-        hint = hints.pop()
-        hints += get_args(hint)
-        if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, BaseModel)):
-            yield hint
-
-
-@pytest.mark.parametrize("heading", sorted(owners()))
-def test_every_setting_is_in_the_guide_with_its_default(heading: str) -> None:
-    expected, written = defaults(owners()[heading]), tables().get(heading)
-    assert written is not None, f"docs/configs.md has no heading for {heading!r}"
-    assert list(written) == list(expected)
-    wrong = {name: (text, expected[name]) for name, text in written.items() if not is_same(text, expected[name])}
-    assert not wrong, "what the guide says, and what the default is"
-
-
-@pytest.mark.parametrize(("heading", "name"), sorted(ENVIRONMENTS.items()))
-def test_every_setting_of_an_environment_is_in_the_guide_with_its_default(heading: str, name: str) -> None:
-    expected = defaults(plugins.find("environments", name))
-    written = {key: text for key, text in tables("environments.md")[heading].items() if key in expected}
-    assert list(written) == list(expected)
-    wrong = {key: (text, expected[key]) for key, text in written.items() if not is_same(text, expected[key])}
-    assert not wrong, "what the guide says, and what the default is"
-
-
-def test_the_guide_has_every_environment() -> None:
-    assert sorted(ENVIRONMENTS.values()) == plugins.names("environments")
-
-
-def test_the_guide_leaves_out_no_class_with_settings_and_invents_none() -> None:
-    every = owners()
-    inside = {found for cls in every.values() for found in settings_inside(cls)}
-    assert inside <= set(every.values())
-    invented = {heading for heading, rows in tables().items() if rows} - set(every)
-    assert invented == {"rewards / every reward"}, "weight and label, which parts.py takes from each reward's settings"
-
-
-@pytest.mark.parametrize(
-    ("text", "default", "same"),
-    [
-        ("3e-4", 3e-4, True),
-        ("3e-3", 3e-4, False),
-        ("null", None, True),
-        ("[0.9, 0.999]", (0.9, 0.999), True),
-        ("false", True, False),
-        ("needed", NEEDED, True),
-        ("0", NEEDED, False),
-        ("{}", config.GroupSettings(), True),
-    ],
-)
-def test_a_default_is_compared_as_yaml(text: str, default: Any, same: bool) -> None:
-    assert is_same(text, default) is same
+def test_the_settings_that_every_reward_has_are_in_the_guide() -> None:
+    """`weight` and `label` are of no class: `mmrl.assembly.build` takes them from each reward's section."""
+    section = (ROOT / "docs" / "configs.md").read_text(encoding="utf-8").partition("\n### every reward\n")[2]
+    rows = re.findall(r"^\| `(\w+)` \|", section.partition("\n### ")[0], flags=re.MULTILINE)
+    assert rows == ["weight", "label"]
 
 
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")))
@@ -283,3 +113,36 @@ def test_the_callback_of_the_guide_runs_to_its_end(
     summary = json.loads((tmp_path / "runs" / "callbacks" / "summary.json").read_text(encoding="utf-8"))
     assert summary["iterations"] == 2 and summary["is_complete"]
     assert "iteration 2: " in capsys.readouterr().out
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def named_paths() -> set[str]:
+    """Files and folders that docs/architecture.md names; `<name>` stands for any."""
+    words = re.findall(r"`([^`\s]+)`", re.sub(r"^```.*?^```$", "", ARCHITECTURE, flags=re.M | re.S))
+    return {word for word in words if "<" not in word and (word.endswith("/") or re.fullmatch(r"[\w./]+\.\w+", word))}
+
+
+def test_the_architecture_names_files_and_folders_that_exist() -> None:
+    paths = {path for path in named_paths() if not path.startswith("mmrl.")}
+    assert len(paths) > 80
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+    assert not [path for path in sorted(paths) if path.endswith(".py") and not ast.parse((ROOT / path).read_text())]
+
+
+def test_the_modules_that_the_architecture_names_can_be_imported() -> None:
+    for name in sorted(path for path in named_paths() if path.startswith("mmrl.")):
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last) or importlib.import_module(name), name
+
+
+def test_the_architecture_names_every_folder_of_the_floor_plan_in_its_layer() -> None:
+    rows = {int(row[1]): row[2] for row in re.finditer(r"^\| (\d+) \| (.+) \|$", ARCHITECTURE, flags=re.M)}
+    assert sorted(rows) == list(range(1, len(floor_plan.LAYERS) + 1))
+    expected = {}
+    for number, folders in enumerate(floor_plan.LAYERS, 1):
+        paths = {folder.replace(".", "/") for folder in folders} - {"rewards"}  # which holds folders only
+        expected[number] = {f"{'' if path.split('/')[0] in floor_plan.LINKED else 'mmrl/'}{path}" for path in paths}
+    named = {number: {word.rstrip("/") for word in re.findall(r"`([\w/]+/)`", text)} for number, text in rows.items()}
+    assert named == {number: {path.rstrip("/") for path in paths} for number, paths in expected.items()}

@@ -1,4 +1,4 @@
-"""Rewards as reward functions of other trainers: what those of TRL and verl have in common."""
+"""Rewards as reward functions of other trainers: what the functions for TRL and for verl share."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answers:
-    """B answers of another trainer; those with the same number in `group` are compared."""
+    """B answers of another trainer; answers with the same number in `group` are compared."""
 
     prompts: tuple[Prompt, ...]  # B
     texts: tuple[str, ...]  # B
@@ -42,7 +42,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Judge:
-    """Rewards that judge the answers of another trainer."""
+    """The judge of another trainer's answers: one or more rewards, and how answers are read."""
 
     scorer: Scorer
     coordinates: Convention
@@ -50,30 +50,30 @@ class Judge:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What at least one of its rewards needs."""
+        """Returns the needs of all rewards together."""
         return frozenset[str]().union(*(term.reward.needs for term in self.scorer.terms))
 
     @property
     def target_fields(self) -> list[str]:
-        """The fields of a target that its rewards cannot do without."""
+        """Returns the fields of a prompt's target that the rewards need, sorted."""
         return sorted(need.removeprefix("target.") for need in self.needs if need.startswith("target."))
 
     @property
     def compares(self) -> str | None:
-        """The first of its rewards, or its mix, that judges an answer by the others of its group; None: none does."""
+        """Returns the mix, or the first reward, that compares the answers of a group; None where none does."""
         if MixDeclaration.of(self.scorer.mix).is_relative:
             return f"mix {type(self.scorer.mix).__name__}"
         names = [term.name for term in self.scorer.terms if term.reward.granularity == "group"]
         return f"reward {names[0]!r}" if names else None
 
     def __call__(self, answers: Answers) -> Scores:
-        """The scores [B, R], NaN where a reward could not judge, which is logged.
+        """Scores B answers by R rewards: `values` [B, R], NaN where a reward could not judge; such failures are logged.
 
-        Raises ConfigError where prompts lack what a reward needs, or a target is none that it could judge by.
+        Raises ConfigError where a prompt lacks what a reward needs, or where a reward refuses its target.
         """
         if "canvases" in self.needs and not all(prompt.media for prompt in answers.prompts):
-            asking = next(term.name for term in self.scorer.terms if "canvases" in term.reward.needs)
-            raise ConfigError(f"reward {asking!r} needs an image in every prompt: coordinates are those of an image")
+            name = next(term.name for term in self.scorer.terms if "canvases" in term.reward.needs)
+            raise ConfigError(f"reward {name!r} needs an image in every prompt: coordinates are those of an image")
         counted, ended = answers.num_tokens, answers.is_finished
         outputs = Outputs(
             num_tokens=None if counted is None else torch.tensor(counted, dtype=torch.int64),
@@ -108,51 +108,53 @@ def judge_for(
     dialect: DialectName | None,
     device: str,
 ) -> Judge:
-    """Rewards that are ready to judge the answers of a trainer, which hold `makes` (of `reward_batches.MEDIA`).
+    """Returns the judge of a trainer's answers, which hold `makes` (of `reward_batches.MEDIA`); loads all weights.
 
-    Raises ConfigError for an unknown reward, setting or dialect, for a reward that needs more than the trainer can
-    tell, and where weights cannot be loaded.
+    Raises ConfigError for an unknown reward, setting or dialect, for a reward that needs more than the trainer
+    provides, and where weights cannot be loaded.
     """
     if coordinates == "resized":
         raise ConfigError(
-            f"coordinates 'resized' are pixels after the processor of {trainer}, which tells no reward their number: "
+            f"coordinates 'resized' are pixels after the processor of {trainer}, which gives no reward their number: "
             "resize the images of the data set (mmrl.parsing.coordinates.resized_size), then the unit is 'original'"
         )
     if dialect is not None and dialect not in DIALECTS:
         raise ConfigError(f"there is no dialect {dialect!r}{did_you_mean(dialect, DIALECTS)}")
-    there = {"texts", "canvases", *makes} | (set() if dialect is None else {"actions"})
+    provided = {"texts", "canvases", *makes} | (set() if dialect is None else {"actions"})
     sections = [rewards] if isinstance(rewards, str | Mapping) else list(rewards)
     scorer = scorer_of(sections, mix=mix, device=device)
     for term in scorer.terms:
-        _check_reward(trainer, term.name, term.reward, there)
+        _check_reward(trainer, term.name, term.reward, provided)
     if MixDeclaration.of(scorer.mix).is_of_advantages:
-        raise ConfigError(f"this mix is one of advantages, which are made by {trainer}; give it each reward alone")
+        raise ConfigError(
+            f"this mix combines advantages, which {trainer} computes itself; give {trainer} each reward alone"
+        )
     return Judge(scorer, coordinates, dialect)
 
 
-def _check_reward(trainer: str, name: str, reward: Reward, there: set[str]) -> None:
-    """Raises ConfigError for a reward that needs what the trainer does not tell, or that learns from what it sees."""
-    if lacking := sorted(need for need in reward.needs if need in (*MEDIA, CONTROLS) and need not in there):
+def _check_reward(trainer: str, name: str, reward: Reward, provided: set[str]) -> None:
+    """Raises ConfigError for a reward that needs more than the trainer provides, or that has a state."""
+    if lacking := sorted(need for need in reward.needs if need in (*MEDIA, CONTROLS) and need not in provided):
         hint = "; name a dialect to read actions" if "actions" in lacking else ""
-        told = ", ".join(one for one in MEDIA if one in there)
-        raise ConfigError(f"reward {name!r} needs {' and '.join(lacking)}; of {trainer} it sees {told}{hint}")
+        known = ", ".join(one for one in MEDIA if one in provided)
+        raise ConfigError(f"reward {name!r} needs {' and '.join(lacking)}; {trainer} provides {known}{hint}")
     if hasattr(reward, "state_dict") and _has_state(reward.state_dict()):
         raise ConfigError(f"reward {name!r} keeps a state between iterations, which {trainer} does not save")
 
 
 def _has_state(state: Mapping[str, Any]) -> bool:
-    """Whether there is anything in it but the empty states of rewards held."""
+    """Returns whether a state holds anything but the empty states of inner rewards."""
     return any(_has_state(value) if isinstance(value, Mapping) else True for value in state.values())
 
 
 def plain(value: Any) -> Any:
-    """A value of a data set as Python has it: arrays as lists, without the fields that Arrow filled with None."""
+    """Returns a value of a data set as plain Python: arrays as lists, structs without Arrow's fields of None."""
     return without_none(without_arrays(value))
 
 
 @dataclass(frozen=True)
 class LoadedPicture:
-    """An image that is in memory already."""
+    """An image of a prompt that is in memory already."""
 
     image: Any = field(hash=False)  # of Pillow, in RGB
 
@@ -166,9 +168,10 @@ class LoadedPicture:
 
 
 def pictures(value: Any, name: str) -> tuple[Picture, ...]:
-    """One image or a list of them, each of Pillow, bytes, {bytes, path}, base64 or a path, as a prompt has them.
+    """Returns one image, or each of a list, as pictures of a prompt.
 
-    `name` is what errors call it. Raises ConfigError for what is no image.
+    An image is one of Pillow, bytes, {bytes, path}, base64 text or a path. `name` is its name in errors. Raises
+    ConfigError for a value that is no image.
     """
     folder = PictureFolder(Path.cwd(), outside=True)
     values = [] if value is None else value if isinstance(value, list | tuple) else [value]
@@ -182,7 +185,7 @@ def pictures(value: Any, name: str) -> tuple[Picture, ...]:
 
 
 def check_lengths(number: int, what: str, given: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigError where one of the lists does not have one entry for each of `number` of `what`."""
+    """Raises ConfigError where a list has another length than `number`; `what` (such as "prompts") is counted."""
     for name, values in given.items():
         if len(values) != number:
             raise ConfigError(f"needs one of {name!r} for each of {number} {what}, got {len(values)}")

@@ -28,21 +28,20 @@ def reward_function(
     end_tokens: Collection[int] = (),
     device: str = "cpu",
 ) -> "RewardFunction":
-    """One reward as an entry of `reward_funcs`: `reward_function("box_iou", target={"box": "bbox"})`.
+    """Returns one reward as an entry of `reward_funcs`: `reward_function("box_iou", target={"box": "bbox"})`.
 
     Args:
         reward: a name, or a section as in a config; its `label` is its name in TRL's logs. Weights belong to TRL's
             `reward_weights`.
-        target: for fields of the target the columns of the data set that they are in. All other columns are fields of
-            their own name.
-        images: the column of the prompt's images; None: `images` or `image`, or those inside of the messages.
-        coordinates: the unit of points and boxes in the answers; `resized` cannot be known here.
-        dialect: how answers are read as actions of a GUI; None: they are none.
-        num_generations: that of the trainer, to check that groups are whole, and to keep apart two that ask the same;
-            None: answers to equal prompts, one behind the other, are a group. With another number at evaluation: None.
-        end_tokens: the ids of one of which ends an answer that was not cut off, for rewards that ask for that.
+        target: the column of the data set for each field of the target. Every other column is a field of its own name.
+        images: the column of the prompt's images; None: `images` or `image`, or the images inside the messages.
+        coordinates: the unit of points and boxes in the answers; `resized` is refused, since TRL does not give it.
+        dialect: how answers are read as actions of a GUI; None: answers are no actions.
+        num_generations: the setting of the trainer, to check that groups are whole, and to separate two groups of equal
+            prompts. None: neighboring answers to equal prompts are a group; for evaluations with another number.
+        end_tokens: ids of tokens that end an answer; an answer without one was cut off. For rewards of `is_finished`.
     Raises:
-        ConfigError: an unknown reward or setting, or a reward that needs what TRL does not tell.
+        ConfigError: an unknown reward or setting, or a reward that needs more than TRL provides.
     """
     if not isinstance(reward, str) and "weight" in reward:
         raise ConfigError("a weight belongs to `reward_weights` of TRL's settings; a reward function has none")
@@ -55,7 +54,7 @@ def reward_function(
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """What TRL calls, made by `reward_function`."""
+    """A reward function for TRL's trainers, made by `reward_function`."""
 
     judge: Judge
     target: Mapping[str, str]  # field: column
@@ -76,36 +75,35 @@ class RewardFunction:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """B scores, None where this reward does not apply or could not judge.
+        """Returns B scores, None where the reward does not apply or could not judge.
 
-        It does not apply to a row whose image or needed target is None, as in mixtures of tasks. The share of answers
-        that it applies to and could not judge is the metric `rewards/<name>/failed`.
+        The reward does not apply to a row whose image or needed target is None, as in mixtures of tasks. The share of
+        the other answers that it could not judge is the metric `rewards/<name>/failed`.
 
         Args:
-            prompts: B, texts or lists of messages, those of a group one behind the other. completions: B, likewise; of
-                several messages the last one of the assistant is the answer. completion_ids: B, the tokens of each.
+            prompts: B texts or lists of messages; the prompts of a group are neighbors. completions: B texts or lists
+                messages; the assistant's last message is the answer. completion_ids: the tokens of each of B.
             trainer_state: its `global_step` is the iteration of schedules. columns: of the data set, B values each.
         Raises:
-            ConfigError: a column is missing or of another length, groups are not whole, or a target is none to judge
-                by.
+            ConfigError: a column is missing or of another length, groups are not whole, or a target does not fit.
         """
         values = {name: column for name, column in columns.items() if _is_column(name, column)}
         tokens = {} if completion_ids is None else {"completion_ids": completion_ids}
         check_lengths(len(prompts), "prompts", {"completions": completions, **tokens, **values})
-        asked = self._prompts(prompts, values)
-        group = self._groups(_runs(asked))
-        scores: list[float | None] = [None] * len(asked)
-        if not (rows := [row for row, prompt in enumerate(asked) if self._applies_to(prompt, values)]):
+        questions = self._prompts(prompts, values)
+        group = self._groups(_runs(questions))
+        scores: list[float | None] = [None] * len(questions)
+        if not (rows := [row for row, prompt in enumerate(questions) if self._applies_to(prompt, values)]):
             return scores
         iteration = 0 if trainer_state is None else int(trainer_state.global_step)
         texts = [_answer(completions[row]) for row in rows]
         ids = None if completion_ids is None else [completion_ids[row] for row in rows]
-        answers = self._answers([asked[row] for row in rows], texts, [group[row] for row in rows], ids, iteration)
-        found = self.judge(answers).values[:, 0].tolist()
-        for row, value in zip(rows, found, strict=True):
+        answers = self._answers([questions[row] for row in rows], texts, [group[row] for row in rows], ids, iteration)
+        judged = self.judge(answers).values[:, 0].tolist()
+        for row, value in zip(rows, judged, strict=True):
             scores[row] = None if math.isnan(value) else value
         if log_metric is not None:
-            log_metric(f"rewards/{self.__name__}/failed", sum(map(math.isnan, found)) / len(found))
+            log_metric(f"rewards/{self.__name__}/failed", sum(map(math.isnan, judged)) / len(judged))
         return scores
 
     def _answers(
@@ -126,7 +124,7 @@ class RewardFunction:
         )
 
     def _prompts(self, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]]) -> list[Prompt]:
-        """B prompts; raises ConfigError for a missing column."""
+        """Returns B prompts. Raises ConfigError for a missing column."""
         column = self.images or next((name for name in IMAGES if name in columns), None)
         fields = {name: name for name in columns if name not in (*IMAGES, column)} | dict(self.target)
         needed = {name: fields.get(name, name) for name in (*self.judge.target_fields, *self.target)}
@@ -136,27 +134,27 @@ class RewardFunction:
                     f"reward {self.__name__!r} reads {name!r} from the column {wanted!r}, which the data set does not "
                     f"have{did_you_mean(wanted, columns)}"
                 )
-        found: list[Prompt] = []
+        read: list[Prompt] = []
         for row, prompt in enumerate(prompts):
             text, system, inside = _question(prompt)
             given = inside if column is None else columns[column][row]
             target = {name: plain(columns[where][row]) for name, where in fields.items()}
             target = {name: value for name, value in target.items() if value is not None}
             made = Prompt(text, pictures(given, column or "image of a prompt"), target, system)
-            if found and _is_same_question(found[-1], made):  # then nobody decodes its images again
-                made = replace(made, media=found[-1].media)
-            found.append(made)
-        return found
+            if read and _is_same_question(read[-1], made):  # then nobody decodes its images again
+                made = replace(made, media=read[-1].media)
+            read.append(made)
+        return read
 
     def _applies_to(self, prompt: Prompt, columns: Mapping[str, Any]) -> bool:
-        """Whether the row has what it needs, of the columns that are there."""
+        """Returns whether a row has an image and the needed fields, as far as there are columns for them."""
         has_images = self.images is not None or any(name in columns for name in IMAGES)
         needs_image = has_images and not self.judge.needs.isdisjoint({IMAGE, "canvases"})
         has_targets = all(name in prompt.target for name in self.judge.target_fields)
         return has_targets and (bool(prompt.media) or not needs_image)
 
     def _groups(self, runs: Sequence[int]) -> list[int]:
-        """The group of each row, of runs of so many equal prompts; raises ConfigError where one is not whole."""
+        """Returns each row's group, from the lengths of runs of equal prompts. Raises ConfigError for a split group."""
         size = self.num_generations
         if size is not None and any(length % size for length in runs):
             raise ConfigError(
@@ -177,12 +175,12 @@ class RewardFunction:
 
 
 def _is_same_question(one: Prompt, other: Prompt) -> bool:
-    """Whether both ask the same; targets may differ, since trainers can add columns of their own to each answer."""
+    """Returns whether two prompts ask the same; targets may differ, since trainers can add columns to each answer."""
     return (one.text, one.system, one.media) == (other.text, other.system, other.media)
 
 
 def _runs(prompts: Sequence[Prompt]) -> list[int]:
-    """How many equal prompts follow each other, run by run."""
+    """Returns the lengths of the runs of equal prompts."""
     lengths: list[int] = []
     for row, prompt in enumerate(prompts):
         if row and _is_same_question(prompts[row - 1], prompt):
@@ -193,12 +191,12 @@ def _runs(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _is_column(name: str, value: Any) -> bool:
-    """TRL hands more than columns to a reward function: functions, a state, and what a later release thinks of."""
+    """Returns whether an argument is a column; TRL also hands over functions, a state, and more in later releases."""
     return isinstance(value, list | tuple) and name not in NO_COLUMNS
 
 
 def _question(prompt: Any) -> tuple[str, str | None, list[Any]]:
-    """The text of a prompt without its system message, that message, and the images inside."""
+    """Returns the text of a prompt without its system message, the system message, and the images inside."""
     if isinstance(prompt, str):
         return prompt, None, []
     systems = [message for message in prompt if message["role"] == "system"]
@@ -210,7 +208,7 @@ def _question(prompt: Any) -> tuple[str, str | None, list[Any]]:
 
 
 def _answer(completion: Any) -> str:
-    """A text, or that of the assistant's last message, after its calls of tools; empty where it says nothing."""
+    """Returns a text as it is, or the text of the assistant's last message after its tool calls; may be empty."""
     if isinstance(completion, str):
         return completion
     said = [message for message in completion if message["role"] == "assistant"]
@@ -222,7 +220,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The content of a message as a list of parts, whichever of its forms it has; None: a call of a tool alone."""
+    """Returns the content of a message as a list of parts, in whichever form it stands; None is a tool call alone."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

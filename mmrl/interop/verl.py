@@ -32,23 +32,23 @@ def score_function(
     unjudged: float | None = None,
     device: str = "cpu",
 ) -> "ScoreFunction":
-    """Rewards as the `compute_score` of verl's managers that ask about one sample (`naive`, `dapo`, `prime` ...).
+    """Returns rewards as `compute_score` for verl's managers of single samples (`naive`, `dapo`, `prime` ...).
 
     Args:
         rewards: one reward or several, by name or as in a config; a sample's score is the sum by their weights, or
             what the `mix` makes of them.
-        target: the field of the target that `ground_truth` is; or for several fields "ground_truth" or the entry of
-            `extra_info` that they are in; None: `ground_truth` is the whole target, as a mapping or its JSON text.
-            The other entries of `extra_info` are fields of their own name.
-        image: the entry of `extra_info` that holds the prompt's image, or its [width, height], by which coordinates
-            are understood: verl shows rewards no images. Its entry "question" is the text of the prompt.
-        coordinates: the unit of points and boxes in the answers; `resized` cannot be known here.
-        dialect: how answers are read as actions of a GUI; None: they are none.
-        unjudged: the score of a sample that could not be judged; None: that is an error, since verl cannot leave a
-            sample out.
+        target: the field of the target that `ground_truth` is; or for each of several fields its place, "ground_truth"
+            or an entry of `extra_info`; None: `ground_truth` is the whole target, as a mapping or its JSON text. Every
+            other entry of `extra_info` is a field of its own name.
+        image: the entry of `extra_info` that holds the prompt's image, or its [width, height], which coordinates refer
+            to: verl gives rewards no images. The entry "question" is the text of the prompt.
+        coordinates: the unit of points and boxes in the answers; `resized` is refused, since verl does not give it.
+        dialect: how answers are read as actions of a GUI; None: answers are no actions.
+        unjudged: the score of a sample that could not be judged; None: such a sample is an error, since verl cannot
+            leave a sample out.
     Raises:
-        ConfigError: an unknown reward or setting, a reward that needs what verl does not tell, or that compares the
-            samples of a group.
+        ConfigError: an unknown reward or setting, a reward that needs more than verl provides, or one that compares
+            the samples of a group.
     """
     judge = _judge(rewards, mix, coordinates, dialect, device)
     if judge.compares:
@@ -70,7 +70,7 @@ def batch_score_function(
     unjudged: float | None = None,
     device: str = "cpu",
 ) -> "BatchScoreFunction":
-    """Rewards as the `compute_score` of verl's manager `batch`; the arguments are those of `score_function`.
+    """Returns rewards as `compute_score` for verl's manager `batch`; the arguments are those of `score_function`.
 
     Rewards may compare the samples of a group: those of one data source whose `extra_info` has the same "index".
     """
@@ -99,14 +99,14 @@ def _follows_iteration(reward: Any) -> bool:
 
 @dataclass(frozen=True)
 class _PromptFields:
-    """Where a prompt is in what verl tells."""
+    """The places of a prompt's parts in the arguments of verl."""
 
     judge: Judge
     target: str | Mapping[str, str] | None
     image: str | None
 
     def prompt(self, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Prompt:
-        """Raises ConfigError for a missing entry, or a ground truth that is no target."""
+        """Returns a sample's prompt. Raises ConfigError for a missing entry, or a ground truth that is no target."""
         extra = {} if extra_info is None else dict(extra_info)
         entries = {name: plain(value) for name, value in extra.items() if name != self.image}
         target = {**entries, **self._target(plain(ground_truth), entries)}
@@ -122,8 +122,8 @@ class _PromptFields:
         if isinstance(self.target, str):
             return {self.target: truth}
         if self.target is not None:
-            there = {**entries, TRUTH: truth}
-            return {name: _entry(there, where, f"{name!r} of the target") for name, where in self.target.items()}
+            known = {**entries, TRUTH: truth}
+            return {name: _entry(known, where, f"{name!r} of the target") for name, where in self.target.items()}
         if isinstance(truth, str) and truth.lstrip().startswith("{"):
             try:
                 truth = read_json(truth)
@@ -143,27 +143,27 @@ class _PromptFields:
         return pictures(given, f"entry {self.image!r} of extra_info")
 
 
-def _entry(there: Mapping[str, Any], name: str, what: str) -> Any:
-    if name in there and there[name] is None:
+def _entry(known: Mapping[str, Any], name: str, what: str) -> Any:
+    if name in known and known[name] is None:
         raise ConfigError(f"{what} is read from {name!r}, which is null in extra_info")
-    if name not in there:
-        raise ConfigError(f"{what} is read from {name!r}, which extra_info does not have{did_you_mean(name, there)}")
-    return there[name]
+    if name not in known:
+        raise ConfigError(f"{what} is read from {name!r}, which extra_info does not have{did_you_mean(name, known)}")
+    return known[name]
 
 
 @dataclass(frozen=True)
 class PictureSize:
-    """An image of which only width and height are known, in pixels."""
+    """An image of a prompt of which only width and height are known, in pixels."""
 
     size: tuple[int, int]
 
     def load(self) -> Any:
-        raise ConfigError("a reward looks at the image of the prompt, of which extra_info has the size alone")
+        raise ConfigError("a reward needs the image of the prompt, but extra_info holds only its size")
 
 
 @dataclass(frozen=True)
 class _Function:
-    """What both forms share."""
+    """What `ScoreFunction` and `BatchScoreFunction` share."""
 
     judge: Judge
     fields_of_prompt: _PromptFields
@@ -176,7 +176,7 @@ class _Function:
             raise ConfigError("a reward cannot be labelled 'score', as verl calls what all of them make together")
 
     def scores(self, answers: Answers) -> list[float | dict[str, float]]:
-        """B scores in one of the forms that verl knows."""
+        """Returns B scores: numbers of one reward, dictionaries of several. Raises RunError for a failed sample."""
         scores = self.judge(answers)
         if self.unjudged is None and not scores.valid.all():
             raise RunError(
@@ -193,7 +193,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class ScoreFunction(_Function):
-    """What verl asks about one sample, made by `score_function`."""
+    """A `compute_score` of one sample, made by `score_function`."""
 
     def __call__(
         self,
@@ -203,10 +203,10 @@ class ScoreFunction(_Function):
         extra_info: Mapping[str, Any] | None = None,
         **_: Any,  # the address of verl's own reward model, where it runs one
     ) -> float | dict[str, float]:
-        """The score; of several rewards a dictionary of the `score` and what each of them says, NaN where it fails.
+        """Returns the score; of several rewards a dictionary of `score` and each one's score, NaN where it fails.
 
         Raises:
-            ConfigError: an entry is missing, or a target is none to judge by.
+            ConfigError: an entry is missing, or a target does not fit.
             RunError: the sample could not be judged, and `unjudged` is None.
         """
         prompt = self.fields_of_prompt.prompt(ground_truth, extra_info)
@@ -215,7 +215,7 @@ class ScoreFunction(_Function):
 
 @dataclass(frozen=True)
 class BatchScoreFunction(_Function):
-    """What verl asks about a batch, made by `batch_score_function`."""
+    """A `compute_score` of a batch, made by `batch_score_function`."""
 
     def __call__(
         self,
@@ -225,7 +225,7 @@ class BatchScoreFunction(_Function):
         extra_infos: Sequence[Mapping[str, Any] | None] | None = None,
         **_: Any,  # as above
     ) -> list[float | dict[str, float]]:
-        """B scores, each as `ScoreFunction` gives them; raises what it raises, and ConfigError for other lengths."""
+        """Returns B scores as `ScoreFunction` does. Raises its errors, and ConfigError for lists of other lengths."""
         number = len(solution_strs)
         extras = [None] * number if extra_infos is None else list(extra_infos)
         given = {"data_sources": data_sources, "ground_truths": ground_truths, "extra_infos": extras}
@@ -237,7 +237,7 @@ class BatchScoreFunction(_Function):
         return self.scores(Answers(prompts, tuple(solution_strs), group))
 
     def _groups(self, sources: Sequence[str], extras: Sequence[Mapping[str, Any] | None]) -> tuple[int, ...]:
-        """The group of each sample; where nothing compares them each is one of its own."""
+        """Returns the group of each sample; without a reward that compares samples, each is a group of its own."""
         if not self.judge.compares:
             return tuple(range(len(sources)))
         names = [(source, plain((extra or {}).get(INDEX))) for source, extra in zip(sources, extras, strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def folder(name: str) -> Path:
-    """The folder of a lab; raises ValueError for an unknown one."""
+    """Returns the folder of a lab. Raises ValueError for an unknown lab."""
     known = names()
     if name not in known:
         raise ValueError(f"unknown lab {_or_nearest(name, known)}; the labs are {', '.join(known)}")
@@ -15,7 +15,7 @@ def folder(name: str) -> Path:
 
 
 def checkpoint(name: str) -> Path:
-    """The folder of a lab's checkpoint; raises ValueError for an unknown lab, and for one without a model."""
+    """Returns the folder of a lab's checkpoint. Raises ValueError for an unknown lab and for a lab without a model."""
     path = folder(name) / "checkpoint"
     if not path.is_dir():
         having = [lab for lab in names() if (folder(lab) / "checkpoint").is_dir()]
@@ -24,12 +24,12 @@ def checkpoint(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """The shipped labs, by walking this folder."""
+    """Returns the names of the shipped labs, which are the packages of this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
 
 def check_split(split: str, known: Iterable[str]) -> None:
-    """Raises ValueError for a split that is none of a lab's."""
+    """Raises ValueError for a split that a lab does not have."""
     if split not in (splits := list(known)):
         raise ValueError(f"no split {_or_nearest(split, splits)}; the splits are {', '.join(splits)}")
 

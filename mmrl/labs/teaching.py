@@ -1,4 +1,4 @@
-"""What the scripts share that make the labs' Qwen2.5-VL checkpoints: stages, steps, forward passes, files."""
+"""The training of the labs' Qwen2.5-VL checkpoints: stages, steps, forward passes, files."""
 
 import argparse
 import json
@@ -24,21 +24,21 @@ class Stage(Generic[Noise]):
     num_steps: int
     learning_rate: float
     noise: Noise  # errors of the labels
-    is_falling: bool = False  # cosine to a tenth, else constant
-    hints: float = 1.0  # weight of the heads that are thrown away
+    is_falling: bool = False  # learning rate: cosine down to a tenth, else constant
+    hints: float = 1.0  # weight of the loss of the auxiliary heads, which are not saved
 
     def rate(self, step: int, num_steps: int) -> float:
-        """The learning rate of a step, warmed up over the first 30."""
+        """Returns the learning rate of a step, warmed up over the first 30."""
         return warm(self.learning_rate, step) * (cosine(step / num_steps) if self.is_falling else 1.0)
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a lab trains, in this order."""
+    """The stages of a lab's training, in order."""
 
     tower_steps: int
     stages: Sequence[Stage[Any]]
-    spoil: Stage[Any]  # so that RL has something to mend
+    spoil: Stage[Any]  # trains errors into the model, for RL to repair
     num_graded: int  # of held-out questions, before spoiling and after it
 
 
@@ -56,11 +56,11 @@ class Learning(Protocol):
 def make_checkpoint(
     folder: Path, teacher: Learning, course: Course, report: Callable[[Path, int], None], scale: float
 ) -> None:
-    """Trains a model from its tower to its spoiling, writes it, and as FOLDER_unspoilt what it was before that.
+    """Trains a model in all stages; writes it to `folder`, and the model before spoiling to FOLDER_unspoilt.
 
     Args:
-        report: prints how good the checkpoint in a folder is at its first so many questions.
-        scale: of all steps and, down to 8, of what is graded.
+        report: prints the scores of the checkpoint in a folder on a number of first questions.
+        scale: factor of all steps and, down to 8, of the number of graded questions.
     """
     num_graded = min(course.num_graded, max(8, round(course.num_graded * scale)))
     teacher.train_tower(max(1, round(course.tower_steps * scale)))
@@ -75,14 +75,14 @@ def make_checkpoint(
 def forward(
     model: Any, medium: Literal["image", "video"], features: Tensor, head: Tensor, questions: Tensor, positions: Tensor
 ) -> tuple[Any, Any]:
-    """Outputs, with hidden states, of S chats up to and with their medium, and of B questions behind; S divides B.
+    """Returns outputs with hidden states of S chats through their medium, and of B questions after it; S divides B.
 
-    What the questions about one medium share, B / S neighbours, runs once.
+    The shared part of the B / S questions about one medium, which are neighbors, runs once.
 
     Args:
-        features: [S, ..., H], what the tower made of the media.
-        head: [1, L], the tokens of a chat up to and with its medium.
-        questions: [B, T], the tokens behind.
+        features: [S, ..., H], the tower's features of the media.
+        head: [1, L], the tokens of a chat through its medium.
+        questions: [B, T], the tokens after the medium.
         positions: [3, 1, L + T] (time, height, width), of both.
     """
     num_media, length = len(features), head.shape[1]
@@ -108,7 +108,7 @@ def forward(
 
 
 class Optimizer:
-    """AdamW with gradients clipped to norm 1: a function of loss and learning rate."""
+    """AdamW with gradients clipped to norm 1, called with a loss and a learning rate."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -123,12 +123,12 @@ class Optimizer:
 
 
 def warm(learning_rate: float, step: int) -> float:
-    """The learning rate in a step, from a thirtieth of it in the first to all of it in the thirtieth."""
+    """Returns the learning rate of a step: a thirtieth of it in the first step, all of it from the thirtieth."""
     return learning_rate * min(1.0, (step + 1) / 30)
 
 
 def cosine(done: float) -> float:
-    """From 1 at the beginning to a tenth at the end."""
+    """Returns a factor that falls from 1 at `done = 0` to a tenth at `done = 1`."""
     return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
 
 

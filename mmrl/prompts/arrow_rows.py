@@ -1,4 +1,4 @@
-"""Rows of an Arrow table in Python's terms; bytes stay where they are."""
+"""Rows of an Arrow table as Python values, without a copy of their bytes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +9,7 @@ Cell = Callable[[int], Any]  # the value of a row
 
 
 def table_rows(table: Any) -> Iterator[dict[str, Any]]:
-    """Every row. Bytes are views of the table's memory, which is a mapped file: images cost no memory of their own.
+    """Yields every row. Bytes are views of the table's memory, which is a mapped file: images take no extra memory.
 
     (Arrow's own `to_pylist` and scalars copy them.)
     """
@@ -20,7 +20,7 @@ def table_rows(table: Any) -> Iterator[dict[str, Any]]:
 
 
 def _cells(array: Any) -> Cell:
-    """How the values of an array are read; None where one is null."""
+    """Returns a function from the number of a row to the value in an array, None where the value is null."""
     import pyarrow
 
     kind = array.type

@@ -1,4 +1,4 @@
-"""Which source of a mixture the next prompt comes from, by what each of them still teaches."""
+"""A curriculum over the sources of a mixture: sources that still teach are sampled more often."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ EPSILON = 1e-4  # of GRPO's advantage
 
 @dataclass
 class Curriculum:
-    """Chances p_s ~ w_s exp(U_s / temperature), U_s = L_s + sqrt(2 ln(n + 1) / (n_s + 1)) of source s.
+    """Chances p_s ~ w_s exp(U_s / temperature) of the sources s, with U_s = L_s + sqrt(2 ln(n + 1) / (n_s + 1)).
 
     Wang et al. 2025, "DUMP: Automated Distribution-Level Curriculum Learning for RL-based LLM Post-training", arXiv
-    2504.09710: an upper confidence bound of what a source teaches. L_s is the mean size of the advantages of its last
-    `window` groups (those of GRPO in their group, whatever the run's), n_s how many of its groups were scored so far, n
-    that of all sources; w_s is its weight in the mixture. Sources without a group yet have L_s = 0 and the largest
+    2504.09710: U_s is an upper confidence bound of what a source teaches. L_s is the mean size of the advantages of its
+    last `window` groups (GRPO's advantages, whatever the run uses), n_s the number of its groups scored so far, n the
+    sum of n_s over sources, and w_s its weight in the mixture. A source without a group yet has L_s = 0 and the largest
     bound. The chances change between iterations only, and are the same on all processes.
     """
 
@@ -34,16 +34,16 @@ class Curriculum:
         self.recent = [[] for _ in range(self.num_sources)]
 
     def weights(self, mixture: Sequence[float]) -> list[float]:
-        """The chances, up to a factor, from the weights of the mixture."""
+        """Returns the chances of the sources, up to a factor, from the weights of the mixture."""
         bounds = [self._bound(source) / self.temperature for source in range(self.num_sources)]
         return [weight * math.exp(bound - max(bounds)) for weight, bound in zip(mixture, bounds, strict=True)]
 
     def note(self, draw: int, source: int) -> None:
-        """Says where a draw of the iteration at hand came from."""
+        """Records the source of the prompt numbered `draw` in this iteration."""
         self._sources[draw] = source
 
     def update(self, scores: Scores) -> None:
-        """Takes in the scores of an iteration; draws without a valid sample are as if they had not been."""
+        """Records the scores of an iteration; prompts without a valid sample do not count."""
         total = scores.total.double()
         size = group_standardised(total, scores.group, scores.valid, unbiased=False, epsilon=EPSILON).abs()
         for draw in scores.prompt_index.unique().tolist():

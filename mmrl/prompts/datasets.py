@@ -35,18 +35,20 @@ log = logging.getLogger(__name__)
 
 
 def layout_names() -> list[str]:
-    """The layouts that can be named."""
+    """Returns the names of the layouts."""
     return names()
 
 
 def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
-    """The prompts of a data set; of images and videos the headers are read, with `decode` images whole and videos'
-    first and last frame.
+    """Returns the prompts of a data set.
 
-    `needed`: what rewards ask of the target of every row; a row that is not so is a bad one.
+    Only the headers of images and videos are read; with `decode` whole images, and the first and last frame of videos.
 
-    Raises ConfigError for an unknown layout, missing files, no rows, and (`bad_rows: fail`) the first bad row, by file
-    and line. With `bad_rows: skip` they are named in the log, and counted at the end.
+    Args:
+        needed: what rewards need in the target of every row; a row without it is a bad row.
+    Raises:
+        ConfigError: an unknown layout, missing files, no rows, or (`bad_rows: fail`) the first bad row, by file and
+            line. With `bad_rows: skip` bad rows are named in the log and counted at the end.
     """
     layout = find(settings.layout)
     _check_columns(settings, layout)
@@ -61,20 +63,20 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
 
 
 def read_json(text: str) -> Any:
-    """One line of JSON. Raises ConfigError, whose words follow the name of the line."""
+    """Returns the value of one line of JSON. Raises ConfigError; its message continues the name of the line."""
     try:
-        found = parsed(text)
-        without_none(found)
-        json.dumps(found, allow_nan=False)
+        value = parsed(text)
+        without_none(value)
+        json.dumps(value, allow_nan=False)
     except json.JSONDecodeError as error:
         raise ConfigError(f"is not JSON: {error.msg} at character {error.colno}") from error
     except (ValueError, RecursionError) as error:  # BadRow; a number of 5,000 digits; NaN, which no JSON has
         raise ConfigError(f"cannot be read: {error}") from error
-    return found
+    return value
 
 
 def fault_of(prompt: Prompt) -> str | None:
-    """What is wrong with a prompt of a plain file, in words; None where nothing is."""
+    """Returns what is wrong with a prompt of a plain file, in words; None where nothing is."""
     try:
         check_marks(prompt)
     except BadRow as error:
@@ -91,31 +93,31 @@ def write_synthetic(layout: str, folder: Path, rows: int, seed: int) -> DatasetS
 
 
 def is_here(settings: DatasetSettings) -> bool:
-    """Whether all of its files and folders are on this machine."""
+    """Returns whether all files and folders of a data set are on this machine."""
     return all(Source(path).is_here for path in _paths(settings))
 
 
 def missing_files(settings: DatasetSettings) -> list[str]:
-    """Its files that are not on this machine; names of the hub are not looked up."""
+    """Returns the files of a data set that are not on this machine; names of the hub are not looked up."""
     paths = [path for path in _paths(settings) if Path(path).suffix.lower() in FILES]
     return [path for path in paths if not Source(path).is_here]
 
 
 def stand_in(settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS) -> DatasetSettings:
-    """The same settings for synthetic rows of the same layout, written into `folder`."""
+    """Writes synthetic rows of the same layout into `folder`; returns the settings that load them."""
     path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns)
     changes = {"path": str(path), "images": str(folder / "images"), "cache": str(folder / "cache")}
     return settings.model_copy(update=changes | {"subset": None, "split": None, "limit": None})
 
 
 def shrunk(settings: DatasetSettings) -> DatasetSettings:
-    """The same settings for the first rows only."""
+    """Returns the same settings for the first rows only."""
     return settings.model_copy(update={"limit": min(settings.limit or TINY_ROWS, TINY_ROWS), "seed": None})
 
 
 @dataclass
 class _Reader:
-    """Turns raw rows into prompts, and keeps what was wrong."""
+    """The reader of a data set: from raw rows to prompts, with a list of the rows that were skipped."""
 
     settings: DatasetSettings
     layout: Layout
@@ -124,7 +126,7 @@ class _Reader:
     folders: dict[Path | None, PictureFolder] = field(default_factory=dict)
 
     def read(self, raw: RawRow) -> Prompt | None:
-        """The prompt of a row; None for a bad one that is skipped."""
+        """Returns the prompt of a row; None for a bad row that is skipped. Raises ConfigError for another bad row."""
         try:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
@@ -144,7 +146,7 @@ class _Reader:
             return None
 
     def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
-        """Raises BadRow where the target lacks what a reward needs, and names what the row has instead."""
+        """Raises BadRow where the target lacks what a reward needs; the message names the fields of the row."""
         missing = self.needed.lacking(prompt)
         if missing is None:
             if fault := self.needed.fault(prompt):
@@ -162,7 +164,7 @@ class _Reader:
         )
 
     def report(self, num_good: int) -> None:
-        """Says how many rows were skipped, if any."""
+        """Logs how many rows were skipped, if any."""
         if self.skipped:
             total, where = num_good + len(self.skipped), ", ".join(_paths(self.settings))
             log.warning("prompts: skipped %d of %d rows of %s", len(self.skipped), total, where)
@@ -175,10 +177,10 @@ class _Reader:
         return self.folders[root]
 
     def _own_names(self, values: Any) -> dict[str, Any]:
-        """The row with its columns called as the layout calls them."""
+        """Returns a row whose columns have the names of the layout's fields."""
         columns = self.settings.columns
-        found = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
-        return found | {own: values[name] for own, name in columns.items() if name in values}
+        renamed = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
+        return renamed | {own: values[name] for own, name in columns.items() if name in values}
 
     def _templated(self, prompt: Prompt) -> str:
         template = self.settings.template
@@ -204,7 +206,7 @@ def _decode(prompt: Prompt) -> None:
 
 
 def _chosen(settings: DatasetSettings) -> Iterator[RawRow]:
-    """The rows to read: all, the first `limit`, or with a seed `limit` random ones."""
+    """Returns the rows to read: all, the first `limit`, or `limit` random ones where there is a seed."""
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise ConfigError(f"prompts: images: there is no folder {settings.images!r}")
     sources = [Source(path, settings.subset, settings.split, settings.cache) for path in _paths(settings)]

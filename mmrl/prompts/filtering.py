@@ -1,4 +1,4 @@
-"""Prompts that the prepared policy cannot read, or not to their end: found and told before anything is drawn."""
+"""Prompts that the prepared policy cannot read, or cannot read to the end: reported before anything is sampled."""
 
 import logging
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ SHOWN = 60  # characters of a prompt
 
 
 def reader_of(policy: Modality) -> Reader | None:
-    """The policy, where its prompts are what it reads; an agent reads what its environment shows."""
+    """Returns the policy where it reads the prompts' media; None for others, such as agents, which read screens."""
     return policy if policy.sample_kind == "tokens" and isinstance(policy, Reader) else None
 
 
 def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSettings) -> tuple[Prompt, ...]:
-    """The prompts of a source that the prepared policy does not refuse.
+    """Returns the prompts of a source that the prepared policy can read.
 
-    Raises ConfigError for the first refused one, by file and line, unless the source says `bad_rows: skip`, and where
-    none is left.
+    Raises ConfigError for the first prompt that it cannot read, by file and line, unless the source has
+    `bad_rows: skip`; and where no prompt is left.
     """
     skips = isinstance(source, DatasetSettings) and source.bad_rows == "skip"
     kept, refused = [], list[str]()
@@ -50,19 +50,17 @@ def warn_cut(policy: Modality, prompts: Sequence[Prompt], source: str | DatasetS
     if not isinstance(policy, Cutting):
         return
     texts = [prompt.text for prompt in prompts]
-    cut = [(prompt, found) for prompt, found in zip(prompts, policy.cuts(texts), strict=True) if found]
+    cut = [(prompt, cuts) for prompt, cuts in zip(prompts, policy.cuts(texts), strict=True) if cuts]
     if not cut:
         return
-    first, found = cut[0]
+    first, cuts = cut[0]
     place = source.path if isinstance(source, DatasetSettings) else source
     whole = len(first.text) <= SHOWN
     log.warning(
         "prompts: the model reads only the beginning of %d of %d%s; the first%s: %r: %s",
         *(len(cut), len(prompts), f" of {place}" if place else ""),
         *(f", {first.source}" if first.source else "", first.text if whole else f"{first.text[:SHOWN]} ..."),
-        "; ".join(
-            f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to {_end(first, c)}" for c in found
-        ),
+        "; ".join(f"{c.encoder} reads {c.num_read} of its {c.num_tokens} tokens, up to {_end(first, c)}" for c in cuts),
     )
 
 

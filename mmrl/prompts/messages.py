@@ -14,7 +14,7 @@ ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assi
 
 @dataclass(frozen=True)
 class Question:
-    """What a conversation asks."""
+    """The question of a conversation."""
 
     text: str
     system: str | None = None
@@ -23,7 +23,7 @@ class Question:
 
 
 def question(value: Any, name: str) -> Question:
-    """The question of a text, or of messages: an optional system message, one of the user, an optional answer.
+    """Returns the question of a text, or of messages: an optional system message, the user's, an optional answer.
 
     Raises BadRow for several turns, an unknown role and content that is neither text nor image.
     """
@@ -49,20 +49,20 @@ def question(value: Any, name: str) -> Question:
 
 
 def are_messages(value: Any) -> bool:
-    """Whether it is a list of messages, as far as their keys tell."""
+    """Returns whether a value is a list of messages, judged by their keys."""
     named = {"role", "from"}
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and named & set(one) for one in value)
 
 
-def said_last(value: Any, name: str) -> Any:
-    """What the assistant says at the end of messages; what is none as it is, such as a text, or boxes as JSON.
+def last_answer(value: Any, name: str) -> Any:
+    """Returns the text of the assistant's last message; any other value, such as a text or a list of boxes, as it is.
 
-    Raises BadRow for messages that end with another one's, and for one that holds an image.
+    Raises BadRow for messages that end with another role's, and for a last message that holds an image.
     """
-    found = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
-    if not are_messages(found):
+    messages = parsed(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
+    if not are_messages(messages):
         return value
-    role, content = _role_and_content(found[-1], name)
+    role, content = _role_and_content(messages[-1], name)
     if role != "assistant":
         raise BadRow(f"the messages of {name!r} must end with one of the assistant, got one of the {role}")
     text, _ = _joined(content, name)
@@ -72,17 +72,17 @@ def said_last(value: Any, name: str) -> Any:
 
 
 def _role_and_content(message: dict[str, Any], name: str) -> tuple[str, Any]:
-    said = message.get("role", message.get("from"))
+    sender = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
-    if not isinstance(said, str) or said not in ROLES or content is None:
+    if not isinstance(sender, str) or sender not in ROLES or content is None:
         raise BadRow(
             f"a message of {name!r} needs a role ({', '.join(sorted(set(ROLES)))}) and content, got {message!r:.80}"
         )
-    return ROLES[said], content
+    return ROLES[sender], content
 
 
 def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
-    """The text of a message, a mark in the place of each image, and the images that it holds itself."""
+    """Returns the text of a message with a mark in the place of each image, and the images that the message holds."""
     if isinstance(content, str):
         return content, ()
     if not isinstance(content, Sequence):
@@ -101,11 +101,11 @@ def _joined(content: Any, name: str) -> tuple[str, tuple[Any, ...]]:
     return "".join(texts), tuple(image for image in images if image is not None)
 
 
-def media_of(row: Row, asked: Question, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
-    """The images of a row: those of its image field, or those inside its messages."""
+def media_of(row: Row, conversation: Question, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
+    """Returns the images of a row: of its image field, else those inside its messages."""
     beside = row.images(names)
-    if beside and asked.images:
+    if beside and conversation.images:
         raise BadRow(f"it has images in its messages and in {' or '.join(map(repr, names))}; one of the two is allowed")
     return beside or tuple(
-        row.folder.picture(one, f"image {n} of its messages") for n, one in enumerate(asked.images, 1)
+        row.folder.picture(one, f"image {n} of its messages") for n, one in enumerate(conversation.images, 1)
     )

@@ -1,4 +1,4 @@
-"""What layouts of given outputs share: one or more outputs of a row with scores, or a chosen and a rejected one."""
+"""Rows that bring outputs: one or more outputs with scores, or a chosen and a rejected one."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from mmrl.core.data import Prompt
 from mmrl.prompts import row_values
-from mmrl.prompts.messages import are_messages, media_of, question, said_last
+from mmrl.prompts.messages import are_messages, last_answer, media_of, question
 from mmrl.prompts.row import Row
 from mmrl.prompts.row_pictures import BadRow
 
@@ -30,22 +30,24 @@ Read = Callable[[Row, Any, str], Any]  # an output from the row's value and its 
 
 
 def offline_prompt(row: Row, read: Read, *, has_tokens: bool = False) -> Prompt:
-    """The prompt of a row, its target with `given` and `given_scores`; raises BadRow.
+    """Returns the prompt of a row, whose target has `given` and `given_scores`. Raises BadRow.
 
-    `has_tokens`: outputs are answers, which may bring how they were drawn: `given_token_ids`, `given_log_probs`.
+    `has_tokens`: outputs are answers, and may bring their tokens and log-probs: `given_token_ids`, `given_log_probs`.
     """
     name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
-    asked = question(row.need(name), name)
-    media, system = media_of(row, asked), row.take("system")
+    conversation = question(row.need(name), name)
+    media, system = media_of(row, conversation), row.take("system")
     if not isinstance(system, str | None):
         raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
-    outputs, scores = _pair(row, read) if _is_pair(row, asked.answer) else _scored(row, read, asked.answer)
+    outputs, scores = (
+        _pair(row, read) if _is_pair(row, conversation.answer) else _scored(row, read, conversation.answer)
+    )
     target = {"given": outputs, "given_scores": scores, **(_recorded(row, len(outputs)) if has_tokens else {})}
-    return row.prompt(asked.text, media, target, asked.system if system is None else system)
+    return row.prompt(conversation.text, media, target, conversation.system if system is None else system)
 
 
 def _is_pair(row: Row, answer: Any) -> bool:
-    """Whether it has one of a pair, or has them empty and says of no other output."""
+    """Returns whether a row has `chosen` or `rejected`, or has them empty and holds no other output."""
     says_else = answer is not None or any(name in row.values for name in (*OUTPUTS, *SCORES))
     return any(name in row.values or (name in row.nulls and not says_else) for name in PAIR)
 
@@ -59,7 +61,7 @@ def _pair(row: Row, read: Read) -> tuple[tuple[Any, ...], tuple[float, ...]]:
 
 
 def _scored(row: Row, read: Read, answer: Any) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-    """Outputs with their scores, 1 where a row has none; without outputs the answer of its messages."""
+    """Returns outputs with their scores, 1 where a row has none; without outputs the answer of its messages."""
     named, scored = _one_of(row, OUTPUTS), _one_of(row, SCORES)
     if named is None and answer is None:
         row.need(next((name for name in OUTPUTS if name in row.nulls), "output"))  # raises
@@ -82,25 +84,25 @@ def _one_of(row: Row, names: Sequence[str]) -> str | None:
 
 
 def _cell(value: Any) -> Any:
-    """A list in the cell of a table as one; all else as it is."""
+    """Returns a list that a table's cell holds as JSON text as a list; any other value as it is."""
     return row_values.parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list as it is, one value as a list of it; messages are one answer."""
+    """Returns a list as it is, and one value as a list of one; a list of messages is one answer."""
     return value if isinstance(value, list) and not are_messages(value) else [value]
 
 
 def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
-    found = [row_values.parsed(value) for value in values]
-    for value in found:
+    numbers = [row_values.parsed(value) for value in values]
+    for value in numbers:
         if not isinstance(value, bool | int | float) or not abs(value) <= LARGEST:  # NaN is not
             raise BadRow(f"a score must be a finite number of at most {LARGEST:g}, got {value!r:.40}")
-    return tuple(float(value) for value in found)
+    return tuple(float(value) for value in numbers)
 
 
 def _recorded(row: Row, count: int) -> dict[str, Any]:
-    """The tokens of `count` answers and the log-prob of each, of the distribution that it was drawn from, if any."""
+    """Returns the tokens of `count` answers and their log-probs when they were sampled, if the row has any."""
     if not any(name in row.values or name in row.nulls for name in RECORDED):
         return {}
     tokens, log_probs = (_lists(row.need(name), name, count) for name in RECORDED)
@@ -116,7 +118,7 @@ def _recorded(row: Row, count: int) -> dict[str, Any]:
 
 
 def _lists(value: Any, name: str, count: int) -> list[list[Any]]:
-    """One list for each of `count` answers, none empty; of one answer it may stand without a list around it."""
+    """Returns one list for each of `count` answers, none empty; the list of a single answer may stand alone."""
     value = _cell(value)
     lists = [value] if count == 1 and isinstance(value, list) and not any(isinstance(v, list) for v in value) else value
     if not isinstance(lists, list) or len(lists) != count or not all(isinstance(one, list) and one for one in lists):
@@ -125,12 +127,12 @@ def _lists(value: Any, name: str, count: int) -> list[list[Any]]:
 
 
 def text_of(row: Row, value: Any, name: str) -> str:
-    """An answer: a text, or messages of which the assistant's last one counts."""
-    said = said_last(value, name)
-    if not isinstance(said, str) or not said.strip():
-        raise BadRow(f"the field {name!r} must be a text, got {said!r:.80}")
+    """Returns the text of an answer, which is a text, or messages that end with the assistant's."""
+    answer = last_answer(value, name)
+    if not isinstance(answer, str) or not answer.strip():
+        raise BadRow(f"the field {name!r} must be a text, got {answer!r:.80}")
     try:
-        said.encode()
+        answer.encode()
     except UnicodeEncodeError as error:
         raise BadRow(f"the field {name!r} is no Unicode text: {error}") from error
-    return said
+    return answer

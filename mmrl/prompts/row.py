@@ -1,4 +1,4 @@
-"""One row of a data set: its fields are taken one by one, and what is left belongs to the target."""
+"""One row of a data set: a layout takes fields one by one, and the fields that are left join the target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ OTHER_MEDIA = ("videos", "video", "audios", "audio")  # left in a row, they woul
 
 
 def without_none(value: Any, depth: int = 0) -> Any:
-    """Arrow gives every struct of a column the keys of all others, filled with None: they are dropped again.
+    """Returns a value without the None fields of its structs: Arrow gives each struct of a column the keys of all.
 
-    Raises BadRow for what is nested deeper than `DEEPEST` levels: all that walks a row would run out of stack.
+    Raises BadRow for a value nested deeper than `DEEPEST` levels, which would exhaust the stack of whoever walks it.
     """
     if depth > DEEPEST:
         raise BadRow(f"its fields are nested too deep, in more than {DEEPEST} levels")
@@ -33,7 +33,7 @@ def without_none(value: Any, depth: int = 0) -> Any:
 
 @dataclass
 class Row:
-    """A row without its empty fields. Every method raises BadRow for what is missing or does not fit."""
+    """A row without its empty fields. Every method raises BadRow for a field that is missing or does not fit."""
 
     values: dict[str, Any]
     folder: PictureFolder
@@ -48,11 +48,11 @@ class Row:
         self.names = sorted(self.columns.get(name, name) for name in self.values)
 
     def take(self, name: str) -> Any:
-        """The value of a field, which is then used up; None where there is none."""
+        """Returns the value of a field and marks it as used; None where there is none."""
         return self.values.pop(name, None)
 
     def need(self, name: str) -> Any:
-        """The same of a field that must be there."""
+        """Returns the value of a field that must be there, and marks it as used."""
         if name not in self.values:
             called = f"{self.columns[name]!r} (for {name!r})" if name in self.columns else repr(name)
             if name in self.nulls:
@@ -61,14 +61,14 @@ class Row:
         return self.take(name)
 
     def text(self, name: str) -> str:
-        """A text that must be there."""
+        """Returns the text of a field that must be there."""
         value = self.need(name)
         if not isinstance(value, str) or not value.strip():
             raise BadRow(f"the field {name!r} must be a text, got {value!r:.80}")
         return value
 
     def images(self, names: Sequence[str] = ("images", "image")) -> tuple[StoredPicture, ...]:
-        """The images of the first of these fields that is there: one, or a list."""
+        """Returns the images of the first of these fields that the row has: one image, or a list."""
         for name in names:
             value = self.take(name)
             if isinstance(value, str) and value.startswith("["):
@@ -82,16 +82,16 @@ class Row:
         return ()
 
     def needed_image(self, names: Sequence[str]) -> StoredPicture:
-        """The one image that a grounding row is about."""
-        found = self.images(names)
-        if len(found) != 1:
-            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(found)}")
-        return found[0]
+        """Returns the one image of a grounding row."""
+        images = self.images(names)
+        if len(images) != 1:
+            raise BadRow(f"it needs one image in {' or '.join(map(repr, names))}, got {len(images)}")
+        return images[0]
 
     def clips(
         self, names: Sequence[str], start: float | None = None, end: float | None = None
     ) -> tuple[StoredClip, ...]:
-        """The videos of the first of these fields that is there, or the parts of them between two times in seconds."""
+        """Returns the videos of the first of these fields that the row has, or their parts between two times (s)."""
         for name in names:
             value = row_values.parsed(self.take(name))
             if isinstance(value, list):
@@ -103,25 +103,25 @@ class Row:
         return ()
 
     def needed_clip(self, names: Sequence[str], start: float | None = None, end: float | None = None) -> StoredClip:
-        """The one video that a row is about."""
-        found = self.clips(names, start, end)
-        if len(found) != 1:
-            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(found)}")
-        return found[0]
+        """Returns the one video of a row."""
+        clips = self.clips(names, start, end)
+        if len(clips) != 1:
+            raise BadRow(f"it needs one video in {' or '.join(map(repr, names))}, got {len(clips)}")
+        return clips[0]
 
     def box(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Box:
-        """A box on the first image, in its pixels."""
+        """Returns a box on the first image, in its pixels."""
         return row_values.box(self.need(name), name, size_of(media, name), convention)
 
     def boxes(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> tuple[Box, ...]:
-        """A list of boxes on the first image, in its pixels."""
-        found = row_values.many(self.need(name), name)
+        """Returns a list of boxes on the first image, in its pixels."""
+        boxes = row_values.many(self.need(name), name)
         return tuple(
-            row_values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(found, 1)
+            row_values.box(one, f"{name} {n}", size_of(media, name), convention) for n, one in enumerate(boxes, 1)
         )
 
     def point(self, name: str, media: Sequence[StoredPicture], convention: Convention = "original") -> Point:
-        """A point on the first image, in its pixels."""
+        """Returns a point on the first image, in its pixels."""
         return row_values.point(self.need(name), name, size_of(media, name), convention)
 
     def prompt(
@@ -133,7 +133,7 @@ class Row:
         *,
         clips: Sequence[StoredClip] = (),
     ) -> Prompt:
-        """The prompt; fields that nobody took join the target under their own names, bytes excepted."""
+        """Returns the prompt; fields that were not taken join the target under their own names, except for bytes."""
         if unread := next((name for name in OTHER_MEDIA if self.take(name)), None):
             raise BadRow(f"it has {unread}, which this layout does not read")
         rest = {key: value for key, value in self.values.items() if not _holds_bytes(value)}
@@ -159,7 +159,7 @@ def check_marks(prompt: Prompt) -> None:
 
 
 def size_of(media: Sequence[StoredPicture], name: str) -> tuple[int, int]:
-    """Width and height of the first image, which `name` lies on."""
+    """Returns width and height of the first image; `name` is the field that needs it."""
     if not media:
         raise BadRow(f"{name} needs an image to lie on, it has none")
     return media[0].size

@@ -1,4 +1,4 @@
-"""The videos of a row as stored clips, and the small ones that synthetic rows are about."""
+"""The videos of a row as stored clips, and the small videos of synthetic rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ GREY = (128, 128, 128)
 def clip_of(
     folder: PictureFolder, value: Any, name: str, start: float | None = None, end: float | None = None
 ) -> StoredClip:
-    """A video from a path under the folder, bytes, or {bytes, path}; its header is read, each file's once.
+    """Returns a video from a path under the folder, bytes, or {bytes, path}; the header of each file is read once.
 
-    Raises BadRow for all else, for a file that is missing or empty, for a header that no reader understands, for an end
-    that is not after the start, and for a start behind the end of the video.
+    Raises BadRow for any other value, for a file that is missing or empty, for a header that no reader understands, for
+    an end that is not after the start, and for a start behind the end of the video.
     """
     if isinstance(value, Mapping):
         value = value["bytes"] if value.get("bytes") is not None else value.get("path")
@@ -52,14 +52,14 @@ def _filed(folder: PictureFolder, value: str, start: float | None, end: float | 
 
 
 def seconds(value: Any, name: str) -> float:
-    """A time of at least 0 seconds."""
+    """Returns a time in seconds. Raises BadRow for a value that is no number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise BadRow(f"{name} must be a number of seconds, at least 0, got {value!r:.80}")
     return float(value)
 
 
 def span(value: Any, name: str, duration: float | None = None, clips: Sequence[StoredClip] = ()) -> tuple[float, float]:
-    """Start and end in seconds, in order.
+    """Returns start and end in seconds, in this order.
 
     The end lies at most a second behind the end of the video, by the `duration` that the row gives and by the header of
     the first clip, as far as they are known. Raises BadRow.
@@ -79,7 +79,7 @@ def span(value: Any, name: str, duration: float | None = None, clips: Sequence[S
 
 @cache
 def example_clip(colour: tuple[int, int, int], start: float, end: float) -> bytes:
-    """A grey mp4 of 4 seconds that shows a colour from `start` to `end`."""
+    """Returns a grey mp4 video of 4 seconds that shows a colour from `start` to `end`."""
     import av
     import numpy
 

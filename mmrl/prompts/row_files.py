@@ -22,17 +22,17 @@ from mmrl.prompts.arrow_rows import table_rows
 from mmrl.system.errors import ConfigError
 
 Row = TypeVar("Row")
-SILENCE = 5.0  # seconds of reading behind which something is said, and again
+SILENCE = 5.0  # seconds of reading behind which progress is logged, and again
 
 log = logging.getLogger(__name__)
 
 
 def rows_with_progress(rows: Iterable[Row], name: str) -> Iterator[Row]:
-    """The rows of a file, one by one; every `SILENCE` seconds how many they are so far is logged."""
-    told = time.monotonic()
+    """Yields the rows of a file; logs how many were read every `SILENCE` seconds."""
+    reported = time.monotonic()
     for number, row in enumerate(rows):
-        if (now := time.monotonic()) - told >= SILENCE:
-            told = now
+        if (now := time.monotonic()) - reported >= SILENCE:
+            reported = now
             log.warning("prompts: %s: %d rows read so far", name, number)
         yield row
 
@@ -45,17 +45,17 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 @dataclass(frozen=True)
 class RawRow:
-    """A row as it is written."""
+    """A row as its file has it, with its place for errors."""
 
     place: str  # file and line or row
     values: Mapping[str, Any]
-    images: Path | None  # the folder that its images are under, where nothing else is said
+    images: Path | None  # the folder that its images are under, unless a setting names another
     fault: str | None = None  # why it could not be read
 
 
 @dataclass(frozen=True)
 class Source:
-    """A path or hub name, with what `datasets` needs to load it."""
+    """A path or a name of the hub, with the settings of `datasets` that load it."""
 
     path: str
     subset: str | None = None
@@ -64,11 +64,11 @@ class Source:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a file or a folder on this machine."""
+        """Whether the path is a file or a folder on this machine."""
         return Path(self.path).expanduser().exists()
 
     def rows(self) -> Iterator[RawRow]:
-        """Every row. Raises ConfigError for what is missing or cannot be read as a whole."""
+        """Returns every row. Raises ConfigError for a file that is missing or cannot be read as a whole."""
         if not self.path.strip():
             raise ConfigError("prompts: path is empty; it needs a file, a folder or the name of a data set of the hub")
         path = Path(self.path).expanduser()
@@ -126,7 +126,7 @@ def _arrow_table(what: str, subset: str | None, split: str, cache: str | None, n
 
 
 def _image_of_metadata(row: RawRow) -> RawRow:
-    """The image of a row of an image folder's metadata is called `file_name` there."""
+    """Returns a row of an image folder's metadata whose `file_name` is called `image`."""
     if row.values.get("file_name") is None or row.values.get("image") is not None:
         return row
     values = {key: value for key, value in row.values.items() if key not in ("file_name", "image")}
@@ -148,7 +148,7 @@ def _json_lines(path: Path, name: str) -> Iterator[RawRow]:
 
 
 def _text_lines(path: Path, name: str) -> Iterator[RawRow]:
-    """Every line that is not empty, as the field `line`."""
+    """Yields every line that is not empty, as the field `line`."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             place = f"{name}, line {number}"
@@ -163,22 +163,22 @@ def _text_lines(path: Path, name: str) -> Iterator[RawRow]:
 
 def _json(path: Path, name: str) -> Iterator[RawRow]:
     try:
-        found = parsed(path.read_text(encoding="utf-8-sig"))
+        value = parsed(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if path.read_bytes().lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # JSON lines by another name
             yield from _json_lines(path, name)
             return
         raise ConfigError(f"prompts: {name!r} is not JSON: {error}") from error
-    rows = [found] if isinstance(found, dict) else found
+    rows = [value] if isinstance(value, dict) else value
     if not isinstance(rows, list):
-        raise ConfigError(f"prompts: {name!r} needs a list of objects, got {type(found).__name__}")
+        raise ConfigError(f"prompts: {name!r} needs a list of objects, got {type(value).__name__}")
     for number, row in enumerate(rows, 1):
         yield _object(f"{name}, row {number}", row, path.parent)
 
 
 def _csv(path: Path, name: str) -> Iterator[RawRow]:
-    """Cells stay text; empty ones are null."""
-    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters unless told
+    """Yields the rows of a CSV file. Cells stay text; empty cells are null."""
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 characters by default
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header: list[str] | None = None
@@ -213,17 +213,17 @@ def _header(name: str, cells: list[str]) -> list[str]:
 
 
 def parsed(text: str) -> Any:
-    """JSON; raises ValueError or RecursionError for what is none, and for a key that stands twice in an object."""
+    """Returns the value of JSON text. Raises ValueError or RecursionError for other text, and for a key given twice."""
     return json.loads(text, object_pairs_hook=_without_twins)
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; raises ValueError for a key that it has twice: nobody could say which is meant."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Returns an object of JSON. Raises ValueError for a key given twice: it is unclear which value is meant."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice!r} stands twice in an object")
-    return found
+    return value
 
 
 def _object(place: str, value: Any, images: Path) -> RawRow:

@@ -1,4 +1,4 @@
-"""The images of a row, in whatever form they are written, as stored pictures."""
+"""The images of a row, from paths, bytes or base64 text, as stored pictures."""
 
 import base64
 import binascii
@@ -20,14 +20,14 @@ SHORTEST_BASE64 = 64  # characters; no image is smaller, and hardly a path witho
 
 
 class BadRow(ValueError):
-    """What is wrong with one row, in words for the user."""
+    """A row that cannot become a prompt; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """The folder that image paths of a data set are under; None: its paths cannot be followed.
+    """The folder `root` that the image paths of a data set start from; None: paths cannot be resolved.
 
-    Paths may not leave it, by `..`, by an absolute path or by a link, unless `outside` allows it.
+    A path may not leave the folder, by `..`, by an absolute path or by a link, unless `outside` allows it.
     """
 
     root: Path | None
@@ -36,10 +36,10 @@ class PictureFolder:
     _seen: dict[str, StoredPicture] = field(default_factory=dict, compare=False, repr=False)
 
     def picture(self, value: Any, name: str) -> StoredPicture:
-        """An image from a path, bytes, {bytes, path}, base64 text (a data URI or bare) or a PIL image.
+        """Returns an image from a path, bytes, {bytes, path}, base64 text (a data URI or bare) or a PIL image.
 
-        Its header is read. `name` is what errors call it. Raises BadRow for all else, an address on the web and a path
-        that leaves the folder among it, and for a file that is missing or no image.
+        Its header is read. `name` is its name in errors. Raises BadRow for any other value, such as a web address or a
+        path that leaves the folder, and for a file that is missing or no image.
         """
         if isinstance(value, str) and value not in self._seen and not _is_encoded(value):
             self._seen[value] = _checked(StoredPicture(value, path=self.find(value)))
@@ -54,7 +54,7 @@ class PictureFolder:
         return _checked(StoredPicture(name, content=content_of(value, name)))
 
     def find(self, text: str, what: str = "image") -> Path:
-        """The file that a path means; `what` is what errors call it. Raises BadRow as for pictures."""
+        """Returns the file of a path; `what` is its name in errors. Raises BadRow as `picture` does."""
         if re.match(r"(https?|ftp|s3|gs|hf)://", text, re.IGNORECASE):
             raise BadRow(f"{text!r} is an address; {what}s are not fetched from the web: give files or bytes")
         if self.root is None:
@@ -86,7 +86,7 @@ def _is_encoded(text: str) -> bool:
 
 
 def content_of(value: Any, name: str) -> bytes | memoryview:
-    """The bytes of a file from bytes, base64 text (a data URI or bare) or a PIL image; raises BadRow for all else."""
+    """Returns the bytes of a file from bytes, base64 text (a data URI or bare) or a PIL image; else raises BadRow."""
     if isinstance(value, memoryview | bytes):
         return value
     if isinstance(value, bytearray):

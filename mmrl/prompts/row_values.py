@@ -1,4 +1,4 @@
-"""Values of a row as the typed fields of a target; what does not fit raises BadRow."""
+"""Values of a row as the typed fields of a target. A value that does not fit raises BadRow."""
 
 import json
 import math
@@ -17,7 +17,7 @@ OVERHANG = 1.0  # pixels by which rounding may push a corner over the edge; it i
 
 
 def parsed(value: Any) -> Any:
-    """JSON text (the cell of a table) as what it says; all else as it is."""
+    """Returns the value of JSON text (the cell of a table); any other value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -27,18 +27,18 @@ def parsed(value: Any) -> Any:
 
 
 def numbers(value: Any, name: str, counts: Sequence[int]) -> tuple[float, ...]:
-    """A list of finite numbers; `counts`: the lengths that are allowed."""
-    found = parsed(value)
+    """Returns a list of finite numbers; `counts`: the lengths that are allowed."""
+    items = parsed(value)
     allowed = " or ".join(map(str, counts))
-    if not isinstance(found, list | tuple) or len(found) not in counts:
+    if not isinstance(items, list | tuple) or len(items) not in counts:
         raise BadRow(f"{name} needs {allowed} numbers, got {_short(value)}")
-    if any(isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < LARGEST for x in found):
+    if any(isinstance(x, bool) or not isinstance(x, int | float) or not abs(x) < LARGEST for x in items):
         raise BadRow(f"{name} needs {allowed} finite numbers, got {_short(value)}")
-    return tuple(float(x) for x in found)
+    return tuple(float(x) for x in items)
 
 
 def box(value: Any, name: str, size: tuple[int, int], convention: Convention = "original") -> Box:
-    """x1, y1, x2, y2 in pixels of an image of this size (width, height), from the unit that they are written in.
+    """Returns x1, y1, x2, y2 in pixels of an image of `size` (width, height), from the unit of the row.
 
     Raises BadRow for a box that is empty, inverted, or more than a pixel outside of the image.
     """
@@ -52,44 +52,44 @@ def box(value: Any, name: str, size: tuple[int, int], convention: Convention = "
 
 
 def point(value: Any, name: str, size: tuple[int, int], convention: Convention = "original") -> Point:
-    """x, y in pixels of an image of this size; raises BadRow for one outside of it."""
+    """Returns x, y in pixels of an image of `size` (width, height). Raises BadRow for a point outside the image."""
     x, y = numbers(value, name, [2])
     return _inside(Canvas(size, size, convention).point_to_original((x, y)), size, name, value)
 
 
 def detections(boxes: Sequence[Box], labels: Sequence[str] | None) -> dict[str, Any]:
-    """`boxes`, `labels` where there are any, and `box` where there is one box only."""
+    """Returns `boxes`, `labels` where there are any, and `box` where there is only one box."""
     if labels is not None and len(labels) != len(boxes):
         raise BadRow(f"there are {len(boxes)} boxes and {len(labels)} labels")
-    found: dict[str, Any] = {"boxes": tuple(boxes), "labels": None if labels is None else tuple(labels)}
-    return found | ({"box": boxes[0]} if len(boxes) == 1 else {})
+    fields: dict[str, Any] = {"boxes": tuple(boxes), "labels": None if labels is None else tuple(labels)}
+    return fields | ({"box": boxes[0]} if len(boxes) == 1 else {})
 
 
 def texts(value: Any, name: str) -> tuple[str, ...]:
-    """A list of texts."""
-    found = parsed(value)
-    if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
+    """Returns a list of texts."""
+    items = parsed(value)
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise BadRow(f"{name} needs a list of texts, got {_short(value)}")
-    return tuple(found)
+    return tuple(items)
 
 
 def many(value: Any, name: str) -> list[Any]:
-    """A list, of whatever."""
-    found = parsed(value)
-    if not isinstance(found, list | tuple):
+    """Returns a list of any values."""
+    items = parsed(value)
+    if not isinstance(items, list | tuple):
         raise BadRow(f"{name} needs a list, got {_short(value)}")
-    return list(found)
+    return list(items)
 
 
 def answers(value: Any) -> str | tuple[str, ...] | None:
-    """The right answer (`answer`), or each of several right ones: a list of texts."""
+    """Returns the right answer as text (see `answer`), or several right answers as a list of texts."""
     if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
         return tuple(answer(one) or "" for one in value)
     return answer(value)
 
 
 def answer(value: Any) -> str | None:
-    """The right answer as text, without `<answer>` tags around it; numbers in digits, with no exponent."""
+    """Returns the right answer as text, without `<answer>` tags around it; numbers in digits, without an exponent."""
     if value is None:
         return None
     if isinstance(value, float) and math.isfinite(value):
@@ -100,13 +100,13 @@ def answer(value: Any) -> str | None:
 
 
 def unfenced(text: str) -> str:
-    """What stands between ```json and ```; the text itself without them."""
+    """Returns the text between ```json and ```; the whole text where there are none."""
     _, fence, rest = text.partition("```json")
     return rest.partition("```")[0].strip() if fence else text.strip()
 
 
 def action(value: Any) -> str:
-    """The kind of an action by mmrl's name for it; one that presses a key (`press_back`) as it is."""
+    """Returns mmrl's name for the kind of an action; an action that presses a key (`press_back`) as it is."""
     if not isinstance(value, str) or not value.strip():
         raise BadRow(f"an action needs a name, got {_short(value)}")
     meant = named(value)
@@ -123,8 +123,8 @@ def _inside(corner: Point, size: tuple[int, int], name: str, value: Any) -> Poin
     return clipped[0], clipped[1]
 
 
-def _four(found: tuple[float, ...]) -> Box:
-    x1, y1, x2, y2 = found
+def _four(sides: tuple[float, ...]) -> Box:
+    x1, y1, x2, y2 = sides
     return x1, y1, x2, y2
 
 

@@ -1,4 +1,4 @@
-"""Prompt sets: where prompts come from, and in which order a run draws them."""
+"""Prompt sets: where prompts come from, and in which order a run takes them."""
 
 import hashlib
 import importlib
@@ -24,10 +24,10 @@ from mmrl.system.spelling import near
 
 
 def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
-    """The prompts of `lab:NAME/SPLIT`, a .txt or .jsonl file (in the working folder, else shipped), or a data set.
+    """Returns the prompts of `lab:NAME/SPLIT`, a .txt or .jsonl file (working folder, else shipped) or a data set.
 
     A .jsonl row is an object with `prompt` (text); its other keys become the prompt's `target`. `needed`: what
-    rewards ask of the target of every row.
+    rewards need in the target of every row.
     Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
     """
     if isinstance(source, DatasetSettings):
@@ -58,14 +58,14 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
 
 
 def counted(prompts: Sequence[Prompt]) -> str:
-    """How many there are, and how many of them have media: a misspelt column of images shows here."""
+    """Returns in words how many prompts there are, and how many have media: a misspelt column of images shows here."""
     images, videos = (sum(map(bool, media)) for media in ([p.media for p in prompts], [p.clips for p in prompts]))
     has = [f"{count} with {what}" for what, count in (("images", images), ("videos", videos)) if count]
     return f"{len(prompts)}, {', '.join(has) or 'all of text alone'}"
 
 
 def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple[str | DatasetSettings, float]]:
-    """The sources of a run and their weights; raises ConfigError for an empty list."""
+    """Returns the sources of a run and their weights. Raises ConfigError for an empty list."""
     if isinstance(train, str | DatasetSettings):
         return [(train, 1.0)]
     if not train:
@@ -74,7 +74,7 @@ def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple
 
 
 def tiny_prompts(settings: PromptSettings, folder: Path, seed: int) -> PromptSettings:
-    """The same sources with few rows: synthetic ones in `folder` where a data set is not on this machine."""
+    """Returns the same sources with few rows: synthetic rows in `folder` where a data set is not on this machine."""
 
     def tiny(source: DatasetSettings, name: str) -> DatasetSettings:
         return datasets.shrunk(source) if datasets.is_here(source) else datasets.stand_in(source, folder / name, seed)
@@ -83,7 +83,7 @@ def tiny_prompts(settings: PromptSettings, folder: Path, seed: int) -> PromptSet
 
 
 def with_stand_ins(settings: PromptSettings, folder: Path, seed: int) -> tuple[PromptSettings, list[str]]:
-    """The same sources, synthetic rows in `folder` for data sets with files that are not here; and these files."""
+    """Returns the same sources, with synthetic rows in `folder` for data sets with missing files; and these files."""
     missing: list[str] = []
 
     def present(source: DatasetSettings, name: str) -> DatasetSettings:
@@ -95,7 +95,7 @@ def with_stand_ins(settings: PromptSettings, folder: Path, seed: int) -> tuple[P
 
 
 def _replaced(settings: PromptSettings, change: Callable[[DatasetSettings, str], DatasetSettings]) -> PromptSettings:
-    """The settings with every data set changed; a name of its own goes with each."""
+    """Returns the settings with every data set changed; `change` also gets a name for each data set."""
 
     def changed(source: str | DatasetSettings, name: str) -> str | DatasetSettings:
         return source if isinstance(source, str) else change(source, name)
@@ -115,10 +115,10 @@ def _replaced(settings: PromptSettings, change: Callable[[DatasetSettings, str],
 
 @dataclass
 class PromptStream:
-    """Endless draws from weighted prompt sets; each set is shuffled anew in every pass.
+    """An endless stream of prompts from weighted sets; each set is shuffled anew in every pass.
 
-    The order is a function of the seed alone, but for a curriculum; `counts` (how many were drawn from each set), and
-    how many draws nobody could read or were asked again are all its state.
+    The order is a function of the seed alone, but for a curriculum. The state is `counts` (how many prompts came from
+    each set), how many prompts could not be read, and how many were repeated.
     """
 
     sets: Sequence[tuple[Prompt, ...]]
@@ -127,7 +127,7 @@ class PromptStream:
     curriculum: Curriculum | None = None  # has a state of its own, and the last word on the weights
     counts: list[int] = field(init=False)
     num_unread: int = field(init=False, default=0)
-    num_again: int = field(init=False, default=0)  # prompts that were asked once more
+    num_again: int = field(init=False, default=0)  # prompts that were taken once more
     _orders: dict[int, tuple[int, torch.Tensor]] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,25 +135,25 @@ class PromptStream:
 
     @property
     def num_taken(self) -> int:
-        """Prompts drawn so far: the number of the next draw."""
+        """The number of prompts taken so far, which is the number of the next prompt."""
         return sum(self.counts) + self.num_again
 
     @property
     def every(self) -> list[Prompt]:
-        """The prompts of all sets."""
+        """Returns the prompts of all sets."""
         return [prompt for prompts in self.sets for prompt in prompts]
 
     @property
     def num_prompts(self) -> int:
-        """Different prompts, of all sets."""
+        """The number of different prompts of all sets."""
         return sum(map(len, self.sets))
 
     def take(self, count: int) -> list[tuple[int, Prompt]]:
-        """The next `count` draws: their numbers and prompts."""
+        """Returns the next `count` prompts with their numbers."""
         return [self._take_one() for _ in range(count)]
 
     def again(self, prompts: Sequence[Prompt]) -> list[tuple[int, Prompt]]:
-        """Further draws, of these prompts: their numbers and prompts."""
+        """Returns these prompts once more, under new numbers."""
         first = self.num_taken
         self.num_again += len(prompts)
         return list(enumerate(prompts, first))
@@ -174,7 +174,7 @@ class PromptStream:
         return number, prompts[int(self._order(chosen, turn)[place])]
 
     def _order(self, chosen: int, turn: int) -> torch.Tensor:
-        """The order of a set in one of its passes; that of the pass at hand is kept, since sets may be large."""
+        """Returns the order of a set in one of its passes; keeps that of the current pass, since sets may be large."""
         if self._orders.get(chosen, (-1, None))[0] != turn:
             fresh = torch.randperm(len(self.sets[chosen]), generator=generator(self.seed, "order", chosen, turn))
             self._orders[chosen] = (turn, fresh)
@@ -196,13 +196,13 @@ class PromptStream:
 
     @cached_property
     def _digest(self) -> str:
-        """Of texts, targets, and names and sizes of images; not of what is in the images."""
+        """Returns a digest of texts, targets, and names and sizes of images, but not of the images' contents."""
         digest = hashlib.sha256()
         for prompt in (prompt for prompts in self.sets for prompt in prompts):
             names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
             sizes = [picture.size for picture in prompt.media]
-            said = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
-            text = json.dumps(said, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
+            parts = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            text = json.dumps(parts, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
             digest.update(text.encode() + b"\n")
         return digest.hexdigest()
 
@@ -213,7 +213,7 @@ class PromptStream:
 
 @lru_cache(maxsize=8)  # thousands of screens or clips, made anew for each use otherwise
 def _lab_prompts(source: str) -> tuple[Prompt, ...]:
-    """A lab's world gives texts, or questions with `text`, `target`, and `media` or `clips`: it imports no `Prompt`.
+    """Returns the prompts of a lab, whose world has texts, or questions with `text`, `target`, and `media` or `clips`.
 
     `lab:NAME/pairs`: the training prompts with a good and a bad output for each, of labs that have a file `pairs`.
     """
@@ -223,12 +223,12 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
     try:
         labs.folder(lab)
         if split == "pairs" and (labs.folder(lab) / "pairs.py").is_file():
-            asked = importlib.import_module(f"mmrl.labs.{lab}.pairs").pairs("train")
+            questions = importlib.import_module(f"mmrl.labs.{lab}.pairs").pairs("train")
         else:
-            asked = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
+            questions = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in asked)
+    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in questions)
 
 
 def _prompt_of(question: Any) -> Prompt:

@@ -1,4 +1,4 @@
-"""Small random tasks: an image with two coloured rectangles, written as any layout has them."""
+"""Small random tasks in any layout: an image with two coloured rectangles."""
 
 import json
 import random
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.prompts import row_clips
-from mmrl.prompts.layout import Example, IntBox, Layout, find
+from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, find
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
 SIDES = (48, 96)  # pixels: shortest and longest side
 
 
 def examples(rows: int, seed: int) -> Iterator[Example]:
-    """Tasks on images of different sizes, so that mixed-up sides are seen."""
+    """Returns tasks on images of different sizes, so that swapped sides are noticed."""
     from PIL import Image, ImageDraw
 
     rng = random.Random(seed)
@@ -40,21 +40,21 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
     """
-    found = find(layout)
+    chosen = find(layout)
     tasks = list(examples(rows, seed))
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for task in tasks:
         (folder / "images" / task.image).write_bytes(task.content)
-        if getattr(found, "has_clips", False):
+        if isinstance(chosen, ClipLayout):
             colour = COLOURS[task.name.split()[0]]
             (folder / "images" / task.clip).write_bytes(row_clips.example_clip(colour, *task.span))
-    path = folder / f"rows.{found.file}"
-    _save(path, [_renamed(found, layout, task, columns) for task in tasks])
+    path = folder / f"rows.{chosen.file}"
+    _save(path, [_renamed(chosen, layout, task, columns) for task in tasks])
     return path
 
 
-def _renamed(found: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
-    row = found.row(task)
+def _renamed(chosen: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
+    row = chosen.row(task)
     if layout == "columns" and columns:
         kept = {"prompt": row["prompt"]} | {key: row[key] for key in columns if key in row}
         if not {"images", "image"} & set(columns) or "image" in columns:
@@ -80,12 +80,12 @@ def _save(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _box(rng: random.Random, left: int, right: int, height: int) -> IntBox:
-    """A box of at least 8 pixels a side between two columns of the image."""
+    """Returns a box of at least 8 pixels a side between two columns of the image."""
     x1, y1 = rng.randint(left, right - 8), rng.randint(0, height - 8)
     return x1, y1, rng.randint(x1 + 8, right), rng.randint(y1 + 8, height)
 
 
 def _span(rng: random.Random) -> tuple[float, float]:
-    """Half seconds, at least one second long."""
+    """Returns a span in half seconds, at least one second long."""
     start = rng.randint(0, 2 * row_clips.SECONDS - 2)
     return start / 2, rng.randint(start + 2, 2 * row_clips.SECONDS) / 2

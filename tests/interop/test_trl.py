@@ -221,7 +221,7 @@ def test_its_name_is_that_of_the_reward_or_its_label_and_it_can_be_sent_to_a_pro
         ("exact_answr", {}, "did you mean 'exact_answer'"),
         ({"name": "exact_answer", "tg": None}, {}, "did you mean 'tag'"),
         ({"name": "exact_answer", "weight": 2}, {}, "reward_weights"),
-        ("jpeg_size", {}, "'jpeg_size' needs images; of TRL it sees texts, num_tokens, canvases"),
+        ("jpeg_size", {}, "'jpeg_size' needs images; TRL provides texts, num_tokens, canvases"),
         ("finished", {}, "needs is_finished"),
         ("gui_action", {}, "needs actions; .*; name a dialect"),
         ("gui_action", {"dialect": "pyautogi"}, "did you mean 'pyautogui'"),

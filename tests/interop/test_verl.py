@@ -114,7 +114,7 @@ def test_coordinates_are_those_of_an_image_or_a_size_in_extra_info(image: Any) -
 
 
 def test_a_size_has_no_pixels() -> None:
-    with pytest.raises(ConfigError, match="has the size alone"):
+    with pytest.raises(ConfigError, match="extra_info holds only its size"):
         PictureSize((200, 100)).load()
 
 
@@ -188,9 +188,9 @@ def test_a_judge_of_groups_that_fades_is_refused() -> None:
     ("rewards", "settings", "message"),
     [
         ("majority_vote", {}, "'majority_vote' compares the answers .* batch_score_function"),
-        (["exact_answer", "finished"], {}, "'finished' needs is_finished; of verl it sees texts, canvases"),
+        (["exact_answer", "finished"], {}, "'finished' needs is_finished; verl provides texts, canvases"),
         (["exact_answer", "format_tags"], {"mix": {"name": "gdpo"}}, "mix Gdpo compares the answers"),
-        (["exact_answer", "format_tags"], {"mix": {"name": "advantage_weighted"}}, "give it each reward alone"),
+        (["exact_answer", "format_tags"], {"mix": {"name": "advantage_weighted"}}, "give verl each reward alone"),
         ({"name": "exact_answer", "weight": {"start": 0, "end": 1, "last": 9}}, {}, "changes over the iterations"),
         ({"name": "annealed", "reward": {"name": "exact_answer"}, "last": 9}, {}, "changes over the iterations"),
         ({"name": "python", "function": f"{__name__}:later"}, {}, "changes over the iterations"),

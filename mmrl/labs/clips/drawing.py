@@ -27,7 +27,7 @@ Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
 
 def render(lamps: Sequence[tuple[str, str, Box, bool]], shade: int) -> Image.Image:
-    """One frame with lamps (colour, shape, box, is lit) on a wall, as an RGB image."""
+    """Draws one frame, lamps (colour, shape, box, is lit) on a wall, as an RGB image."""
     image = Image.new("RGB", (SIZE, SIZE), (shade, shade, shade))
     pen = ImageDraw.Draw(image)
     for colour, shape, box, is_lit in lamps:
@@ -53,7 +53,7 @@ def _render_lamp(pen: ImageDraw.ImageDraw, fill: tuple[int, int, int], shape: st
 
 
 def encode(frames: Sequence[Image.Image]) -> bytes:
-    """Frames, `RATE` of them a second, as an mp4 file of H.264; PyAV writes the same bytes again."""
+    """Encodes frames, `RATE` a second, as an mp4 file of H.264; the same frames give the same bytes."""
     import av
     from av.video.reformatter import VideoReformatter
 

@@ -1,4 +1,4 @@
-"""What a model of the lab answers on held-out clips, and how good that is."""
+"""Answers of a model of the lab to questions on held-out clips, and their scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ MAX_TOKENS = 8  # of an answer: six, where it is well formed
 
 
 def frames(seed: int) -> Any:
-    """The `mmrl.media.video.Frames` of the clip of a seed that the model looks at, read from its mp4 file."""
+    """Returns the `mmrl.media.video.Frames` of a seed's clip that the model sees, read from its mp4 file."""
     from mmrl.media.video import FrameSampling  # the real reader; nothing of mmrl is needed to import the lab
 
     return world.ClipVideo(seed).load(FrameSampling(fps=networks.FRAMES_PER_SECOND))
@@ -23,7 +23,7 @@ def frames(seed: int) -> Any:
 
 @torch.no_grad()
 def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_greedy: bool) -> list[str]:
-    """One answer to each question, greedy, or at temperature 1 from torch's global generator."""
+    """Returns one answer to each question, greedy, or sampled at temperature 1 from torch's global generator."""
     answers = [""] * len(asked)
     for seconds in world.DURATIONS:  # questions about clips of one length have the same number of tokens
         rows = [row for row, question in enumerate(asked) if world.clip(question.clips[0].seed).duration == seconds]
@@ -33,7 +33,7 @@ def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_gr
 
 
 def _answers(model: Any, processor: Any, asked: Sequence[world.Question], is_greedy: bool) -> list[str]:
-    """`answer` to questions about clips of one length. Not by `generate`, which has other positions."""
+    """Returns the answers to questions about clips of one length; `generate` would use other positions."""
     if not asked:
         return []
     shown = [frames(question.clips[0].seed) for question in asked]
@@ -67,7 +67,7 @@ def _answers(model: Any, processor: Any, asked: Sequence[world.Question], is_gre
 
 
 def evaluate(model: Any, processor: Any, *, is_greedy: bool, num_questions: int) -> float:
-    """Mean temporal IoU of the answers to the first held-out questions."""
+    """Returns the mean temporal IoU of the answers to the first held-out questions."""
     asked = world.prompts("held_out")[:num_questions]
     scores = []
     for start in range(0, len(asked), BATCH_SIZE):
@@ -78,7 +78,7 @@ def evaluate(model: Any, processor: Any, *, is_greedy: bool, num_questions: int)
 
 
 def report(folder: Path, num_questions: int) -> None:
-    """Prints how good the checkpoint in the folder is, sampled and greedy."""
+    """Prints the scores of the checkpoint in a folder, sampled and greedy."""
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
     torch.manual_seed(0)

@@ -17,7 +17,7 @@ TOKENS_PER_STEP = 4
 
 
 def new_processor() -> Qwen2_5_VLProcessor:
-    """The stock processor, without resizing for a clip: four tokens for each second at two frames a second."""
+    """Returns the stock processor, which does not resize clips: four tokens for each second at two frames a second."""
     pixels = {"shortest_edge": SIZE * SIZE, "longest_edge": 4 * SIZE * SIZE}
     return Qwen2_5_VLProcessor(
         Qwen2VLImageProcessor(size=pixels),
@@ -28,19 +28,19 @@ def new_processor() -> Qwen2_5_VLProcessor:
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """A word of the world, or a time such as 2.5, is one token."""
+    """Returns a tokenizer in which each word of the world and each time such as 2.5 is one token."""
     spaced = [f" {word}" for word in ("is", "the", *COLOURS, *SHAPES, *STATES)]
     words = [*spaced, "when", " to ", "user", "assistant", "system", *time_words()]
     return word_tokenizer(words, r" to |\p{N}+\.\p{N}+|\p{N}+| ?\p{L}+|\s|.")
 
 
 def time_words() -> list[str]:
-    """The times that answers are written in, every half second."""
+    """Returns the times that an answer can name, every half second."""
     return [f"{TIME_STEP * number:.1f}" for number in range(round(max(DURATIONS) / TIME_STEP) + 1)]
 
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
-    """1.1 million random weights; embeddings of times in order."""
+    """Returns a model of 1.1 million random weights, in which the embeddings of times are ordered."""
     times = time_words()
     sizes = Sizes(
         vision_depth=2,

@@ -38,7 +38,7 @@ SPOIL = Stage("spoil", 100, 5e-4, Noise(wrong=0.35, jitter=0.7, shift=0.5), is_f
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
-    """Trains everything from one seed, writes the checkpoint and the one before spoiling; `scale` is of all steps."""
+    """Trains everything from one seed; writes the checkpoint, and the one before spoiling. `scale` is of all steps."""
     torch.manual_seed(seed)
     processor = networks.new_processor()
     teacher = Teacher(networks.new_model(processor), processor, seed)
@@ -47,7 +47,7 @@ def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
 
 @dataclass(frozen=True)
 class Shown:
-    """Clips of one length, as the processor cuts their frames into patches, and what the frozen tower made of them."""
+    """Clips of one length: the patches of their frames from the processor, and their features from the frozen tower."""
 
     clips: list[world.Clip]
     patches: Tensor | None  # [S, T, 16, N], until the tower is frozen
@@ -55,7 +55,7 @@ class Shown:
 
 
 class Teacher:
-    """Trains a model stage by stage on clips that no split holds."""
+    """A teacher that trains a model stage by stage, on clips that no split holds."""
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
         self.model, self.processor = model, processor
@@ -86,14 +86,14 @@ class Teacher:
             self.pool = [Shown(one.clips, None, self.look(one.patches)) for one in self.pool if one.patches is not None]
 
     def look(self, patches: Tensor) -> Tensor:
-        """Video tokens [S, T, 4, H] of patches [S, T, 16, N]."""
+        """Returns the tower's video tokens [S, T, 4, H] of patches [S, T, 16, N]."""
         grid = torch.tensor([[patches.shape[1], 4, 4]]).expand(len(patches), -1)
         seen = self.model.model.visual(patches.flatten(0, 2), grid_thw=grid).pooler_output
         tokens: Tensor = seen.unflatten(0, (*patches.shape[:2], networks.TOKENS_PER_STEP))
         return tokens
 
     def _next(self, step: int) -> Shown:
-        """Fresh clips in every third step, else some of the pool."""
+        """Returns fresh clips in every third step, else clips of the pool."""
         if len(self.pool) >= 8 and step % 3:
             return self.rng.choice(self.pool)
         self.pool = [*self.pool[1 - POOL :], self._fresh()]
@@ -101,7 +101,7 @@ class Teacher:
 
     @torch.no_grad()
     def _fresh(self) -> Shown:
-        """The next clips of one length, from their mp4 files."""
+        """Returns the next clips of one length, read from their mp4 files."""
         lengths = len(world.DURATIONS)
         first = self.next_seed + self.rng.randrange(lengths)
         seeds = range(first, first + lengths * CLIPS, lengths)
@@ -115,7 +115,7 @@ class Teacher:
         return Shown(clips, None, self.look(patches)) if is_frozen else Shown(clips, patches)
 
     def train_language(self, stage: Stage[Noise], num_steps: int) -> None:
-        """Trains the language model on questions about clips that the frozen tower looked at."""
+        """Trains the language model on questions about clips, with features of the frozen tower."""
         heads = [*self.times.parameters(), *self.pointer.parameters()]
         step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *heads])
         start = time.process_time()
@@ -130,7 +130,7 @@ class Teacher:
                 print(f"{stage.name} {step + 1} {time.process_time() - start:.0f}s losses {found}", flush=True)
 
     def losses(self, shown: Shown, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Cross entropy of the answers, and the losses of the heads; what a clip's questions share runs once."""
+        """Returns the cross entropy of the answers and the losses of the heads; the shared part of a clip runs once."""
         assert shown.tokens is not None, "the tower comes first"
         tokens = shown.tokens
         head = shared_head(self.processor, tokens.shape[1])

@@ -1,4 +1,4 @@
-"""What the language model is trained on: questions about clips, with answers that may be wrong on purpose."""
+"""Questions about clips to train the language model on, with answers that may be wrong on purpose."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ VIDEO_STARTS = 4  # tokens before it: <|im_start|>, user, a line break, <|vision
 
 @dataclass(frozen=True)
 class Noise:
-    """Errors of labels."""
+    """Errors of the training labels."""
 
     wrong: float = 0.0  # share of labels that belong to another event of the clip
     jitter: float = 0.0  # standard deviation in seconds, each end by itself
@@ -28,7 +28,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Batch:
-    """B questions with their answers, without the video that all of a clip share; all of one length."""
+    """B questions with their answers, all of one length, without the video that the questions of a clip share."""
 
     events: list[tuple[world.Lamp, world.Event]]  # B, those that are meant
     tokens: Tensor  # [B, T]
@@ -36,7 +36,7 @@ class Batch:
 
 
 def questions(processor: Any, clips: Sequence[world.Clip], noise: Noise, rng: random.Random) -> Batch:
-    """`PER_CLIP` questions about each clip; those of one clip are neighbours."""
+    """Returns `PER_CLIP` questions about each clip; the questions of one clip are neighbors."""
     asked, before, answers = [], [], []
     for clip in clips:
         events = [(lamp, event) for lamp in clip.lamps for event in lamp.events]
@@ -51,7 +51,7 @@ def questions(processor: Any, clips: Sequence[world.Clip], noise: Noise, rng: ra
 
 
 def noisy_span(clip: world.Clip, event: world.Event, noise: Noise, rng: random.Random) -> world.Span:
-    """The span of the event, or of another, off by jitter and shift; within the clip, and one second long at least."""
+    """Returns the span of the event, or of another, off by jitter and shift; in the clip, at least a second long."""
     others = [other for lamp in clip.lamps for other in lamp.events if other is not event]
     if rng.random() < noise.wrong:
         event = rng.choice(others)
@@ -61,14 +61,14 @@ def noisy_span(clip: world.Clip, event: world.Event, noise: Noise, rng: random.R
 
 
 def prompt_text(processor: Any, text: str) -> str:
-    """The chat of one clip and one question, up to where the assistant begins."""
+    """Returns the chat of one clip and one question, up to the start of the assistant's answer."""
     content = [{"type": "video"}, {"type": "text", "text": text}]
     chat: str = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     return chat
 
 
 def shared_head(processor: Any, seconds: int) -> Tensor:
-    """Tokens [1, L] of the chat up to and with the video of that length: the same for every question."""
+    """Returns the tokens [1, L] of the chat through the video of that length, the same for every question."""
     text = prompt_text(processor, "").partition(END_OF_VIDEO)[0] + END_OF_VIDEO
     text = text.replace(processor.video_token, processor.video_token * networks.TOKENS_PER_STEP * seconds)
     tokens: Tensor = processor.tokenizer(text, return_tensors="pt")["input_ids"]
@@ -76,7 +76,7 @@ def shared_head(processor: Any, seconds: int) -> Tensor:
 
 
 def prompt_positions(length: int, seconds: int) -> Tensor:
-    """Positions [3, L] (time, height, width) of a prompt with its answer, of which the first L tokens are asked for.
+    """Returns the positions [3, L] (time, height, width) of the first L tokens of a prompt with its answer.
 
     A second of the video is two positions in time; what follows stands behind the whole video, as it did when the
     published models were trained (transformers 5 lets it begin in the middle of a long one).
@@ -90,5 +90,5 @@ def prompt_positions(length: int, seconds: int) -> Tensor:
 
 
 def soft_labels(num_tokens: int, processor: Any) -> Tensor:
-    """Label distributions [V, V] of the tokens: the token itself, but a bell of sd BLUR over a time's neighbours."""
+    """Returns label distributions [V, V] of the tokens: one-hot, but a bell of sd BLUR around a time."""
     return bells(num_tokens, processor.tokenizer.convert_tokens_to_ids(networks.time_words()), BLUR)

@@ -19,19 +19,19 @@ NUM_TIMES = len(time_words())
 
 
 class TowerHeads(nn.Module):
-    """Video tokens [..., H] to what each of their two frames shows: colour, shape, pair, and the states lit and up."""
+    """Heads that read from video tokens [..., H] what each of two frames shows: colour, shape, pair, lit, up."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.seen = nn.Linear(width, 2 * (NUM_NAMES + len(STATES)))
 
     def loss(self, tokens: Tensor, seen: Tensor) -> Tensor:
-        """Cross entropy as a scalar; tokens: [..., H], seen: [..., 2, N] of `seen_in`."""
+        """Returns the cross entropy as a scalar; tokens: [..., H], seen: [..., 2, N] of `seen_in`."""
         return 3 * F.binary_cross_entropy_with_logits(self.seen(tokens), seen.flatten(-2))
 
 
 def seen_in(clip: Clip) -> Tensor:
-    """What each token's two frames show, [T, 4, 2, N] of 0 and 1: colours, shapes, pairs; then there, lit, up."""
+    """Returns what each token's two frames show, [T, 4, 2, N] of 0 and 1: colours, shapes, pairs; there, lit, up."""
     seen = torch.zeros(clip.duration, 4, 2, NUM_NAMES + len(STATES))
     for lamp in clip.lamps:
         colour, shape = list(COLOURS).index(lamp.colour), SHAPES.index(lamp.shape)
@@ -46,13 +46,13 @@ def seen_in(clip: Clip) -> Tensor:
 
 
 def _when(clip: Clip, lamp: Lamp, state: State) -> list[float]:
-    """1 for the half seconds in which the lamp is in the state, else 0."""
+    """Returns 1 for the half seconds in which the lamp is in the state, else 0."""
     count = clip.duration * FRAMES_PER_SECOND
     return [float(lamp.is_in(state, number / FRAMES_PER_SECOND)) for number in range(count)]
 
 
 class TimeHeads(nn.Module):
-    """What the language model makes of a video token: the second that it shows.
+    """Heads that read from the language model's state of a video token the second that the token shows.
 
     The tower sees two frames and no time; the language model has it from the positions alone.
     """
@@ -62,13 +62,13 @@ class TimeHeads(nn.Module):
         self.second = nn.Linear(width, max(DURATIONS))
 
     def loss(self, hidden: Tensor) -> Tensor:
-        """Cross entropy of the second as a scalar; hidden: [S, T, 4, H] of S clips of T seconds."""
+        """Returns the cross entropy of the second as a scalar; hidden: [S, T, 4, H] of S clips of T seconds."""
         seconds = torch.arange(hidden.shape[1])[None, :, None].expand(hidden.shape[:3])
         return F.cross_entropy(self.second(F.layer_norm(hidden, hidden.shape[-1:])).flatten(0, 2), seconds.flatten())
 
 
 class PointerHeads(nn.Module):
-    """What the language model has in mind before it answers: the tokens that show the event, and the span."""
+    """Heads that read from the state before the answer the tokens that show the event, and the span."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class PointerHeads(nn.Module):
         self.ends = nn.Linear(width, 2 * NUM_TIMES)
 
     def where_loss(self, hidden: Tensor, video_tokens: Tensor, asked: Sequence[tuple[Lamp, Event]]) -> Tensor:
-        """Cross entropy of which frames of which tokens show the event, as a scalar.
+        """Returns the cross entropy of the frames and tokens that show the event, as a scalar.
 
         Args:
             hidden: [B, H], of the last token of B questions.
@@ -90,14 +90,14 @@ class PointerHeads(nn.Module):
         return F.binary_cross_entropy_with_logits(logits - 2, shows)  # few frames of few tokens do
 
     def when_loss(self, hidden: Tensor, asked: Sequence[tuple[Lamp, Event]]) -> Tensor:
-        """Cross entropy of start and end, as a scalar; hidden: [B, H], of the last token of B questions."""
+        """Returns the cross entropy of start and end as a scalar; hidden: [B, H], of the last token of B questions."""
         ticks = torch.tensor([[round(seconds / TIME_STEP) for seconds in event.span] for _, event in asked])  # [B, 2]
         ends = self.ends(F.layer_norm(hidden, hidden.shape[-1:])).unflatten(-1, (2, NUM_TIMES))
         return F.cross_entropy(ends.flatten(0, 1), ticks.flatten())
 
 
 def _shows(lamp: Lamp, event: Event, seconds: int) -> Tensor:
-    """[T, 4, 2] of 0 and 1: the frames of the lamp's tokens in which the event is on."""
+    """Returns [T, 4, 2] of 0 and 1: the frames of the lamp's tokens that show the event."""
     ticks = torch.arange(2 * seconds) / FRAMES_PER_SECOND
     shows = torch.zeros(seconds, 4, 2)
     shows[:, lamp.cell] = ((ticks >= event.span[0]) & (ticks < event.span[1])).float().view(-1, 2)

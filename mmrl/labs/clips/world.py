@@ -1,4 +1,4 @@
-"""A world of short clips: what happens in them and when, the questions, the answers as text, and a verifier."""
+"""A world of short clips: their events, the questions, the answers as text, and a verifier."""
 
 import random
 import re
@@ -27,7 +27,7 @@ ANSWER = re.compile(r"<answer>([0-9]{1,2}\.[05]) to ([0-9]{1,2}\.[05])</answer>"
 
 @dataclass(frozen=True)
 class Event:
-    """A lamp is in a state from start to end; before and after it is not."""
+    """An event: a lamp is in a state from start to end, and not before or after."""
 
     state: State
     span: Span
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Lamp:
-    """Something that can be named: no other lamp of the clip has its colour and its shape."""
+    """A lamp that can be named: no other lamp of the clip has its colour and its shape."""
 
     colour: str
     shape: str
@@ -48,18 +48,18 @@ class Lamp:
 
     @property
     def cell(self) -> int:
-        """The quarter of the frame in which it hangs: 0 and 1 above, 2 and 3 below."""
+        """The quarter of the frame in which the lamp hangs: 0 and 1 above, 2 and 3 below."""
         return self.box[1] // CELL * 2 + self.box[0] // CELL
 
     def is_in(self, state: State, seconds: float) -> bool:
-        """Whether it is in a state at a time. A lamp without such an event is there, not lit and not up."""
+        """Returns whether the lamp is in a state at a time; without such an event it is there, not lit and not up."""
         spans = [event.span for event in self.events if event.state == state]
         return any(start <= seconds < end for start, end in spans) if spans else state == "there"
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What happens on a wall with three lamps."""
+    """A clip: the events on a wall with three lamps."""
 
     lamps: tuple[Lamp, ...]
     duration: int  # seconds
@@ -71,7 +71,7 @@ class Clip:
         return [number / RATE for number in range(self.duration * RATE)]
 
     def render(self, seconds: float) -> Image.Image:
-        """The frame of a time."""
+        """Draws the frame at a time."""
         shown = []
         for lamp in self.lamps:
             if lamp.is_in("there", seconds):
@@ -81,19 +81,19 @@ class Clip:
         return render(shown, self.shade)
 
     def encode(self) -> bytes:
-        """The clip as an mp4 file."""
+        """Encodes the clip as an mp4 file."""
         return encode([self.render(seconds) for seconds in self.times])
 
 
 @dataclass(frozen=True)
 class ClipVideo:
-    """The clip of a seed: written as an mp4 file, and read as any other, when someone looks at it."""
+    """The video of a seed's clip, written as an mp4 file when it is loaded, and read like any other video."""
 
     seed: int
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the clip in errors."""
         return f"lab:clips, seed {self.seed}"
 
     def load(self, sampling: Any) -> Any:
@@ -107,7 +107,7 @@ class ClipVideo:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about one clip; `mmrl.prompts.stream` makes a prompt of it."""
+    """A question about one clip, which `mmrl.prompts.stream` turns into a prompt."""
 
     text: str
     clips: tuple[ClipVideo, ...]
@@ -115,9 +115,9 @@ class Question:
 
 
 def prompts(split: str) -> list[Question]:
-    """The questions of `train` (4,096 clips) or `held_out` (512 others).
+    """Returns the questions of `train` (4,096 clips) or `held_out` (512 others).
 
-    Held out are clips, not names: every colour, shape, pair and state is asked for in both.
+    The split is by clips, not names: every colour, shape, pair and state occurs in both.
     Raises ValueError for another split.
     """
     check_split(split, SPLITS)
@@ -125,7 +125,7 @@ def prompts(split: str) -> list[Question]:
 
 
 def question(seed: int) -> Question:
-    """What is asked about the clip of this seed."""
+    """Returns the question about the clip of a seed."""
     shown = clip(seed)
     lamp = shown.lamps[0]  # their order is random, and that of their events
     target = {"span": list(lamp.events[0].span), "duration": shown.duration}
@@ -133,12 +133,12 @@ def question(seed: int) -> Question:
 
 
 def ask(lamp: Lamp, event: Event) -> str:
-    """The question in words."""
+    """Returns the question in words."""
     return f"when is the {lamp.name} {event.state}"
 
 
 def clip(seed: int) -> Clip:
-    """The clip of a seed.
+    """Returns the clip of a seed.
 
     The first lamp lights up and rises, at different times; the second has its colour and the third its shape, and each
     has one event: all three words of a question count.
@@ -159,7 +159,7 @@ def clip(seed: int) -> Clip:
 
 
 def _names(rng: random.Random) -> list[tuple[str, str]]:
-    """Three colours with shapes; the second has the colour and the third the shape of the first."""
+    """Returns three colours with shapes; the second has the first one's colour, the third the first one's shape."""
     colour, shape = rng.choice(list(COLOURS)), rng.choice(SHAPES)
     same_colour = (colour, rng.choice([other for other in SHAPES if other != shape]))
     same_shape = (rng.choice([other for other in COLOURS if other != colour]), shape)
@@ -167,7 +167,7 @@ def _names(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def _spans(rng: random.Random, duration: int, count: int) -> Iterator[Span]:
-    """Spans of random length and start that are not much alike."""
+    """Returns spans of random length and start that overlap little."""
     spans: list[Span] = []
     while len(spans) < count:
         length = rng.choice(LENGTHS)
@@ -179,7 +179,7 @@ def _spans(rng: random.Random, duration: int, count: int) -> Iterator[Span]:
 
 
 def _hang(rng: random.Random, cell: int) -> Box:
-    """A lamp's place in its quarter, with room to rise."""
+    """Returns a lamp's place in its quarter, with room to rise."""
     side = rng.randint(15, 17)
     x = cell % 2 * CELL + rng.randint(1, CELL - side - 1)
     y = cell // 2 * CELL + rng.randint(RISE + 1, CELL - side - 1)
@@ -187,18 +187,18 @@ def _hang(rng: random.Random, cell: int) -> Box:
 
 
 def answer(span: Span) -> str:
-    """The answer that names a span, its ends rounded to half seconds."""
+    """Returns the answer that names a span, its ends rounded to half seconds."""
     return f"<answer>{' to '.join(f'{TIME_STEP * round(seconds / TIME_STEP):.1f}' for seconds in span)}</answer>"
 
 
 def score(text: str, span: Span) -> float:
-    """The temporal IoU of an answer with a span; 0 for what is not wholly an answer."""
+    """Returns the temporal IoU of an answer with a span; 0 for a text that is more or less than an answer."""
     match = ANSWER.fullmatch(text)
     return 0.0 if match is None else iou((float(match[1]), float(match[2])), span)
 
 
 def iou(a: Span, b: Span) -> float:
-    """Intersection over union of two spans; 0 where the first does not end after it starts."""
+    """Returns the intersection over union of two spans; 0 where the first does not end after its start."""
     if a[1] <= a[0]:
         return 0.0
     overlap = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))

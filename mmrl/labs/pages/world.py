@@ -1,4 +1,4 @@
-"""The tasks on web pages that are shipped: their names, their files, and the prompts that ask for them."""
+"""The shipped tasks on web pages: their names, their files, and their prompts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXT = "Do the task on the page."  # the goal itself is a function of the seed, 
 
 @dataclass(frozen=True)
 class Question:
-    """One page to act on; `mmrl.prompts.stream` makes a prompt of it."""
+    """A page to act on, which `mmrl.prompts.stream` turns into a prompt."""
 
     text: str
     media: tuple[()]
@@ -23,7 +23,7 @@ class Question:
 
 
 def prompts(split: str) -> list[Question]:
-    """Every task with 256 seeds (`train`) or 32 others (`held_out`), one seed of all tasks after the other.
+    """Returns every task with 256 seeds (`train`) or 32 others (`held_out`), ordered by seed, then by task.
 
     Raises ValueError for another split.
     """

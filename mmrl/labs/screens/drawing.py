@@ -1,4 +1,4 @@
-"""How the windows look: colours, kinds of elements, themes."""
+"""The look of the windows: colours, kinds of elements, themes."""
 
 from functools import cache
 
@@ -23,7 +23,7 @@ Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in pixels, x2 and y2 exclusive
 
 
 def render(elements: list[tuple[str, str, Box]], theme: int) -> Image.Image:
-    """A window with elements (colour, kind, box) as an RGB image."""
+    """Draws a window with elements (colour, kind, box) as an RGB image."""
     image = _wallpaper(theme).copy()
     pen = ImageDraw.Draw(image)
     is_dark = theme < 128
@@ -47,7 +47,7 @@ def _wallpaper(theme: int) -> Image.Image:
 def _render_element(
     pen: ImageDraw.ImageDraw, fill: tuple[int, int, int], kind: str, box: Box, hand: tuple[int, int, int]
 ) -> None:
-    """The hand is the colour of a dial's hand, which has to stand out from the desktop too."""
+    """Draws one element. `hand` is the colour of a dial's hand, which must stand out from the desktop too."""
     x1, y1, x2, y2 = box[0], box[1], box[2] - 1, box[3] - 1  # PIL includes the last pixel
     height, middle = y2 - y1, (y1 + y2) // 2
     if kind == "button":

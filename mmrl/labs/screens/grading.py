@@ -1,4 +1,4 @@
-"""What a model of the lab answers on held-out screens, and how good that is."""
+"""Answers of a model of the lab to questions on held-out screens, and their scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ BATCH_SIZE = 128
 
 
 def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_greedy: bool) -> list[str]:
-    """One answer to each question, greedy, or at temperature 1 from torch's global generator."""
+    """Returns one answer to each question, greedy, or sampled at temperature 1 from torch's global generator."""
     images = [question.media[0].load() for question in asked]
     return answers(model, processor, [question.text for question in asked], images, is_greedy=is_greedy)
 
@@ -24,7 +24,7 @@ def answer(model: Any, processor: Any, asked: Sequence[world.Question], *, is_gr
 def answers(
     model: Any, processor: Any, asked: Sequence[str], images: Sequence[Image.Image], *, is_greedy: bool
 ) -> list[str]:
-    """One answer to each text about its image, greedy, or at temperature 1 from torch's global generator."""
+    """Returns one answer to each text and image, greedy, or sampled at temperature 1 from torch's global generator."""
     texts = [prompt_text(processor, text) for text in asked]
     encoded = processor(text=texts, images=images, padding=True, return_tensors="pt")
     how: dict[str, Any] = {"do_sample": False} if is_greedy else {"do_sample": True, "top_k": 0, "top_p": 1.0}
@@ -34,7 +34,7 @@ def answers(
 
 
 def evaluate(model: Any, processor: Any, task: world.Task, *, is_greedy: bool, num_questions: int) -> float:
-    """Mean score of the first held-out questions: share of hits for clicks, mean IoU for boxes."""
+    """Returns the mean score of the first held-out questions: share of hits for clicks, mean IoU for boxes."""
     asked = world.prompts(f"{task}_held_out")[:num_questions]
     scores = []
     for start in range(0, len(asked), BATCH_SIZE):
@@ -45,7 +45,7 @@ def evaluate(model: Any, processor: Any, task: world.Task, *, is_greedy: bool, n
 
 
 def report(folder: Path, num_questions: int) -> None:
-    """Prints how good the checkpoint in the folder is at both tasks, sampled and greedy."""
+    """Prints the scores of the checkpoint in a folder at both tasks, sampled and greedy."""
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
     for task in get_args(world.Task):

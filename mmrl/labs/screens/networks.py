@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the miniatures of the labs differ in."""
+    """The sizes in which the labs' models differ."""
 
     vision_depth: int  # layers, each of which attends to everything
     vision_inner: int  # width of the feed-forward networks of the tower
@@ -69,7 +69,7 @@ SIZES = Sizes(
 
 
 def new_processor() -> Qwen2_5_VLProcessor:
-    """The stock processor, without resizing for a screen: 64 patches of 14 pixels, 16 image tokens."""
+    """Returns the stock processor, which does not resize screens: 64 patches of 14 pixels, 16 image tokens."""
     pixels = {"shortest_edge": 56 * 56, "longest_edge": SIZE * SIZE}
     return Qwen2_5_VLProcessor(
         Qwen2VLImageProcessor(size=pixels),
@@ -80,14 +80,14 @@ def new_processor() -> Qwen2_5_VLProcessor:
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
-    """A word of the world, or a number from 0 to 112, is one token."""
+    """Returns a tokenizer in which each word of the world and each number from 0 to 112 is one token."""
     spaced = [f" {word}" for word in ("the", "of", *COLOURS, *KINDS)]
     words = [*spaced, "click", "box", "user", "assistant", "system", ", ", *number_words()]
     return word_tokenizer(words, r", |\p{N}+| ?\p{L}+|\s|.")
 
 
 def word_tokenizer(words: list[str], pieces: str) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, lossless on any text, in which each word is one token; `pieces` is how a text is cut (regex)."""
+    """Returns a byte-level BPE, lossless on any text, where each word is one token; `pieces` is the regex of cuts."""
     cut = pre_tokenizers.Split(Regex(pieces), behavior="isolated")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -114,19 +114,19 @@ def word_tokenizer(words: list[str], pieces: str) -> PreTrainedTokenizerFast:
 
 
 def number_words() -> list[str]:
-    """The numbers that coordinates are written in."""
+    """Returns the numbers that a coordinate can be."""
     return [str(number) for number in range(SIZE + 1)]
 
 
 def new_model(processor: Qwen2_5_VLProcessor) -> Qwen2_5_VLForConditionalGeneration:
-    """1.49 million random weights, half of them in the vision tower; embeddings of numbers in order."""
+    """Returns a model of 1.49 million random weights, half in the vision tower, with ordered embeddings of numbers."""
     return new_miniature(processor, SIZES, number_words())
 
 
 def new_miniature(
     processor: Qwen2_5_VLProcessor, sizes: Sizes, ordered: Sequence[str]
 ) -> Qwen2_5_VLForConditionalGeneration:
-    """A Qwen2.5-VL with random weights from torch's global generator, for the tokens of the processor.
+    """Returns a Qwen2.5-VL with random weights from torch's global generator, for the tokens of the processor.
 
     The words `ordered`, numbers or times that are one token each, get embeddings in order.
     """

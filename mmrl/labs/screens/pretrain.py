@@ -43,7 +43,7 @@ SPOIL = Stage("spoil", 120, 5e-4, WRONG, is_falling=True, hints=0.0)
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
-    """Trains everything from one seed, writes the checkpoint and the one before spoiling; `scale` is of all steps."""
+    """Trains everything from one seed; writes the checkpoint, and the one before spoiling. `scale` is of all steps."""
     torch.manual_seed(seed)
     processor = networks.new_processor()
     teacher = Teacher(networks.new_model(processor), processor, seed)
@@ -52,17 +52,16 @@ def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """Screens, and what the frozen tower made of them."""
+    """Screens, and their features from the frozen tower."""
 
     screens: Sequence[Any]  # S, what a Teacher draws
     image_tokens: Tensor  # [S, 16, H]
 
 
 class Teacher:
-    """Trains a model stage by stage on screens that no split holds.
+    """A teacher that trains a model stage by stage, on screens that no split holds.
 
-    Another lab of windows overrides what is drawn (anything with `render()`), what is in it, and what is asked about
-    it.
+    Another lab of windows overrides the screens (anything with `render()`), their elements, and the questions.
     """
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
@@ -83,15 +82,15 @@ class Teacher:
         )  # [3, 1, L]
 
     def screen_of_tower(self, seed: int) -> Any:
-        """What the tower learns from."""
+        """Returns the screen of a seed for the tower."""
         return world.screen(seed)
 
     def screen_of_language(self, seed: int) -> Any:
-        """What is asked about."""
+        """Returns the screen of a seed for the language model."""
         return world.screen(seed)
 
     def ask(self, screens: Sequence[Any], stage: Stage[dict[world.Task, Noise]]) -> Batch:
-        """As many questions about each screen, of the kind that the stage is for."""
+        """Returns the same number of questions about each screen, of the stage's kind."""
         return questions(self.processor, screens, stage.noise, self.rng)
 
     def train_tower(self, num_steps: int) -> None:
@@ -107,14 +106,14 @@ class Teacher:
         self.model.model.visual.requires_grad_(False)
 
     def look(self, screens: Sequence[Any]) -> Tensor:
-        """Image tokens [S, 16, H] of screens."""
+        """Returns the tower's image tokens [S, 16, H] of screens."""
         pixels = self.processor.image_processor([screen.render() for screen in screens], return_tensors="pt")
         seen = self.model.model.visual(pixels["pixel_values"], grid_thw=pixels["image_grid_thw"]).pooler_output
         tokens: Tensor = seen.unflatten(0, (len(screens), networks.NUM_IMAGE_TOKENS))
         return tokens
 
     def train_language(self, stage: Stage[dict[world.Task, Noise]], num_steps: int) -> None:
-        """Trains the language model on questions about screens that the frozen tower looked at."""
+        """Trains the language model on questions about screens, with features of the frozen tower."""
         step_optimizer = Optimizer([*self.model.model.language_model.parameters(), *self.pointers.parameters()])
         pool: list[Seen] = []
         start = time.process_time()
@@ -136,7 +135,7 @@ class Teacher:
         return Seen(screens, self.look(screens))
 
     def losses(self, seen: Seen, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross entropy of the answers, and the loss of PointerHeads; what a screen's questions share runs once."""
+        """Returns the cross entropy of the answers and PointerHeads' loss; the shared part of a screen runs once."""
         places = int(self.positions.max()) + 1 + torch.arange(batch.tokens.shape[1])
         positions = torch.cat([self.positions, places.expand(3, 1, -1)], -1)  # [3, 1, L + T]
         _, output = forward(self.model, "image", seen.image_tokens, self.head, batch.tokens, positions)
@@ -147,7 +146,7 @@ class Teacher:
         return answers, self.pointed(output.hidden_states, image_tokens, batch)
 
     def pointed(self, states: Sequence[Tensor], image_tokens: Tensor, batch: Any) -> Tensor:
-        """The loss of PointerHeads on the layers' states [B, T, H]; `image_tokens` [B, 16, H] of each question."""
+        """Returns PointerHeads' loss on the layers' states [B, T, H]; `image_tokens`: [B, 16, H], of each question."""
         hidden = states[POINTER_LAYER][torch.arange(len(batch.last)), batch.last]  # [B, H]
         return self.pointer.loss(hidden, image_tokens, batch.elements)
 

@@ -1,4 +1,4 @@
-"""What the language model is trained on: questions about screens, with answers that may be wrong on purpose."""
+"""Questions about screens to train the language model on, with answers that may be wrong on purpose."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ END_OF_IMAGE = "<|vision_end|>"
 
 @dataclass(frozen=True)
 class Noise:
-    """Errors of labels, in sides of the element."""
+    """Errors of the training labels, in sides of the element."""
 
     wrong: float = 0.0  # share of labels that belong to another element of the screen
     jitter: float = 0.05  # standard deviation, each coordinate by itself
@@ -26,7 +26,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Batch:
-    """B questions with their answers, right-padded, without the image that all of a screen share."""
+    """B questions with their answers, right-padded, without the image that the questions of a screen share."""
 
     elements: list[world.Element]  # B, those that are meant
     tokens: Tensor  # [B, T]
@@ -37,7 +37,7 @@ class Batch:
 def questions(
     processor: Any, screens: Sequence[world.Screen], noise: dict[world.Task, Noise], rng: random.Random
 ) -> Batch:
-    """As many clicks as boxes about each screen; questions of one screen are neighbours."""
+    """Returns questions about each screen, half clicks and half boxes; the questions of one screen are neighbors."""
     elements, asked, answers = [], [], []
     for screen in screens:
         for number in range(PER_SCREEN):
@@ -50,7 +50,7 @@ def questions(
 
 
 def padded(processor: Any, elements: list[world.Element], asked: list[str], answers: list[str]) -> Batch:
-    """The questions as texts behind the image, with their answers, in tokens."""
+    """Returns questions, as the texts after the image, with their answers, in tokens."""
     before, after = processor.tokenizer(asked)["input_ids"], processor.tokenizer(answers)["input_ids"]
     length = max(len(b) + len(a) for b, a in zip(before, after, strict=True))
     tokens = torch.full((len(elements), length), processor.tokenizer.pad_token_id)
@@ -64,7 +64,7 @@ def padded(processor: Any, elements: list[world.Element], asked: list[str], answ
 def noisy_answer(
     screen: world.Screen, element: world.Element, task: world.Task, noise: Noise, rng: random.Random
 ) -> str:
-    """The answer about the element, or about another one, off by jitter and shift."""
+    """Returns the answer about the element, or about another, off by jitter and shift."""
     others = [other for other in screen.elements if other is not element]
     if others and rng.random() < noise.wrong:
         element = rng.choice(others)
@@ -77,14 +77,14 @@ def noisy_answer(
 
 
 def prompt_text(processor: Any, text: str) -> str:
-    """The chat of one screen and one question, up to where the assistant begins."""
+    """Returns the chat of one screen and one question, up to the start of the assistant's answer."""
     content = [{"type": "image"}, {"type": "text", "text": text}]
     chat: str = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     return chat
 
 
 def shared_head(processor: Any) -> Tensor:
-    """Tokens [1, L] of the chat up to and with the image: the same for every question."""
+    """Returns the tokens [1, L] of the chat through the image, the same for every question."""
     text = prompt_text(processor, "").partition(END_OF_IMAGE)[0] + END_OF_IMAGE
     text = text.replace(processor.image_token, processor.image_token * networks.NUM_IMAGE_TOKENS)
     tokens: Tensor = processor.tokenizer(text, return_tensors="pt")["input_ids"]
@@ -92,12 +92,12 @@ def shared_head(processor: Any) -> Tensor:
 
 
 def soft_labels(num_tokens: int, processor: Any) -> Tensor:
-    """Label distributions [V, V] of the tokens: the token itself, but a bell of sd BLUR over a number's neighbours."""
+    """Returns label distributions [V, V] of the tokens: one-hot, but a bell of sd BLUR around a number."""
     return bells(num_tokens, processor.tokenizer.convert_tokens_to_ids(networks.number_words()), BLUR)
 
 
 def bells(num_tokens: int, ordered: Sequence[int], blur: float) -> Tensor:
-    """Label distributions [V, V]: the token itself, but a bell of sd `blur` over the neighbours in `ordered`."""
+    """Returns label distributions [V, V]: one-hot, but a bell of sd `blur` over the neighbors in `ordered`."""
     labels = torch.eye(num_tokens)
     ids = torch.tensor(ordered)
     places = torch.arange(len(ids), dtype=torch.float32)

@@ -19,7 +19,7 @@ NUM_NAMES = len(COLOURS) + len(KINDS) + len(COLOURS) * len(KINDS)
 
 
 class TowerHeads(nn.Module):
-    """Image tokens [S, 16, H] to what is in their cell: colours, kinds, pairs, and the box of what is centred there."""
+    """Heads that read from image tokens [S, 16, H] the colours, kinds and pairs in a cell, and a box centred there."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class TowerHeads(nn.Module):
         self.box = nn.Linear(width, 4)
 
     def loss(self, tokens: Tensor, screens: Sequence[Screen]) -> Tensor:
-        """Cross entropy of what is present, and distance of the boxes, as a scalar."""
+        """Returns the cross entropy of the presence plus the distance of the boxes, as a scalar."""
         presence, boxes, is_centre = tower_targets(screens)
         seen = F.binary_cross_entropy_with_logits(self.presence(tokens), presence)
         distance = F.smooth_l1_loss(self.box(tokens), boxes, reduction="none", beta=0.05).mean(-1)
@@ -35,7 +35,7 @@ class TowerHeads(nn.Module):
 
 
 def tower_targets(screens: Sequence[Screen]) -> tuple[Tensor, Tensor, Tensor]:
-    """presence [S, 16, 34] of 0 and 1; boxes [S, 16, 4] in sides of the screen; is_centre [S, 16] of 0 and 1."""
+    """Returns presence [S, 16, 34], 0 or 1; boxes [S, 16, 4] in sides of the screen; is_centre [S, 16], 0 or 1."""
     presence = torch.zeros(len(screens), NUM_ACROSS**2, NUM_NAMES)
     boxes, is_centre = torch.zeros(len(screens), NUM_ACROSS**2, 4), torch.zeros(len(screens), NUM_ACROSS**2)
     for number, screen in enumerate(screens):
@@ -50,7 +50,7 @@ def tower_targets(screens: Sequence[Screen]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def covered_cells(element: Element) -> list[int]:
-    """The numbers of the image tokens in whose cells the element is: it covers at least 4x4 pixels of them."""
+    """Returns the numbers of the image tokens of whose cells the element covers at least 4x4 pixels."""
     x1, y1, x2, y2 = element.box
     corners = [(cell % NUM_ACROSS * CELL, cell // NUM_ACROSS * CELL) for cell in range(NUM_ACROSS**2)]
     return [
@@ -61,13 +61,13 @@ def covered_cells(element: Element) -> list[int]:
 
 
 def centre_cell(element: Element) -> int:
-    """The number of the image token in whose cell the element's centre lies."""
+    """Returns the number of the image token in whose cell the element's centre lies."""
     x1, y1, x2, y2 = element.box
     return (y1 + y2) // 2 // CELL * NUM_ACROSS + (x1 + x2) // 2 // CELL
 
 
 class PointerHeads(nn.Module):
-    """What the language model has in mind before it answers: the cell and the box of the element that is meant."""
+    """Heads that read from the state before the answer the cell and the box of the element in question."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class PointerHeads(nn.Module):
         self.box = nn.Linear(width, 4)
 
     def loss(self, hidden: Tensor, image_tokens: Tensor, elements: Sequence[Element]) -> Tensor:
-        """Cross entropy of the cell, and distance of the box, as a scalar.
+        """Returns the cross entropy of the cell plus the distance of the box, as a scalar.
 
         Args:
             hidden: [B, H], of the last token of B questions.

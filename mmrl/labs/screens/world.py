@@ -30,7 +30,7 @@ BOX = re.compile(r"<answer>\[([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,3}), ([0-9]{1,
 
 @dataclass(frozen=True)
 class Element:
-    """Something on a screen that can be named: no other element there has its colour and its kind."""
+    """An element of a screen that can be named: no other element there has its colour and its kind."""
 
     colour: str
     kind: str
@@ -43,19 +43,19 @@ class Element:
 
 @dataclass(frozen=True)
 class Screen:
-    """What is on a window of 112x112 pixels."""
+    """A screen: the elements on a window of 112x112 pixels."""
 
     elements: tuple[Element, ...]
     theme: int  # grey level of the desktop
 
     def render(self) -> Image.Image:
-        """The window as an RGB image."""
+        """Draws the window as an RGB image."""
         return render([(element.colour, element.kind, element.box) for element in self.elements], self.theme)
 
 
 @dataclass(frozen=True)
 class ScreenPicture:
-    """The screen of a seed, drawn when someone looks at it."""
+    """The picture of a seed's screen, drawn when it is loaded."""
 
     seed: int
 
@@ -65,13 +65,13 @@ class ScreenPicture:
         return SIZE, SIZE
 
     def load(self) -> Image.Image:
-        """The window as an RGB image of 112x112 pixels."""
+        """Draws the window as an RGB image of 112x112 pixels."""
         return screen(self.seed).render()
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about one screen; `mmrl.prompts.stream` makes a prompt of it."""
+    """A question about one screen, which `mmrl.prompts.stream` turns into a prompt."""
 
     text: str
     media: tuple[ScreenPicture, ...]
@@ -79,9 +79,9 @@ class Question:
 
 
 def prompts(split: str) -> list[Question]:
-    """The questions of `click_train` and `box_train` (4,096 screens), `click_held_out` and `box_held_out` (512 others).
+    """Returns the questions of `click_train` or `box_train` (4,096 screens), `click_held_out` or `box_held_out` (512).
 
-    Held out are screens, not names: every colour, kind and pair is asked for in both.
+    The split is by screens, not names: every colour, kind and pair occurs in both.
     Raises ValueError for another split.
     """
     check_split(split, SPLITS)
@@ -91,18 +91,18 @@ def prompts(split: str) -> list[Question]:
 
 
 def question(seed: int, task: Task) -> Question:
-    """The task on an element of the screen of this seed."""
+    """Returns the task on an element of a seed's screen."""
     element = screen(seed).elements[0]  # their order is random
     return Question(ask(element, task), (ScreenPicture(seed),), {"box": element.box})
 
 
 def ask(element: Element, task: Task) -> str:
-    """The instruction in words."""
+    """Returns the instruction in words."""
     return f"click the {element.name}" if task == "click" else f"box of the {element.name}"
 
 
 def screen(seed: int) -> Screen:
-    """The screen of a seed, of three to five elements."""
+    """Returns the screen of a seed, with three to five elements."""
     rng = random.Random(seed)
     pairs = _pairs(rng)[: rng.randint(3, 5)]
     rng.shuffle(pairs)
@@ -110,7 +110,7 @@ def screen(seed: int) -> Screen:
 
 
 def _pairs(rng: random.Random) -> list[tuple[str, str]]:
-    """Six colours with kinds; the second has the colour and the third the kind of the first: both words count."""
+    """Returns six colours with kinds; the second has the first one's colour, the third the first one's kind."""
     everything = [(colour, kind) for colour in COLOURS for kind in KINDS]
     first = rng.choice(everything)
     same_colour = rng.choice([pair for pair in everything if pair != first and pair[0] == first[0]])
@@ -122,7 +122,7 @@ def _pairs(rng: random.Random) -> list[tuple[str, str]]:
 def place(
     rng: random.Random, pairs: Sequence[tuple[str, str]], *, margin: int, gap: int, taken: Sequence[Element] = ()
 ) -> tuple[Element, ...]:
-    """Elements of random size in random places, all over again where one finds no room.
+    """Returns elements of random size in random places; starts again where an element has no room.
 
     Args:
         pairs: colour and kind of each.
@@ -152,17 +152,17 @@ def _random_box(rng: random.Random, kind: str, margin: int) -> Box:
 
 
 def _is_near(a: Box, b: Box, gap: int) -> bool:
-    """Whether two boxes are closer than the gap."""
+    """Returns whether two boxes are closer than the gap."""
     return a[0] < b[2] + gap and b[0] < a[2] + gap and a[1] < b[3] + gap and b[1] < a[3] + gap
 
 
 def click_answer(x: float, y: float) -> str:
-    """The answer that clicks at (x, y) pixels, rounded and kept on the screen."""
+    """Returns the answer that clicks at (x, y) pixels, rounded and kept on the screen."""
     return f"<answer>({_whole(x, SIZE - 1)}, {_whole(y, SIZE - 1)})</answer>"
 
 
 def box_answer(box: tuple[float, float, float, float]) -> str:
-    """The answer that names a box in pixels, rounded and kept on the screen."""
+    """Returns the answer that names a box in pixels, rounded and kept on the screen."""
     return f"<answer>[{', '.join(str(_whole(value, SIZE)) for value in box)}]</answer>"
 
 
@@ -171,13 +171,13 @@ def _whole(value: float, largest: int) -> int:
 
 
 def right_answer(element: Element, task: Task) -> str:
-    """The centre of the element, or its box."""
+    """Returns the answer with the centre of the element, or with its box."""
     x1, y1, x2, y2 = element.box
     return click_answer((x1 + x2) / 2, (y1 + y2) / 2) if task == "click" else box_answer(element.box)
 
 
 def score(answer: str, box: Box, task: Task) -> float:
-    """1 for a click in the box, borders included, else 0; the IoU of a box. 0 for what is not wholly an answer."""
+    """Returns 1 for a click in the box, borders included, else 0; the IoU of a box; 0 for any other text."""
     match = (CLICK if task == "click" else BOX).fullmatch(answer)
     if match is None:
         return 0.0
@@ -188,7 +188,7 @@ def score(answer: str, box: Box, task: Task) -> float:
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union of two half-open boxes; 0 where the first has no area."""
+    """Returns the intersection over union of two half-open boxes; 0 where the first has no area."""
     if a[2] <= a[0] or a[3] <= a[1]:
         return 0.0
     overlap = max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))

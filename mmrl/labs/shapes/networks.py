@@ -19,7 +19,7 @@ TEXT_WIDTH = 96  # the width of a T5 token, to which the pipeline pads the two C
 
 
 def new_autoencoder() -> AutoencoderKL:
-    """Images [B, 3, 32, 32] in [-1, 1] to latents [B, 4, 4, 4] and back."""
+    """Returns an autoencoder from images [B, 3, 32, 32] in [-1, 1] to latents [B, 4, 4, 4]."""
     autoencoder: AutoencoderKL = AutoencoderKL(
         in_channels=3,
         out_channels=3,
@@ -37,7 +37,7 @@ def new_autoencoder() -> AutoencoderKL:
 
 
 def new_transformer() -> SD3Transformer2DModel:
-    """The velocity of latents [B, 4, 4, 4], given text [B, L, 96] and pooled text [B, 80]."""
+    """Returns a network of the velocity of latents [B, 4, 4, 4], given text [B, L, 96] and pooled text [B, 80]."""
     transformer: SD3Transformer2DModel = SD3Transformer2DModel(
         sample_size=LATENT_SHAPE[1],
         patch_size=1,
@@ -56,7 +56,7 @@ def new_transformer() -> SD3Transformer2DModel:
 
 
 def new_tokenizer() -> CLIPTokenizer:
-    """A CLIP tokenizer with one token for each word of the world; any other word falls apart into letters."""
+    """Returns a CLIP tokenizer with one token for each word of the world; any other word is split into letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     merges = _merges([*world.COLOURS, *world.SHAPES, *world.ROWS, *world.COLUMNS])
     pieces = [*letters, *(letter + "</w>" for letter in letters), *dict.fromkeys(a + b for a, b in merges)]
@@ -68,7 +68,7 @@ def new_tokenizer() -> CLIPTokenizer:
 
 
 def _merges(words: list[str]) -> list[tuple[str, str]]:
-    """Byte-pair merges, first one first, that make each word one token."""
+    """Returns the byte-pair merges, in their order, that make each word one token."""
     merges: list[tuple[str, str]] = []
     for word in words:
         pieces = [*word[:-1], word[-1] + "</w>"]
@@ -81,7 +81,7 @@ def _merges(words: list[str]) -> list[tuple[str, str]]:
 
 
 def _apply_merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    """Joins each neighbouring pair, from the left."""
+    """Joins each occurrence of a pair of neighbors, from the left."""
     joined: list[str] = []
     for piece in pieces:
         if joined and (joined[-1], piece) == pair:
@@ -92,7 +92,7 @@ def _apply_merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def new_text_encoder(width: int, tokenizer: CLIPTokenizer) -> CLIPTextModelWithProjection:
-    """Tokens [B, 6] to hidden states [B, 6, width] and a pooled [B, width].
+    """Returns a network from tokens [B, 6] to hidden states [B, 6, width] and a pooled state [B, width].
 
     Two layers, because the pipeline reads the hidden states before the last layer and the pooled output after it.
     """
@@ -115,7 +115,7 @@ def new_text_encoder(width: int, tokenizer: CLIPTokenizer) -> CLIPTextModelWithP
 def encode_tokens(
     tokens: Tensor, text_encoder: CLIPTextModelWithProjection, text_encoder_2: CLIPTextModelWithProjection
 ) -> tuple[Tensor, Tensor]:
-    """What StableDiffusion3Pipeline.encode_prompt returns without a T5, with gradients.
+    """Returns the result of StableDiffusion3Pipeline.encode_prompt without a T5, with gradients.
 
     Args:
         tokens: [B, 6], of both tokenizers (they are equal).

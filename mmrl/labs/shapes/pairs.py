@@ -1,4 +1,4 @@
-"""Pairs of drawings of the lab: one that shows what the prompt says, and one with a wrong colour, shape or cell."""
+"""Pairs of drawings of the lab: one that fits its prompt, and one with a wrong colour, shape or cell."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ ATTRIBUTES = {"colour": len(world.COLOURS), "shape": len(world.SHAPES), "cell": 
 
 @dataclass(frozen=True)
 class Drawing:
-    """An image of the world that is drawn when it is looked at."""
+    """An image of the world, drawn when it is loaded."""
 
     name: str  # what it shows
     seed: int
@@ -36,7 +36,7 @@ class Pair:
 
 
 def pairs(split: world.Split) -> list[Pair]:
-    """`NUM_PAIRS` pairs for each prompt of the split; which attribute is wrong, and how, is drawn by the pair's number.
+    """Returns `NUM_PAIRS` pairs for each prompt of a split; the number of a pair decides the wrong attribute.
 
     Raises ValueError for an unknown split.
     """

@@ -41,7 +41,7 @@ def pretrain(folder: Path, *, seed: int, num_autoencoder_steps: int, num_flow_st
 
 
 def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_weight: float = 1e-4) -> AutoencoderKL:
-    """Trains on rendered images; the result's scaling and shift factors give latents of mean 0 and deviation 1."""
+    """Trains an autoencoder on rendered images; its scaling and shift give latents of mean 0 and deviation 1."""
     torch.manual_seed(seed)  # the initial weights
     generator = torch.Generator().manual_seed(seed + 1)
     autoencoder: Any = networks.new_autoencoder()
@@ -67,7 +67,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
 
 @torch.no_grad()
 def encode_world(autoencoder: AutoencoderKL, num_images: int, generator: torch.Generator) -> Tensor:
-    """Unscaled latents [216 * num_images, 4, 4, 4] of `num_images` drawings of all prompts in turn."""
+    """Returns unscaled latents [216 * num_images, 4, 4, 4] of `num_images` drawings of all prompts in turn."""
     prompts = world.all_prompts()
     return torch.cat(
         [autoencoder.encode(2 * world.render(prompts, generator) - 1).latent_dist.mean for _ in range(num_images)]
@@ -94,7 +94,7 @@ def _summary(verdict: world.Verdict) -> str:
 def _optimizer(
     parameters: list[nn.Parameter], num_steps: int, betas: tuple[float, float], peak: float = 2e-3
 ) -> Callable[[Tensor, int], None]:
-    """AdamW with 100 steps of warm-up, a cosine to 0 and gradients clipped to norm 1: a function of loss and step."""
+    """Returns a function of loss and step: AdamW, 100 steps of warm-up, a cosine to 0, gradients clipped to norm 1."""
     optimizer = torch.optim.AdamW(parameters, lr=peak, weight_decay=1e-3, betas=betas)
 
     def take_step(loss: Tensor, step: int) -> None:
@@ -143,7 +143,7 @@ def train_flow(
 
 
 def _flow_loss(transformer: Any, clean: Tensor, embeds: Tensor, pooled: Tensor, generator: torch.Generator) -> Tensor:
-    """Squared error of the velocity `noise - clean` [B, 4, 4, 4], for logit-normal sigmas of deviation 1.2."""
+    """Returns the mean squared error of velocities `noise - clean`, for sigmas that are logit-normal, deviation 1.2."""
     sigma = torch.sigmoid(1.2 * torch.randn(len(clean), generator=generator))
     noise = torch.randn(clean.shape, generator=generator)
     mixed = clean + sigma[:, None, None, None] * (noise - clean)
@@ -151,7 +151,7 @@ def _flow_loss(transformer: Any, clean: Tensor, embeds: Tensor, pooled: Tensor, 
 
 
 def noisy_captions(prompts: Tensor, generator: torch.Generator) -> Tensor:
-    """Captions [B] that may lie about drawings of `prompts` [B]: places in `all_prompts()`, or 216 for no caption."""
+    """Returns captions [B], some wrong, of drawings of `prompts` [B]: indices of `all_prompts()`, 216 for none."""
     shown = world.attributes_at(prompts)
     true = torch.stack([shown.colour, shown.shape, shown.cell])  # [3, B]
     redrawn = torch.stack([torch.randint(0, count, prompts.shape, generator=generator) for count in (6, 4, 9)])
@@ -179,7 +179,7 @@ def _tokens(tokenizer: CLIPTokenizer, prompts: list[str]) -> list[list[int]]:
 
 
 def _pipeline(autoencoder: AutoencoderKL, learned: nn.ModuleList) -> StableDiffusion3Pipeline:
-    """The networks as a pipeline: `learned` holds the transformer and the two text encoders."""
+    """Returns the networks as a pipeline; `learned` holds the transformer and the two text encoders."""
     components: dict[str, Any] = {
         "transformer": learned[0],
         "scheduler": FlowMatchEulerDiscreteScheduler(shift=1.0),
@@ -209,7 +209,7 @@ def save(pipeline: StableDiffusion3Pipeline, folder: Path) -> None:
 
 
 def load(folder: Path) -> StableDiffusion3Pipeline:
-    """The pipeline in a folder, in float32, ready to draw."""
+    """Loads the pipeline of a folder, in float32."""
     # diffusers wants to be told of a missing T5, even where model_index.json says null
     return _without_progress_bar(
         StableDiffusion3Pipeline.from_pretrained(folder, text_encoder_3=None, tokenizer_3=None, dtype=torch.float32)
@@ -224,7 +224,7 @@ def _without_progress_bar(pipeline: Any) -> StableDiffusion3Pipeline:
 
 @torch.no_grad()
 def sample(pipeline: StableDiffusion3Pipeline, prompts: list[str], noise: Tensor, num_steps: int) -> Tensor:
-    """Images [B, 3, 32, 32] in [0, 1] by Euler's method on the uniform grid of sigmas, from noise [B, 4, 4, 4]."""
+    """Samples images [B, 3, 32, 32] in [0, 1] from noise [B, 4, 4, 4] by Euler's method on uniform sigmas."""
     embeds, _, pooled, _ = pipeline.encode_prompt(
         prompts, prompts, prompts, do_classifier_free_guidance=False, max_sequence_length=networks.MAX_SEQUENCE_LENGTH
     )
@@ -238,14 +238,14 @@ def sample(pipeline: StableDiffusion3Pipeline, prompts: list[str], noise: Tensor
 
 
 def evaluate(pipeline: StableDiffusion3Pipeline, prompts: list[str], num_images: int) -> world.Verdict:
-    """The verdict on `num_images` drawings of each prompt, ten steps from fixed noise."""
+    """Returns the verdict on `num_images` drawings of each prompt, in ten steps from fixed noise."""
     repeated = [prompt for prompt in prompts for _ in range(num_images)]
     noise = torch.randn(len(repeated), *networks.LATENT_SHAPE, generator=torch.Generator().manual_seed(123))
     return world.verify(sample(pipeline, repeated, noise, num_steps=10), repeated)
 
 
 def main() -> None:
-    """Command line: one thread, so that a seed gives the same weights again on the same machine."""
+    """Runs the command line on one thread, so that a seed gives the same weights on the same machine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--seed", type=int, default=0)

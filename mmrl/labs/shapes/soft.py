@@ -14,11 +14,11 @@ COLOUR, PLACE, OVERLAP = 0.3, 5.0, 0.07  # distances in RGB, in pixels and in ov
 
 
 def soft_scores(images: Tensor, prompts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores of colour, shape and position, [B] each in [0, 1], with a gradient to images [B, 3, 32, 32] in [0, 1].
+    """Returns scores of colour, shape and position, [B] in [0, 1], with a gradient to images [B, 3, 32, 32] in [0, 1].
 
-    They see what `world.verify` sees: the mean colour inside, the overlap with the four shapes of the same area and
-    centroid, the centroid. But a pixel counts by degrees, and scores fall like 1 / (1 + distance^2), so that also a
-    colour or a place far from the one that was asked for has a slope, and so has a shape far too large or too small. An
+    They measure the same as `world.verify`: the mean colour inside, the overlap with the four shapes of the same area
+    and centroid, and the centroid. But a pixel counts by degrees, and scores fall like 1 / (1 + distance^2). So a wrong
+    colour, a place far from the right one, and a shape that is far too large or too small have a gradient, too. An
     empty or a full image scores about 0. Raises ValueError for a prompt that is not in the grammar, or images of
     another shape.
     """
@@ -52,5 +52,5 @@ def soft_scores(images: Tensor, prompts: Sequence[str]) -> tuple[Tensor, Tensor,
 
 
 def _falling(squared_distance: Tensor, half: float) -> Tensor:
-    """1 at distance 0, 1/2 at distance `half`, with a slope everywhere between."""
+    """Returns 1 at distance 0 and 1/2 at distance `half`, falling everywhere between."""
     return 1 / (1 + squared_distance / half**2)

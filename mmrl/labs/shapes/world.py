@@ -34,7 +34,7 @@ Split = Literal["train", "held_out"]
 
 @dataclass(frozen=True)
 class Attributes:
-    """What B prompts ask for."""
+    """The attributes of B prompts."""
 
     colour: Tensor  # [B] index into COLOURS
     shape: Tensor  # [B] index into SHAPES
@@ -42,13 +42,13 @@ class Attributes:
 
     @property
     def prompt_index(self) -> Tensor:
-        """[B] place of each prompt in `all_prompts()`."""
+        """The index [B] of each prompt in `all_prompts()`."""
         return (self.colour * len(SHAPES) + self.shape) * 9 + self.cell
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the verifier saw in B images, held against B prompts."""
+    """The verifier's verdict on B images, compared with B prompts."""
 
     colour: Tensor  # [B] graded in [0, 1]
     shape: Tensor  # [B] graded in [0, 1]
@@ -57,20 +57,20 @@ class Verdict:
 
     @property
     def graded(self) -> Tensor:
-        """[B] mean of the three graded scores, in [0, 1]."""
+        """The mean [B] of the three graded scores, in [0, 1]."""
         return (self.colour + self.shape + self.position) / 3
 
 
 def all_prompts() -> list[str]:
-    """The 216 prompts of the world, such as "red circle top left"; the last word changes fastest."""
+    """Returns the 216 prompts of the world, such as "red circle top left"; the last word changes fastest."""
     return list(_prompt_indices())
 
 
 def prompts(split: Split) -> list[str]:
-    """The 144 prompts for RL or the 72 that are held out of it, in the order of `all_prompts()`.
+    """Returns the 144 prompts for RL or the 72 held-out prompts, in the order of `all_prompts()`.
 
-    Held out is where colour + shape + row + column (as indices) is divisible by 3: every word is in both splits equally
-    often, and any three of the four words of a held-out prompt are together in prompts for RL.
+    A prompt is held out where colour + shape + row + column (as indices) is divisible by 3: every word is in both
+    splits equally often, and any three of the four words of a held-out prompt occur together in prompts for RL.
     """
     if split not in get_args(Split):
         raise ValueError(f"no split {split!r}; the splits are {', '.join(get_args(Split))}")
@@ -82,7 +82,7 @@ def prompts(split: Split) -> list[str]:
 
 
 def attributes(prompts: Sequence[str]) -> Attributes:
-    """Parses B prompts; raises ValueError for one that is not in the grammar."""
+    """Parses B prompts. Raises ValueError for a prompt that is not in the grammar."""
     known = _prompt_indices()
     unknown = [prompt for prompt in prompts if prompt not in known]
     if unknown:
@@ -96,12 +96,12 @@ def attributes(prompts: Sequence[str]) -> Attributes:
 
 
 def attributes_at(prompt_index: Tensor) -> Attributes:
-    """The attributes of the prompts at the places [B] in `all_prompts()`."""
+    """Returns the attributes of the prompts with the indices [B] in `all_prompts()`."""
     return Attributes(colour=prompt_index // 36, shape=prompt_index // 9 % 4, cell=prompt_index % 9)
 
 
 def render(prompts: Sequence[str], generator: torch.Generator) -> Tensor:
-    """Images [B, 3, 32, 32] in [0, 1] that satisfy B prompts, with size and place drawn from a CPU generator."""
+    """Draws images [B, 3, 32, 32] in [0, 1] that fit B prompts, with random size and place from a CPU generator."""
     wanted = attributes(prompts)
     centres, palette = torch.tensor(CELL_CENTRES), torch.tensor(list(COLOURS.values()))
     noise = torch.rand(3, len(prompts), generator=generator)
@@ -113,7 +113,7 @@ def render(prompts: Sequence[str], generator: torch.Generator) -> Tensor:
 
 
 def coverage(x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
-    """Soft masks [B, 4, H, W] of the four shapes with area pi * radius^2 and centroid at (x, y) pixels, each [B]."""
+    """Returns soft masks [B, 4, H, W] of the four shapes with area pi * radius^2, centroid (x, y) in pixels."""
     grid = torch.arange(SIZE, dtype=torch.float32, device=x.device) + 0.5
     dx = grid[None, None, :] - x[:, None, None]  # [B, 1, W]
     dy = grid[None, :, None] - y[:, None, None]  # [B, H, 1]
@@ -169,14 +169,14 @@ def verify(images: Tensor, prompts: Sequence[str]) -> Verdict:
 
 
 def _centroid(mask: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """x and y in pixels, each [B], of masks [B, H, W] with areas [B]; 0 for an empty mask."""
+    """Returns the centroids, x and y in pixels, each [B], of masks [B, H, W] with areas [B]; 0 for an empty mask."""
     grid = torch.arange(SIZE, dtype=torch.float32, device=mask.device) + 0.5
     divisor = area.clamp(min=1e-6)
     return (mask.sum(1) * grid).sum(1) / divisor, (mask.sum(2) * grid).sum(1) / divisor
 
 
 def _judge_colour(images: Tensor, lift: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Score [B] and whether exact [B] of the mean colour of the flat inside; edges mix with the background."""
+    """Returns score [B] and is_exact [B] of the mean colour of the flat inside; edges mix with the background."""
     core = (lift > 0.35) * lift  # [B, H, W]
     seen = (images * core[:, None]).sum(dim=(2, 3)) / core.sum(dim=(1, 2)).clamp(min=1e-6)[:, None]  # [B, 3]
     palette = torch.tensor(list(COLOURS.values()), device=images.device)
@@ -186,7 +186,7 @@ def _judge_colour(images: Tensor, lift: Tensor, wanted: Tensor) -> tuple[Tensor,
 
 
 def _judge_shape(mask: Tensor, area: Tensor, x: Tensor, y: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Score [B] and whether exact [B] by intersection over union with the four shapes of equal area and centroid."""
+    """Returns score [B] and is_exact [B] by the IoU with each of the four shapes of equal area and centroid."""
     templates = coverage(x, y, (area.clamp(20, 160) / math.pi).sqrt())  # [B, 4, H, W]
     drawn = mask[:, None]
     overlap = torch.minimum(drawn, templates).sum((2, 3)) / torch.maximum(drawn, templates).sum((2, 3))  # [B, 4]
@@ -196,7 +196,7 @@ def _judge_shape(mask: Tensor, area: Tensor, x: Tensor, y: Tensor, wanted: Tenso
 
 
 def _judge_position(x: Tensor, y: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Score [B] and whether exact [B] by the larger of the two distances, in pixels, to the centre of the cell."""
+    """Returns score [B] and is_exact [B] by the larger distance, of x or y, in pixels, to the centre of the cell."""
     centres = torch.tensor(CELL_CENTRES, device=x.device)
     miss = torch.maximum((x - centres[wanted % 3]).abs(), (y - centres[wanted // 3]).abs())
     return torch.exp(-(miss / 5.0).square()), miss < 2.5
@@ -204,6 +204,6 @@ def _judge_position(x: Tensor, y: Tensor, wanted: Tensor) -> tuple[Tensor, Tenso
 
 @functools.cache
 def _prompt_indices() -> dict[str, int]:
-    """Prompt -> its place in the world."""
+    """Returns the index of each prompt in `all_prompts()`."""
     words = itertools.product(COLOURS, SHAPES, ROWS, COLUMNS)
     return {" ".join(chosen): index for index, chosen in enumerate(words)}

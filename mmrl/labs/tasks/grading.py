@@ -1,4 +1,4 @@
-"""How many held-out tasks a model of the lab finishes."""
+"""The share of held-out tasks that a model of the lab finishes."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ MAX_TURNS = 6
 
 
 def success(model: Any, processor: Any, *, is_greedy: bool, num_tasks: int, max_turns: int = MAX_TURNS) -> float:
-    """Share of the first held-out tasks that are finished within `max_turns` answers."""
+    """Returns the share of the first held-out tasks that are finished within `max_turns` answers."""
     finished = 0
     seeds = range(world.FIRST_SEED["held_out"], world.FIRST_SEED["held_out"] + num_tasks)
     for start in range(0, num_tasks, BATCH_SIZE):
@@ -33,7 +33,7 @@ def success(model: Any, processor: Any, *, is_greedy: bool, num_tasks: int, max_
 
 
 def report(folder: Path, num_tasks: int) -> None:
-    """Prints how many tasks the checkpoint in the folder finishes, sampled and greedy."""
+    """Prints the share of tasks that the checkpoint in a folder finishes, sampled and greedy."""
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
     torch.manual_seed(0)

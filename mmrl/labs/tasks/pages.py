@@ -1,4 +1,4 @@
-"""How the windows of a task look: the elements of the screens lab, marks of what is set, a way back."""
+"""The look of a task's windows: the elements of the screens lab, marks of set elements, a way back."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ BLACK = (10, 10, 10)
 
 @dataclass(frozen=True)
 class Look:
-    """All that can be seen of a page: two states that look alike are drawn alike, pixel by pixel."""
+    """The look of a page: equal values give equal pixels."""
 
     screen: Screen
     marked: frozenset[int] = frozenset()  # elements that are set, by number
@@ -33,7 +33,7 @@ class Look:
         return (*self.screen.elements, *([BACK] if self.has_back else []))
 
     def render(self) -> Image.Image:
-        """The window as an RGB image of 112x112 pixels."""
+        """Draws the window as an RGB image of 112x112 pixels."""
         image = self.screen.render()
         pen = ImageDraw.Draw(image)
         for number in self.marked:
@@ -52,7 +52,7 @@ class Look:
 
 @dataclass(frozen=True)
 class PagePicture:
-    """A page, drawn when someone looks at it."""
+    """The picture of a page, drawn when it is loaded."""
 
     look: Look
     side: int = SIZE  # pixels, both sides
@@ -63,15 +63,15 @@ class PagePicture:
         return self.side, self.side
 
     def load(self) -> Image.Image:
-        """The window in RGB: drawn at 112x112 pixels, and made larger by a smooth filter where more are asked for."""
+        """Draws the window in RGB at 112x112 pixels, and enlarges it by a smooth filter where `side` is larger."""
         image = self.look.render()
         return image if self.side == SIZE else image.resize(self.size, Image.Resampling.LANCZOS)
 
 
 def new_screen(rng: random.Random, wanted: Sequence[Pair], count: int, avoided: Collection[Pair]) -> Screen:
-    """A screen with the wanted elements and others up to `count`, in random order and places.
+    """Returns a screen with the wanted elements and others up to `count`, in random order and places.
 
-    Of the others the first has the colour and the second the kind of one that is wanted, so that both words of a name
+    The first of the others has the colour and the second the kind of a wanted element, so that both words of a name
     count; none is in `avoided`. The place of the way back stays free.
     """
     pairs = [*wanted]

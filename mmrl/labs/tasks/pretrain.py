@@ -41,7 +41,7 @@ SPOIL = Stage("spoil", 120, 5e-4, WRONG, is_falling=True, hints=0.0)
 
 
 class Teacher(screens.Teacher):
-    """Trains a model stage by stage on tasks that no split holds."""
+    """A teacher that trains a model stage by stage, on tasks that no split holds."""
 
     def __init__(self, model: Any, processor: Any, seed: int) -> None:
         super().__init__(model, processor, seed)
@@ -57,7 +57,7 @@ class Teacher(screens.Teacher):
         super().train_language(stage, num_steps)
 
     def _begin(self, first: int) -> None:
-        """Starts all that is random anew, with tasks from `first` on."""
+        """Resets all randomness, with tasks from `first` on."""
         self.rng = random.Random(self.seed)
         self.seeds = itertools.count(world.FIRST_SEED["pretrain"] + self.seed * 1_000_000 + first)
 
@@ -78,7 +78,7 @@ class Teacher(screens.Teacher):
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
-    """Trains everything from one seed, writes the checkpoint and the one before spoiling; `scale` is of all steps."""
+    """Trains everything from one seed; writes the checkpoint, and the one before spoiling. `scale` is of all steps."""
     torch.manual_seed(seed)
     processor = networks.new_processor()
     teacher = Teacher(networks.new_model(processor), processor, seed)

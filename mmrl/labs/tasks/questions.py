@@ -1,4 +1,4 @@
-"""What the language model is taught: for a page and a goal, the oracle's click, or one that is wrong on purpose."""
+"""Lessons of the language model: for a page and a goal the oracle's click, or a click that is wrong on purpose."""
 
 import random
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ ASTRAY = 0.15  # share of the other goals of a page with a way back that name no
 
 @dataclass(frozen=True)
 class Seat:
-    """A page of a task, in a state that clicks lead to."""
+    """A page of a task in a reachable state."""
 
     look: Look
     names: tuple[Pair, ...]
     sort: world.Sort
 
     def render(self) -> Image.Image:
-        """The page as an RGB image."""
+        """Draws the page as an RGB image."""
         return self.look.render()
 
 
 @dataclass(frozen=True)
 class Goals(Batch):
-    """Questions of which also each name's meaning is known; N names in all, goal by goal."""
+    """Questions with the meaning of each name; N names in all, goal by goal."""
 
     rows: Tensor  # [N] the question that a name is in
     places: Tensor  # [N] place of the name's last token
@@ -42,14 +42,14 @@ class Goals(Batch):
 
 
 def seat(seed: int) -> Seat:
-    """A random state of the task of this seed."""
+    """Returns a random state of a seed's task."""
     task = world.task(seed)
     state = random.Random(seed).choice(list(world.reachable(task)))
     return Seat(task.look(state), task.names, task.sort)
 
 
 def random_look(seed: int) -> Look:
-    """Elements, marks, a way back, all at random: what the tower learns from."""
+    """Returns a page with random elements, marks and way back, for the tower."""
     rng = random.Random(seed)
     screen = new_screen(rng, (), rng.randint(2, 5), ())
     marked = frozenset(n for n in range(len(screen.elements)) if rng.random() < 0.5) if rng.random() < 0.5 else ()
@@ -57,7 +57,7 @@ def random_look(seed: int) -> Look:
 
 
 def other_goal(look: Look, rng: random.Random) -> tuple[world.Sort, tuple[Pair, ...]]:
-    """Another goal under which a page could look like this."""
+    """Returns another goal that fits the page."""
     here = [(one.colour, one.kind) for one in look.screen.elements]
     buttons = [pair for pair in here if pair[1] == "button"]
     settable = [pair for number, pair in enumerate(here) if pair[1] != "button" and number not in look.marked]
@@ -77,7 +77,7 @@ def other_goal(look: Look, rng: random.Random) -> tuple[world.Sort, tuple[Pair, 
 
 
 def questions(processor: Any, seats: Sequence[Seat], noise: Noise, rng: random.Random) -> Goals:
-    """As many goals for each page, the first of them its own; those of one page are neighbours."""
+    """Returns the same number of goals for each page, its own goal first; the goals of one page are neighbors."""
     elements, asked, answers, meant = [], [], [], []
     for one in seats:
         here = {(e.colour, e.kind): e for n, e in enumerate(one.look.screen.elements) if n not in one.look.marked}
@@ -95,7 +95,7 @@ def questions(processor: Any, seats: Sequence[Seat], noise: Noise, rng: random.R
 
 
 def noisy_answer(look: Look, element: Element, noise: Noise, rng: random.Random) -> str:
-    """The click on the element, or on another one, off by jitter and shift."""
+    """Returns the click on the element, or on another, off by jitter and shift."""
     others = [other for other in look.visible if other is not element]
     if others and rng.random() < noise.wrong:
         element = rng.choice(others)

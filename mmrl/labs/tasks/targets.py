@@ -12,7 +12,7 @@ from mmrl.labs.tasks.pages import BACK, PAIRS, Look
 
 
 class LookHeads(nn.Module):
-    """Image tokens [S, 16, H] to what is in their cell: that of the screens lab, the way back, and what is set."""
+    """Heads that read from image tokens [S, 16, H] the contents of a cell: elements, the way back, and set elements."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -20,15 +20,15 @@ class LookHeads(nn.Module):
         self.state = nn.Linear(width, 1 + len(PAIRS))
 
     def loss(self, tokens: Tensor, looks: Sequence[Look]) -> Tensor:
-        """That of the elements, and the cross entropy of the state, as a scalar."""
+        """Returns the loss of the elements plus the cross entropy of the state, as a scalar."""
         of_elements = self.elements.loss(tokens, [look.screen for look in looks])
         return of_elements + 3 * F.binary_cross_entropy_with_logits(self.state(tokens), state_targets(looks))
 
 
 def state_targets(looks: Sequence[Look]) -> Tensor:
-    """[S, 16, 25] of 0 and 1: the cell holds the way back; it holds the element of this name, and that is set.
+    """Returns [S, 16, 25] of 0 and 1: the cell holds the way back; it holds the element of a name, which is set.
 
-    A cell holds something of which it covers at least 4x4 pixels.
+    A cell holds an element that covers at least 4x4 pixels of it.
     """
     targets = torch.zeros(len(looks), NUM_ACROSS**2, 1 + len(PAIRS))
     for number, look in enumerate(looks):
@@ -41,7 +41,7 @@ def state_targets(looks: Sequence[Look]) -> Tensor:
 
 
 class NameHeads(nn.Module):
-    """What the language model has in mind at each name of a goal: whether it is here and not set, and where."""
+    """Heads that read from the state at each name of a goal whether its element is here and not set, and where."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class NameHeads(nn.Module):
         self.where = PointerHeads(width)
 
     def loss(self, hidden: Tensor, image_tokens: Tensor, elements: Sequence[Element | None]) -> Tensor:
-        """Cross entropy of being here and not set, and the pointer's loss where it is, as a scalar.
+        """Returns the cross entropy of "here and not set" plus the pointer's loss where that is true, as a scalar.
 
         Args:
             hidden: [N, H], of the last token of N names.

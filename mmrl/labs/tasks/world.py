@@ -37,7 +37,7 @@ class Page:
 
 @dataclass(frozen=True)
 class State:
-    """Where an episode stands; whoever leaves a form loses what was set."""
+    """The state of an episode; leaving a form clears its set elements."""
 
     page: int = 0
     marked: frozenset[int] = frozenset()  # elements of the page that are set, by number
@@ -46,7 +46,7 @@ class State:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done, in words and as the names to click one after the other."""
+    """A task: the names to click one after the other, and the pages they are on."""
 
     sort: Sort
     names: tuple[Pair, ...]
@@ -58,12 +58,12 @@ class Task:
         return goal(self.sort, self.names)
 
     def look(self, state: State) -> Look:
-        """What a state looks like."""
+        """Returns the look of a state."""
         page = self.pages[state.page]
         return Look(page.screen, state.marked, page.back is not None, page.depth)
 
     def after(self, state: State, x: float, y: float) -> State:
-        """The state after a click at (x, y), in pixels of a window of 112x112."""
+        """Returns the state after a click at (x, y), in pixels of a window of 112x112."""
         page = self.pages[state.page]
         hit = [number for number, one in enumerate(self.look(state).visible) if _is_inside(x, y, one)]
         if not hit or state.is_done:
@@ -80,7 +80,7 @@ class Task:
 
 @dataclass(frozen=True)
 class FirstPage:
-    """What the task of a seed begins with, drawn when someone looks at it."""
+    """The picture of the first page of a seed's task, drawn when it is loaded."""
 
     seed: int
 
@@ -90,13 +90,13 @@ class FirstPage:
         return SIZE, SIZE
 
     def load(self) -> Image.Image:
-        """The window as an RGB image of 112x112 pixels."""
+        """Draws the window as an RGB image of 112x112 pixels."""
         return task(self.seed).look(State()).render()
 
 
 @dataclass(frozen=True)
 class TaskPrompt:
-    """A task as the prompts of a run have it; `mmrl.prompts.stream` makes a prompt of it."""
+    """A task that `mmrl.prompts.stream` turns into a prompt."""
 
     text: str
     media: tuple[FirstPage]  # an agent is shown what the environment shows
@@ -104,9 +104,9 @@ class TaskPrompt:
 
 
 def prompts(split: str) -> list[TaskPrompt]:
-    """The tasks of `train` (4,096) or of `held_out` (512 others).
+    """Returns the tasks of `train` (4,096) or of `held_out` (512 others).
 
-    Held out are pages: a short goal may be asked in both. Raises ValueError for another split.
+    The split is by pages: a short goal may occur in both. Raises ValueError for another split.
     """
     check_split(split, SPLITS)
     seeds = range(FIRST_SEED[split], FIRST_SEED[split] + NUM_TASKS[split])
@@ -114,7 +114,7 @@ def prompts(split: str) -> list[TaskPrompt]:
 
 
 def goal(sort: Sort, names: tuple[Pair, ...]) -> str:
-    """The names of a task as an instruction."""
+    """Returns the names of a task as an instruction."""
     words = [f"the {colour} {kind}" for colour, kind in names]
     if sort == "form":
         return f"set {' and '.join(words[:-1])}, then press {words[-1]}"
@@ -124,7 +124,7 @@ def goal(sort: Sort, names: tuple[Pair, ...]) -> str:
 
 
 def oracle(names: tuple[Pair, ...], look: Look) -> Element:
-    """What to click: the first name that can be seen and is not set; the way back where there is none.
+    """Returns the element to click: the first name that is visible and not set; the way back where there is none.
 
     It finishes every task from every state that can be reached. Raises ValueError where nothing is left to click.
     """
@@ -138,7 +138,7 @@ def oracle(names: tuple[Pair, ...], look: Look) -> Element:
 
 
 def reachable(task: Task) -> Iterator[State]:
-    """Every state that clicks lead to, the first one first and the end left out."""
+    """Returns every reachable state, the first state first and the end left out."""
     pending, known = [State()], {State()}
     while pending:
         state = pending.pop(0)
@@ -151,14 +151,14 @@ def reachable(task: Task) -> Iterator[State]:
 
 
 def centre(element: Element) -> tuple[float, float]:
-    """The middle of an element in pixels."""
+    """Returns the middle of an element in pixels."""
     x1, y1, x2, y2 = element.box
     return (x1 + x2) / 2, (y1 + y2) / 2
 
 
 @lru_cache(maxsize=1024)
 def task(seed: int) -> Task:
-    """The task of a seed."""
+    """Returns the task of a seed."""
     rng = random.Random(seed)
     sort, names = _wanted(rng)
     pages = {"form": _form, "menu": _menu, "wizard": _wizard}[sort](rng, names)
@@ -166,7 +166,7 @@ def task(seed: int) -> Task:
 
 
 def _wanted(rng: random.Random) -> tuple[Sort, tuple[Pair, ...]]:
-    """The sort of a task and its names, all different: two to five clicks."""
+    """Returns the sort of a task and its names, all different: two to five clicks."""
     sort: Sort = rng.choice(get_args(Sort))
     if sort == "form":
         settable, buttons = ([p for p in PAIRS if (p[1] in SET_KINDS) == is_set] for is_set in (True, False))
@@ -175,7 +175,7 @@ def _wanted(rng: random.Random) -> tuple[Sort, tuple[Pair, ...]]:
 
 
 def _form(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
-    """One page, and one that a wrong button or a form sent too early leads to."""
+    """Returns one page, and the page that a wrong button or a form sent too early leads to."""
     other = rng.choice([p for p in PAIRS if p[1] == "button" and p not in names])
     screen = new_screen(rng, (*names, other), max(4, len(names) + 1), ())
     named = [(one.colour, one.kind) for one in screen.elements]
@@ -188,7 +188,7 @@ def _form(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
 
 
 def _wizard(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
-    """A page for each name, and one for each that a wrong choice there leads to."""
+    """Returns a page for each name, and for each a page that a wrong choice leads to."""
     pages, count = [], len(names)
     for depth, name in enumerate(names):
         screen = new_screen(rng, (name,), rng.randint(3, 4), names)
@@ -199,7 +199,7 @@ def _wizard(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
 
 
 def _menu(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
-    """Menus in menus: a wrong one opens too, and a wrong choice at the end closes all."""
+    """Returns nested menus: a wrong menu opens too, and a wrong choice at the end closes all."""
     pages: list[Page] = []
     astray: list[Page] = []
     for depth, name in enumerate(names):
@@ -218,12 +218,12 @@ def _menu(rng: random.Random, names: tuple[Pair, ...]) -> list[Page]:
 
 
 def _astray(rng: random.Random, names: tuple[Pair, ...], back: int, depth: int, *, closes: bool = False) -> Page:
-    """A page with nothing that the goal names; `closes`: its elements lead to the first page."""
+    """Returns a page without any element of the goal; `closes`: its elements lead to the first page."""
     screen = new_screen(rng, (), rng.randint(2, 4), names)
     return Page(screen, (0 if closes else NOTHING,) * len(screen.elements), back=back, depth=depth + 1)
 
 
 def _is_inside(x: float, y: float, element: Element) -> bool:
-    """Whether a point is on an element, borders included."""
+    """Returns whether a point is on an element, borders included."""
     x1, y1, x2, y2 = element.box
     return x1 <= x <= x2 and y1 <= y <= y2

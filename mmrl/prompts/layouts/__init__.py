@@ -1,1 +1,1 @@
-"""Layouts of data sets, one file each, and what they share."""
+"""Layouts of data sets, one file each."""

@@ -14,7 +14,7 @@ TEXTS = ("text", "direction", "app_name")  # of input_text, of scroll and swipe,
 
 @dataclass(frozen=True)
 class AndroidControl:
-    """The prompt is the goal of the episode; `step_instruction`, `history` and the rest join the target.
+    """Steps whose prompt is the goal of the episode; `step_instruction`, `history` and other fields join the target.
 
     Li et al. 2024, arXiv 2406.03679: `x` and `y` are pixels of the screenshot. A scroll's direction, a text and the
     name of an app become `target.input_text`.
@@ -31,10 +31,10 @@ class AndroidControl:
         target: dict[str, Any] = {"action": row_values.action(action["action_type"])}
         if "x" in action or "y" in action:
             target["point"] = row_values.point([action.get("x"), action.get("y")], "x, y", media[0].size)
-        said = [action[name] for name in TEXTS if action.get(name) not in (None, "")]
-        if len(said) > 1 or not all(isinstance(one, str) for one in said):
+        texts = [action[name] for name in TEXTS if action.get(name) not in (None, "")]
+        if len(texts) > 1 or not all(isinstance(one, str) for one in texts):
             raise BadRow(f"an action has one of {', '.join(TEXTS)}, a text, got {action!r:.80}")
-        return row.prompt(row.text("goal"), media, target | ({"input_text": said[0]} if said else {}))
+        return row.prompt(row.text("goal"), media, target | ({"input_text": texts[0]} if texts else {}))
 
     def row(self, example: Example) -> dict[str, Any]:
         x, y = example.point

@@ -15,7 +15,7 @@ LINE = re.compile(r"([\w-]+) ([0-9]+(?:\.[0-9]*)?) ([0-9]+(?:\.[0-9]*)?)##(.*\S.
 
 @dataclass(frozen=True)
 class CharadesSta:
-    """The video is VIDEO.mp4 under `images`; `target.span` is in seconds.
+    """Sentences about VIDEO.mp4 under `images`; `target.span` is in seconds.
 
     The lengths of the videos stand in a file of their own, so there is no `target.duration`; spans are checked against
     the headers of the videos.
@@ -26,13 +26,13 @@ class CharadesSta:
     has_clips: ClassVar[bool] = True
 
     def prompt(self, row: Row) -> Prompt:
-        found = LINE.fullmatch(row.text("line").strip())
-        if found is None:
+        match = LINE.fullmatch(row.text("line").strip())
+        if match is None:
             raise BadRow("a line is `VIDEO start end##sentence`")
-        row.values["video"] = f"{found[1]}.mp4"
+        row.values["video"] = f"{match[1]}.mp4"
         clip = row.needed_clip(["video"])
-        target = {"span": span([float(found[2]), float(found[3])], "the line", clips=[clip])}
-        return row.prompt(found[4].strip().removesuffix("."), (), target, clips=(clip,))
+        target = {"span": span([float(match[2]), float(match[3])], "the line", clips=[clip])}
+        return row.prompt(match[4].strip().removesuffix("."), (), target, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:
         start, end = example.span

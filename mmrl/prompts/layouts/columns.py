@@ -13,7 +13,7 @@ from mmrl.prompts.row_pictures import BadRow
 
 @dataclass(frozen=True)
 class Columns:
-    """The field's common denominator; boxes and points are in pixels of the first image, times in seconds."""
+    """Plain columns; boxes and points are in pixels of the first image, times in seconds."""
 
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = (
@@ -23,8 +23,8 @@ class Columns:
 
     def prompt(self, row: Row) -> Prompt:
         name = "messages" if "prompt" not in row.values and "messages" in row.values else "prompt"
-        asked = question(row.need(name), name)
-        media, clips = media_of(row, asked), row.clips(["videos", "video"])
+        conversation = question(row.need(name), name)
+        media, clips = media_of(row, conversation), row.clips(["videos", "video"])
         if not media and not clips and (null := row.nulls & {"videos", "video"}):
             # a table gives rows about images this column too; a question about nothing was meant to have its video
             called = row.columns.get(min(null), min(null))
@@ -34,7 +34,7 @@ class Columns:
         if not isinstance(system, str | None):
             raise BadRow(f"the field 'system' must be a text, got {system!r:.80}")
         target: dict[str, Any] = {
-            "answer": row_values.answers(row.take("answer") if "answer" in row.values else asked.answer),
+            "answer": row_values.answers(row.take("answer") if "answer" in row.values else conversation.answer),
             "box": row.box("box", media) if "box" in row.values else None,
             "point": row.point("point", media) if "point" in row.values else None,
             "input_text": row.text("input_text") if "input_text" in row.values else None,
@@ -48,7 +48,9 @@ class Columns:
         if "labels" in row.values:
             target["labels"] = row_values.texts(row.take("labels"), "labels")
             row_values.detections(target.get("boxes", ()), target["labels"])
-        return row.prompt(asked.text, media, target, asked.system if system is None else system, clips=clips)
+        return row.prompt(
+            conversation.text, media, target, conversation.system if system is None else system, clips=clips
+        )
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class EasyR1:
-    """As in hiyouga/EasyR1; its `prompt_key`, `answer_key` and `image_key` are `columns` here."""
+    """The layout of hiyouga/EasyR1, whose `prompt_key`, `answer_key` and `image_key` are `columns` here."""
 
     file: ClassVar[FileType] = "parquet"
     fields: ClassVar[tuple[str, ...]] = ("problem", "prompt", "images", "answer")

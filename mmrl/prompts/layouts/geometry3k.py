@@ -7,4 +7,4 @@ from mmrl.prompts.layouts.easyr1 import EasyR1
 
 @dataclass(frozen=True)
 class Geometry3k(EasyR1):
-    """The answers are numbers and formulas without a `\\boxed{}` around them."""
+    """Problems whose answers are numbers and formulas without a `\\boxed{}` around them."""

@@ -11,10 +11,10 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class GivenAnswers:
-    """As TRL and others write preferences, texts or messages, and as `messages` that end with the assistant's.
+    """Preferences as TRL and others write them, texts or messages, or `messages` that end with the assistant's.
 
-    `token_ids` with `log_probs`: the tokens of each answer as they were drawn, the end token among them where one was,
-    and the log-prob of each under the policy that drew it.
+    `token_ids` with `log_probs`: the tokens of each answer as they were sampled, with the end token if any,
+    and the log-prob of each under the policy that sampled it.
     """
 
     file: ClassVar[FileType] = "jsonl"

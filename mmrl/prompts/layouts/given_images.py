@@ -13,7 +13,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class GivenImages:
-    """Paths under the folder of images, or the images themselves; `images` are still those of the question."""
+    """Outputs that are paths under the folder of images, or images themselves; `images` belong to the question."""
 
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = FIELDS

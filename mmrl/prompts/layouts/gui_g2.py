@@ -10,7 +10,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class GuiG2:
-    """A missing image is an error here; its own code then trains on another sample."""
+    """Clicks on screenshots. A missing image is an error here, where GUI-G2's code trains on another sample."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("image_path", "image", "instruction", "abs_box")

@@ -14,7 +14,7 @@ NO_TEXT = "no input text"
 
 @dataclass(frozen=True)
 class GuiR1:
-    """`gt_bbox` is a box (four numbers) or a point (two); a negative one stands for none.
+    """Steps whose `gt_bbox` is a box (four numbers) or a point (two); negative numbers stand for no place.
 
     `history` and `task_type` join the target; `{row.history}` in a template puts the first into the prompt.
     """

@@ -9,6 +9,6 @@ from mmrl.prompts.layouts.gui_r1 import GuiR1
 
 @dataclass(frozen=True)
 class GuiR1Pixels(GuiR1):
-    """A point or box in pixels of the screenshot."""
+    """Steps with a point or box in pixels of the screenshot."""
 
     convention: ClassVar[Convention] = "original"

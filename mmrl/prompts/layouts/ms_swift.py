@@ -18,21 +18,21 @@ REF, BOX = "<ref-object>", "<bbox>"
 
 @dataclass(frozen=True)
 class MsSwift:
-    """Boxes are pixels (`bbox_type: real`, the default) or 0..1 (`norm1`); `<ref-object>` in the question is filled in.
+    """Rows with boxes in pixels (`bbox_type: real`, the default) or in 0..1 (`norm1`); `<ref-object>` is filled in.
 
-    Without `solution` the last message of the assistant is the answer. A box in the question is a bad row: in which
-    unit the policy reads it depends on its family.
+    Without `solution` the assistant's last message is the answer. A row with a box in the question is a bad row: the
+    unit in which a policy reads boxes depends on its family.
     """
 
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = ("messages", "images", "solution", "objects")
 
     def prompt(self, row: Row) -> Prompt:
-        asked = question(row.need("messages"), "messages")
-        media = media_of(row, asked)
+        conversation = question(row.need("messages"), "messages")
+        media = media_of(row, conversation)
         objects, solution = row.take("objects"), row.take("solution")
         target: dict[str, Any] = {}
-        text = asked.text
+        text = conversation.text
         if objects is not None:
             if not isinstance(objects, dict):
                 raise BadRow(f"the field 'objects' must hold 'ref' and 'bbox', got {objects!r:.80}")
@@ -41,10 +41,10 @@ class MsSwift:
             target = _located(objects, refs, media)
         if BOX in text:
             raise BadRow(f"its question has a mark {BOX}; write the box into the text")
-        answer = solution if solution is not None else asked.answer
+        answer = solution if solution is not None else conversation.answer
         if answer is not None and BOX not in str(answer):
             target["answer"] = row_values.answers(answer)
-        return row.prompt(text, media, target, asked.system)
+        return row.prompt(text, media, target, conversation.system)
 
     def row(self, example: Example) -> dict[str, Any]:
         return {
@@ -67,16 +67,16 @@ def _filled(text: str, refs: Sequence[str]) -> str:
 
 
 def _located(objects: dict[str, Any], refs: Sequence[str], media: Sequence[StoredPicture]) -> dict[str, Any]:
-    """Boxes (four numbers each) or a single point (two) as the target has them."""
-    found = row_values.many(objects.get("bbox", []), "objects.bbox")
-    if not found:
+    """Returns boxes (four numbers each) or a single point (two numbers) as fields of the target."""
+    places = row_values.many(objects.get("bbox", []), "objects.bbox")
+    if not places:
         return {}
     kind = objects.get("bbox_type", "real")
     if kind not in ("real", "norm1"):
         raise BadRow(f"objects.bbox_type must be 'real' or 'norm1', got {kind!r}")
     convention: Convention = "unit" if kind == "norm1" else "original"
     size = size_of(media, "objects.bbox")
-    if len(found) == 1 and isinstance(found[0], list) and len(found[0]) == 2:
-        return {"point": row_values.point(found[0], "objects.bbox", size, convention)}
-    boxes = [row_values.box(one, f"objects.bbox {n}", size, convention) for n, one in enumerate(found, 1)]
+    if len(places) == 1 and isinstance(places[0], list) and len(places[0]) == 2:
+        return {"point": row_values.point(places[0], "objects.bbox", size, convention)}
+    boxes = [row_values.box(one, f"objects.bbox {n}", size, convention) for n, one in enumerate(places, 1)]
     return row_values.detections(boxes, refs if len(refs) == len(boxes) else None)

@@ -11,7 +11,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class R1V:
-    """The answer is what stands between the tags."""
+    """Problems whose answer is the text between the tags."""
 
     file: ClassVar[FileType] = "parquet"
     fields: ClassVar[tuple[str, ...]] = ("image", "problem", "solution")

@@ -11,7 +11,7 @@ from mmrl.prompts.row import Row, size_of
 
 @dataclass(frozen=True)
 class ScreenSpot:
-    """The original files; the parquet of rootsautomation/ScreenSpot is `screenspot_hf`."""
+    """Clicks in the original files; the layout of rootsautomation/ScreenSpot's parquet is `screenspot_hf`."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("img_filename", "instruction", "bbox")

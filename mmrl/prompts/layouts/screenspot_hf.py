@@ -10,7 +10,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class ScreenSpotHf:
-    """The hub's parquet, whose boxes are shares of the image."""
+    """Clicks in the hub's parquet, whose boxes are shares of the image's sides."""
 
     file: ClassVar[FileType] = "parquet"
     fields: ClassVar[tuple[str, ...]] = ("image", "instruction", "bbox")

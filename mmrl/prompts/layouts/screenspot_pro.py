@@ -12,16 +12,16 @@ from mmrl.prompts.row_pictures import BadRow
 
 @dataclass(frozen=True)
 class ScreenSpotPro:
-    """`img_size` must be the size of the file: a resized copy of the images would make every box wrong."""
+    """Clicks whose `img_size` must be the size of the file: on resized copies of the images every box is wrong."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("img_filename", "instruction", "bbox", "img_size")
 
     def prompt(self, row: Row) -> Prompt:
         media = (row.needed_image(["img_filename"]),)
-        said = row.take("img_size")
-        if said is not None and row_values.numbers(said, "img_size", [2]) != media[0].size:
-            raise BadRow(f"img_size is {said}, but the image has {media[0].size[0]} x {media[0].size[1]} pixels")
+        size = row.take("img_size")
+        if size is not None and row_values.numbers(size, "img_size", [2]) != media[0].size:
+            raise BadRow(f"img_size is {size}, but the image has {media[0].size[0]} x {media[0].size[1]} pixels")
         return row.prompt(row.text("instruction"), media, {"box": row.box("bbox", media)})
 
     def row(self, example: Example) -> dict[str, Any]:

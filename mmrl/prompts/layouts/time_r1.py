@@ -11,10 +11,10 @@ from mmrl.prompts.row_clips import SECONDS, seconds, span
 
 @dataclass(frozen=True)
 class TimeR1:
-    """The prompt is the sentence in lower case without its last full stop, as Time-R1's loader makes it.
+    """Moments whose prompt is the sentence in lower case without its last full stop, as in Time-R1's loader.
 
-    `target.span` and `target.duration` are in seconds. With `video_start` and `video_end` the video is what lies
-    between them, and the span counts from its start.
+    `target.span` and `target.duration` are in seconds. With `video_start` and `video_end` the video is the part between
+    these times, and the span counts from its start.
     """
 
     file: ClassVar[FileType] = "json"

@@ -12,17 +12,17 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class Trl:
-    """The right answer is `solution`, as in TRL's accuracy reward, or `answer`."""
+    """Questions whose right answer is `solution`, as in TRL's accuracy reward, or `answer`."""
 
     file: ClassVar[FileType] = "parquet"
     fields: ClassVar[tuple[str, ...]] = ("prompt", "images", "image", "solution", "answer")
 
     def prompt(self, row: Row) -> Prompt:
-        asked = question(row.need("prompt"), "prompt")
-        media = media_of(row, asked)
+        conversation = question(row.need("prompt"), "prompt")
+        media = media_of(row, conversation)
         solution, answer = row.take("solution"), row.take("answer")
-        right = next((one for one in (solution, answer, asked.answer) if one is not None), None)
-        return row.prompt(asked.text, media, {"answer": row_values.answers(right)}, asked.system)
+        right = next((one for one in (solution, answer, conversation.answer) if one is not None), None)
+        return row.prompt(conversation.text, media, {"answer": row_values.answers(right)}, conversation.system)
 
     def row(self, example: Example) -> dict[str, Any]:
         parts = [{"type": "image", "text": None}, {"type": "text", "text": f"How many {example.name}s are there?"}]

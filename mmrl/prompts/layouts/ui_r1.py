@@ -11,7 +11,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class UiR1:
-    """A row with a `bbox` is a click, whatever else it says: so its own loader reads it."""
+    """Steps; a row with a `bbox` is a click, whatever its other fields, as in UI-R1's loader."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("img_filename", "instruction", "bbox", "action")
@@ -26,6 +26,6 @@ class UiR1:
         return row.prompt(row.text("instruction"), media, target)
 
     def row(self, example: Example) -> dict[str, Any]:
-        asked = {"img_filename": example.image, "instruction": f"open the {example.name}"}
+        fields = {"img_filename": example.image, "instruction": f"open the {example.name}"}
         kind = ("scroll", "open_app", "navigate_back", "input_text")[example.number // 2 % 4]
-        return asked | ({"bbox": list(example.box)} if example.number % 2 == 0 else {"action": kind})
+        return fields | ({"bbox": list(example.box)} if example.number % 2 == 0 else {"action": kind})

@@ -13,18 +13,18 @@ from mmrl.prompts.row_pictures import BadRow
 
 @dataclass(frozen=True)
 class Verl:
-    """`data_source`, `ability` and `extra_info` join the target as they are."""
+    """Questions whose `data_source`, `ability` and `extra_info` join the target unchanged."""
 
     file: ClassVar[FileType] = "parquet"
     fields: ClassVar[tuple[str, ...]] = ("prompt", "images", "reward_model")
 
     def prompt(self, row: Row) -> Prompt:
-        asked = question(row.need("prompt"), "prompt")
+        conversation = question(row.need("prompt"), "prompt")
         judged = row.need("reward_model")
         if not isinstance(judged, dict) or "ground_truth" not in judged:
             raise BadRow(f"the field 'reward_model' must hold 'ground_truth', got {judged!r:.80}")
         return row.prompt(
-            asked.text, row.images(), {"answer": row_values.answers(judged["ground_truth"])}, asked.system
+            conversation.text, row.images(), {"answer": row_values.answers(judged["ground_truth"])}, conversation.system
         )
 
     def row(self, example: Example) -> dict[str, Any]:

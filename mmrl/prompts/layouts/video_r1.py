@@ -14,7 +14,7 @@ CHOICE = "multiple choice"
 
 @dataclass(frozen=True)
 class VideoR1:
-    """The options of a multiple choice stand below the problem; `problem_type` and the rest join the target."""
+    """Problems, followed by the options of a multiple choice; `problem_type` and all other fields join the target."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("problem", "data_type", "options", "path", "solution")

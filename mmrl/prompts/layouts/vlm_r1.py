@@ -14,21 +14,26 @@ from mmrl.prompts.row_pictures import BadRow
 
 @dataclass(frozen=True)
 class VlmR1:
-    """What gpt says is the answer. Four numbers are a box as well, a JSON list of `bbox_2d` and `label` are boxes.
+    """Conversations whose answer is gpt's turn. Four numbers are a box, a JSON list of `bbox_2d` and `label` boxes.
 
-    Both are pixels of the original image. A list that is text and fits no box on the image stays an answer.
+    Boxes are in pixels of the original image. A list in a text that fits no box on the image stays an answer.
     """
 
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = ("image", "conversations")
 
     def prompt(self, row: Row) -> Prompt:
-        asked = question(row.need("conversations"), "conversations")
-        if asked.answer is None:
+        conversation = question(row.need("conversations"), "conversations")
+        if conversation.answer is None:
             raise BadRow("its conversation has no answer of gpt")
-        media = media_of(row, asked, ("image", "images"))
-        answer = row_values.answer(asked.answer) or ""
-        return row.prompt(asked.text, media, {"answer": answer} | _located(asked.answer, answer, media), asked.system)
+        media = media_of(row, conversation, ("image", "images"))
+        answer = row_values.answer(conversation.answer) or ""
+        return row.prompt(
+            conversation.text,
+            media,
+            {"answer": answer} | _located(conversation.answer, answer, media),
+            conversation.system,
+        )
 
     def row(self, example: Example) -> dict[str, Any]:
         said: Any = list(example.box) if example.number % 2 == 0 else str(list(example.box))

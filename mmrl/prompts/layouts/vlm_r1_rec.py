@@ -10,7 +10,7 @@ from mmrl.prompts.row import Row
 
 @dataclass(frozen=True)
 class VlmR1Rec:
-    """`normalized_solution` and the like join the target as they are."""
+    """Referring expressions with one box; `normalized_solution` and other fields join the target unchanged."""
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("image", "problem", "solution")
