@@ -234,6 +234,7 @@ class Rollout:
 
     @property
     def num_samples(self) -> int:
+        """B."""
         return len(self.group)
 
     @property

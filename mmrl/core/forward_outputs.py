@@ -112,6 +112,7 @@ class GaussianDecisions:
         return self._gather((group_log_softmax(chosen + shift, self.call, everyone) - chosen).to(self.mean.dtype))
 
     def kl(self, reference: "GaussianDecisions") -> Tensor:
+        """Returns the exact KL [B, K] of each step, of two Gaussians of the same std."""
         std = self.std.view(-1, *[1] * (self.mean.dim() - 1))
         per_call = reduce_elements(gaussian_kl(self.mean, reference.mean, std), self.reduction)  # [N]
         return self._gather(per_call[self.call])

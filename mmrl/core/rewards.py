@@ -82,7 +82,7 @@ class Reward(Protocol):
 
 @runtime_checkable
 class Segmented(Protocol):
-    """A reward of granularity segment. Needed there: a segment of score 0 could else not be told from no segment."""
+    """A reward of granularity segment. Needed there, since a segment may have a score of 0."""
 
     def ends(self, batch: RewardBatch) -> Tensor:
         """Returns [B, K] bool: the decisions at which a segment ends; the last decision of every sample is one."""

@@ -62,6 +62,7 @@ class DecisionView:
         return block.weight_among(takes_part) * torch.isin(block.call, self.calls)
 
     def among(self, rollout: Rollout, takes_part: Tensor) -> "DecisionView":
+        """Returns the view without calls whose decisions no sample takes part in."""
         block = rollout.blocks[self.block]
         needed = block.call[block.weight_among(takes_part) > 0]
         return replace(self, calls=self.calls[torch.isin(self.calls, needed)])
@@ -99,6 +100,7 @@ class DenoisingView:
         ]
 
     def weight(self, rollout: Rollout) -> Tensor:
+        """Returns 1 for the entries of the view, [B, K], else 0."""
         weight = torch.zeros(rollout.num_samples, self.num_noise_samples)
         weight[self.sample, self.noise_sample] = 1.0
         return weight
@@ -163,11 +165,13 @@ class OutputsView:
         ]
 
     def weight(self, rollout: Rollout) -> Tensor:
+        """Returns 1 for the entries of the view, [B, K], else 0."""
         weight = torch.zeros(rollout.num_samples, self.num_noise_samples)
         weight[self.sample, self.column] = 1.0
         return weight
 
     def weight_among(self, rollout: Rollout, takes_part: Tensor) -> Tensor:
+        """Returns [B, K]: 1 for the entries of samples that take part in at least one decision."""
         return self.weight(rollout) * (takes_part > 0).any(1, keepdim=True)
 
     def among(self, rollout: Rollout, takes_part: Tensor) -> Self:

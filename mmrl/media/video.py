@@ -238,6 +238,7 @@ class ShuffledClip:
         return self.clip.name
 
     def load(self, sampling: FrameSampling) -> Frames:
+        """Returns the frames that a sampling selects, shuffled."""
         return self.shuffled(self.clip.load(sampling))
 
     def shuffled(self, frames: Frames) -> Frames:

@@ -178,6 +178,7 @@ class SegmentTree(AnswerTree):
 
     @property
     def max_sampled_tokens(self) -> int:
+        """The number of tokens that are sampled, at most; shared segments count once."""
         nodes = [prod(self.branch[: n + 1]) for n in range(len(self.branch))]
         return sum(nodes[:-1]) * self.segment_tokens + nodes[-1] * (
             self.max_tokens - self.segment_tokens * (len(nodes) - 1)

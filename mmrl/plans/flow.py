@@ -64,10 +64,12 @@ class Step:
 
     @property
     def is_random(self) -> bool:
+        """Whether noise is added."""
         return self.transition.std > 0
 
     @property
     def is_decision(self) -> bool:
+        """Whether it is random and trained."""
         return self.is_random and self.is_trained
 
 
@@ -248,6 +250,7 @@ class Path:
 
     @property
     def num_ends(self) -> int:
+        """The number of its ends: samples."""
         return _kept(self._states()[-1], self.choice(len(self.levels)))
 
 

@@ -128,6 +128,7 @@ class _Reader:
         self.advance()
 
     def advance(self) -> None:
+        """Moves on to the next token."""
         self.kind, self.value = next(self._tokens, ("stop", ""))
 
     def take(self, kind: str, value: str | None = None) -> str:
@@ -146,6 +147,7 @@ class _Reader:
         return True
 
     def call(self, name: str) -> Call:
+        """Reads the arguments of a call, if there are any, behind its name."""
         if not self.has("("):
             return Call(name, is_bare=True)
         positional: list[Value] = []
@@ -167,6 +169,7 @@ class _Reader:
         return Call(name, tuple(positional), keywords)
 
     def argument(self) -> Value:
+        """Reads a constant, or a flat list or tuple of constants."""
         closing = {"[": "]", "(": ")"}.get(self.value) if self.kind == "mark" else None
         if closing is None:
             return self.constant()
@@ -180,6 +183,7 @@ class _Reader:
         return tuple(items)
 
     def constant(self) -> Constant:
+        """Reads a string, a number, True, False or None."""
         if self.kind == "string":
             literal = self.take("string")
             marks = 3 if literal[:3] in ("'''", '"""') and len(literal) >= 6 else 1
