@@ -71,9 +71,9 @@ TO_DO = """
         assembly.compatibility._check_facts assembly.compatibility._check_group_size
         assembly.compatibility._check_model_folder assembly.compatibility.example_plan
         assembly.compatibility.refuse_single_samples assembly.compatibility.refuse_unprovided
-        assembly.costs.calls_per_pass assembly.reward_checks._is_relative commands.check._findings
-        commands.check._twins commands.score._warn_without_tags interop._check_reward
-        interop.verl._follows_iteration losses.awm.Awm.__post_init__
+        assembly.costs.calls_per_pass commands.check._findings
+        commands.check._twins
+        losses.awm.Awm.__post_init__
         losses.base.decisions.DecisionLoss.__post_init__ losses.base.denoising.DenoisingLoss.__post_init__
         losses.dpo.Dpo.__post_init__ losses.gmpo.Gmpo.__post_init__ losses.kto.Kto.__post_init__
         losses.prdp.Prdp.__post_init__ losses.reg_grpo.RegGrpo.__post_init__ losses.sapo.Sapo.__post_init__
@@ -81,15 +81,11 @@ TO_DO = """
         modalities.language.rollout.TokenGenerator.__post_init__ modalities.loading.lora.Lora.__post_init__
         modalities.video.Video.__post_init__ modalities.vision_language.VisionLanguage.__post_init__
         plans.offline.check_behaviour plans.offline.check_levels prompts.synthetic_rows.write
-        rewards.base.wrapper.RewardWrapper.inherit rewards.base.wrapper.RewardWrapper.load_state_dict
-        rewards.base.wrapper.RewardWrapper.override rewards.base.wrapper.RewardWrapper.prepare
-        rewards.base.wrapper.RewardWrapper.state_dict rewards.base.wrapper.RewardWrapper.tiny.twin
-        rewards.base.wrapper.is_changing rewards.images.geneval.Geneval.__post_init__
-        samplers.base.steering.SteeredSampler.prepare samplers.base.steering.SteeredSampler.tiny
+        rewards.images.geneval.Geneval.__post_init__
         samplers.base.window.Window.__post_init__ samplers.branch_grpo.BranchGRPO.__post_init__
-        samplers.entropy_tree.EntropyTree.__post_init__ scoring.during_sampling.prepare
-        scoring.during_sampling.reward_of scoring.during_sampling.twin scoring.scorer.Scorer.prepare
-        scoring.scorer.build_scorer training.off_policy_correction.is_sampled_elsewhere
+        samplers.entropy_tree.EntropyTree.__post_init__
+        scoring.during_sampling.reward_of
+        training.off_policy_correction.is_sampled_elsewhere
         training.reward_gradients.carries_back training.reward_gradients.check_steps
         training.sharding.refuse_unshardable
 """

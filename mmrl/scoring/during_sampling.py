@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Modality, Placement, Prepared, Reward, RewardBatch, RunError, Sampler
+from mmrl.core.contracts import Modality, Placement, Prepared, Reward, RewardBatch, RunError, Sampler, Twinned
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
 from mmrl.core.reward_batches import Demands, check_makes, check_prompts
@@ -40,13 +40,13 @@ def check_steering(
 
 def twin(plugin: Any, seed: int, folder: Path) -> Any:
     """The random twin of a reward that loads weights, or of a sampler that chooses by one; others as they are."""
-    return plugin.tiny(seed, folder) if hasattr(plugin, "tiny") else plugin
+    return plugin.tiny(seed, folder) if isinstance(plugin, Twinned) else plugin
 
 
 def prepare(sampler: Sampler, placement: Placement) -> None:
     """Loads what the sampler needs, such as the weights of its reward."""
-    if hasattr(sampler, "prepare"):
-        cast(Prepared, sampler).prepare(placement)
+    if isinstance(sampler, Prepared):
+        sampler.prepare(placement)
 
 
 def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int) -> Tensor:

@@ -10,16 +10,16 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.actions.action import Action
-from mmrl.parsing.answers import check_tag
 from mmrl.parsing.coordinates import Canvas, Point
 
+from ..base.answers import TagReward
 from ..base.places import answered_clicks, canvas_of, target_box, true_point
 
 Target = Literal["box", "point"]
 
 
 @dataclass(frozen=True)
-class ClickDistance:
+class ClickDistance(TagReward):
     """max(0, 1 - (d / d_max)^power), 1 on the spot and 0 at the corner of the image that is farthest from it.
 
     d is the distance of the click from the centre of `target.box`, or from `target.point` with `target: point`, and
@@ -47,7 +47,7 @@ class ClickDistance:
     tag: str | None = None
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.target not in get_args(Target):
             raise ValueError(f"target must be one of {', '.join(get_args(Target))}, got {self.target!r}")
         if not (self.power > 0 and (self.reach is None or self.reach > 0)):

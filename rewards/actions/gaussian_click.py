@@ -8,14 +8,14 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.boxes import has_area
 from ..base.places import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
-class GaussianClick:
+class GaussianClick(TagReward):
     """Weighted mean of a point term and a coverage term, each in [0, 1] and 1 for the target itself.
 
     Tang et al. 2025 (GUI-G2, arXiv 2507.15846). Boxes are Gaussians at their centre with a standard deviation of
@@ -46,7 +46,7 @@ class GaussianClick:
     tag: str | None = None
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not self.alpha > 0:
             raise ValueError(f"alpha must be above 0, got {self.alpha}")
         if min(self.point_weight, self.coverage_weight) < 0 or self.point_weight + self.coverage_weight == 0:

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.boxes import box_overlap, has_area
 from ..base.places import answered_boxes, canvas_of, target_box, target_boxes
 
 
 @dataclass(frozen=True)
-class GuiG1:
+class GuiG1(TagReward):
     """Weighted mean of three terms, each in [0, 1] and 1 for `target.box` itself, of an answered box.
 
     Zhou et al. 2025 (GUI-G1, arXiv 2505.15810), with their weights:
@@ -44,7 +44,7 @@ class GuiG1:
     tag: str | None = None
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         weights = self.hit_weight, self.iou_weight, self.size_weight
         if min(weights) < 0 or sum(weights) == 0:
             raise ValueError(

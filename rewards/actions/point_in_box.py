@@ -8,13 +8,13 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.places import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
-class PointInBox:
+class PointInBox(TagReward):
     """1 where the click lies in `target.box`, the borders included as in ScreenSpot's evaluation, else 0.
 
     Cheng et al. 2024 (SeeClick and ScreenSpot, arXiv 2401.10935). A box as an answer counts by its centre. Where the
@@ -30,9 +30,6 @@ class PointInBox:
     batch_size: ClassVar[int | None] = None
 
     tag: str | None = None
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no box."""

@@ -1,4 +1,4 @@
-"""What rewards of short answers share: one answer out of each text, one reader for the right ones."""
+"""Answers in texts: the base of rewards that read the tag of an answer, and the loop that judges short answers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,13 +6,34 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, read_boxed
+from mmrl.core.declarations import RewardDeclaration
+from mmrl.parsing.answers import ParseError, check_tag, read_boxed
 
 from .references import answer_text
 
 Right = TypeVar("Right")
+
+
+class TagReward(Checked):
+    """The base of rewards that judge what stands in one tag of an answer, `<tag>...</tag>`.
+
+    The dataclasses that inherit have the setting `tag: str | None`; None means the whole text.
+    """
+
+    tag: str | None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a setting that is not allowed, and for a `tag` that is no name of a tag."""
+        super().__post_init__()
+        check_tag(self.tag)
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns a declaration with the tag that this reward reads."""
+        return RewardDeclaration(answer_tag=self.tag)
 
 
 def judge_short(

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box
 
+from ..base.answers import TagReward
 from ..base.boxes import BoxKind, box_overlap, has_area
 from ..base.detections import are_new, pairs_by_overlap, read_boxes
 from ..base.places import answered_boxes, canvas_of, target_box, target_boxes, target_detections
 
 
 @dataclass(frozen=True)
-class BoxIou:
+class BoxIou(TagReward):
     """Overlap of the answered box with `target.box`, both continuous and in pixels of the original image, in [0, 1].
 
     `iou` is intersection over union; the others also tell boxes that do not meet apart and are mapped to [0, 1]:
@@ -50,7 +51,7 @@ class BoxIou:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.threshold is not None and not 0 <= self.threshold < 1:
             raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
         if self.many:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box
 
+from ..base.answers import TagReward
 from ..base.detection_scores import (
     COCO_THRESHOLDS,
     Compared,
@@ -29,7 +30,7 @@ Form = Literal["paper", "guarded"]
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(TagReward):
     """How well the answered list of boxes is that of `target.boxes`, in [0, 1]; n answered, m true.
 
     `visual_rft` (Liu et al. 2025, arXiv 2503.01785, section 3.2) is the weighted mean of two parts. Answered boxes that
@@ -85,7 +86,7 @@ class Detection:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         for name, value, choices in (
             ("kind", self.kind, get_args(Kind)),
             ("matching", self.matching, get_args(Matching)),

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_literal, shown
+from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Canvas, Point
 
+from ..base.answers import TagReward
 from ..base.detections import unfenced
 from ..base.masks import Mask, RunLengths, pixels_of, read_shape, twice_area
 from ..base.places import canvas_of, is_number
@@ -21,7 +22,7 @@ MAX_POINTS = 300
 
 
 @dataclass(frozen=True)
-class MaskIou:
+class MaskIou(TagReward):
     """Overlap of the answered mask a with `target.mask` m, counted in pixels of the original image, in [0, 1].
 
       iou     |a and m| / |a or m| (the reward of SAM-R1 and its kin before its steps)
@@ -52,7 +53,7 @@ class MaskIou:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.measure not in get_args(Measure):
             raise ValueError(f"measure must be one of {', '.join(get_args(Measure))}, got {self.measure!r}")
         if self.threshold is not None and not 0 <= self.threshold < 1:

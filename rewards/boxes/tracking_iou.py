@@ -8,9 +8,10 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_literal, shown
+from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Box, Canvas
 
+from ..base.answers import TagReward
 from ..base.boxes import box_overlap, has_area
 from ..base.detections import unfenced
 from ..base.places import canvas_of, is_number, true_box
@@ -20,7 +21,7 @@ Track = list[Box | None]  # None: not in sight
 
 
 @dataclass(frozen=True)
-class TrackingIou:
+class TrackingIou(TagReward):
     """Mean IoU of the answered boxes and those of `target.track`, frame by frame, in [0, 1].
 
     Li et al. 2025 (VideoChat-R1, arXiv 2504.06958; average overlap of GOT-10k). The answer is one list in
@@ -44,7 +45,7 @@ class TrackingIou:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.units not in get_args(Units):
             raise ValueError(f"units must be one of {', '.join(get_args(Units))}, got {self.units!r}")
         if self.units == "target":

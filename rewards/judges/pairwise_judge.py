@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.numerics import check_count
 
 from ..base.networks.vlm import Vlm, check_question, load_vlm, pictures, write_tiny_vlm
@@ -44,7 +45,7 @@ class PairwiseJudge:
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = None
-    is_relative: ClassVar[bool] = True
+    declaration: ClassVar[RewardDeclaration] = RewardDeclaration(is_relative=True)
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
     question: str = (

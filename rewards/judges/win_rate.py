@@ -1,13 +1,14 @@
 """How often a sample beats the others of its group, by what another reward says."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 
 from ..base.win_rates import win_rates
 from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
@@ -41,7 +42,6 @@ class WinRate(RewardWrapper):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
     batch_size: ClassVar[int | None] = None
-    is_relative: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_judges_samples(self.reward)
@@ -52,6 +52,11 @@ class WinRate(RewardWrapper):
         if self.temperature is not None and self.margin > 0:
             raise ValueError("a temperature has no ties: give margin or temperature, not both")
         self.override(needs=self.needs_of_inner())
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; win rates are relative, their mean in a group is 1/2."""
+        return replace(super().declaration, is_relative=True)
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:

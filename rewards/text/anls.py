@@ -7,14 +7,13 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_short
 from ..base.references import edit_distance, reference_texts
 
 
 @dataclass(frozen=True)
-class Anls:
+class Anls(TagReward):
     """Average normalised Levenshtein similarity: over the right answers of `target.answer` the best of
 
       s = 1 - d if d < `threshold` else 0,   d = edit distance(answer, right) / length of the longer one
@@ -36,7 +35,7 @@ class Anls:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold must be above 0 and at most 1, got {self.threshold}")
 

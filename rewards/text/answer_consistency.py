@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
 from ..base.networks.likelihood import LanguageModel, load_language_model, write_tiny_language_model
@@ -52,6 +53,7 @@ class AnswerConsistency(RewardWrapper):
     _model: LanguageModel | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_tag(self.tag)
         if self.threshold < 0 or self.margin < 0:
             raise ValueError(f"threshold and margin must be at least 0, got {self.threshold} and {self.margin}")
@@ -63,6 +65,11 @@ class AnswerConsistency(RewardWrapper):
         if not self.threshold < self.reward.range[1] < math.inf:
             raise ValueError(f"the reward held must end above the threshold {self.threshold}, got {self.reward.range}")
         self.override(needs=self.needs | self.needs_of_inner(), range=(0.0, self.reward.range[1]))
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward, with the tag that this reward reads."""
+        return replace(super().declaration, answer_tag=self.tag)
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same on a random Llama of small sizes, with the tiny twin of the reward that it holds."""

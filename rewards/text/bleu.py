@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.references import judge_answers, ngrams, reference_texts
 
 Smoothing = Literal["exp", "floor", "add_k", "none"]
@@ -22,7 +22,7 @@ _DASH_AFTER_DIGIT = re.compile(r"([0-9])-")
 
 
 @dataclass(frozen=True)
-class Bleu:
+class Bleu(TagReward):
     """BP * (p_1 * ... * p_N)^(1 / N), in [0, 1]: sentence BLEU as sacrebleu computes it, over 100.
 
     p_n is the share of the answer's runs of n tokens that stand in a reference, each as often as in the reference
@@ -49,7 +49,7 @@ class Bleu:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.smoothing not in get_args(Smoothing):
             raise ValueError(f"smoothing must be one of {', '.join(get_args(Smoothing))}, got {self.smoothing!r}")
         if not 1 <= self.max_order <= 9:

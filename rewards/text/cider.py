@@ -11,14 +11,14 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.cider import Corpus, Vectors, clipped_cosine, read_corpus, vectors
 from ..base.references import judge_answers, reference_words, words
 
 
 @dataclass
-class Cider:
+class Cider(TagReward):
     """10 * mean over n = 1 .. 4, and over the references, of a clipped cosine with a penalty of length, in [0, 10].
 
       cos_n = exp(-(c - r)^2 / (2 sigma^2)) * sum_w min(g(w), h(w)) h(w) / (|g| |h|)
@@ -52,7 +52,7 @@ class Cider:
     _corpus: Corpus | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not 0 < self.sigma < math.inf:
             raise ValueError(f"sigma must be a number of words above 0, got {self.sigma}")
 

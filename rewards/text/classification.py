@@ -9,14 +9,16 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, check_tag, extract
+from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, extract
+
+from ..base.answers import TagReward
 
 Kind = Literal["one", "set"]
 MAX_LABEL = 1000  # characters; composing Unicode can take quadratic time
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(TagReward):
     """How well the label in the `tag` (None: the whole text) is `target.label`, in [0, 1].
 
       one  1 where it is the right label, or one of several right ones; else 0
@@ -42,7 +44,7 @@ class Classification:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
 

@@ -8,15 +8,16 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_numbers
+from mmrl.parsing.answers import ParseError, extract, read_numbers
 
+from ..base.answers import TagReward
 from ..base.places import is_number
 
 Kind = Literal["exact", "fuzzy", "relative"]
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(TagReward):
     """How well the one whole number in the `tag` is `target.count`, in [0, 1]; with g the truth, e = |p - g| / g:
 
       exact     1 where p = g, else 0
@@ -40,7 +41,7 @@ class Count:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
 

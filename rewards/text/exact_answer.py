@@ -8,13 +8,14 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_boxed
+from mmrl.parsing.answers import ParseError, extract, read_boxed
 
+from ..base.answers import TagReward
 from ..base.references import composed
 
 
 @dataclass(frozen=True)
-class ExactAnswer:
+class ExactAnswer(TagReward):
     """1 where the text in the `tag` (None: the whole text) equals `target.answer`, or one of several right answers.
 
     Both are compared without white space at their ends, with one space for each run of white space inside, and in
@@ -35,9 +36,6 @@ class ExactAnswer:
     tag: str | None = "answer"
     ignore_case: bool = True
     boxed: bool = False  # EasyR1's answers to geometry3k, with `tag` null
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no text or list of texts, or empty."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_json
+from mmrl.parsing.answers import ParseError, extract, read_json
 
+from ..base.answers import TagReward
 from ..base.json_schema_process import grade, is_allowed, may_take_long, validator_of
 from ..base.limited_process import FAILED, LimitedProcess
 
@@ -25,7 +26,7 @@ _FENCED = re.compile(r"```(?:json)?+[ \t]*+\r?\n(.*)\n[ \t]*+```", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class JsonSchema:
+class JsonSchema(TagReward):
     """1 where the text in the `tag` (None: the whole text) is JSON that the `schema` allows, else 0.
 
     `schema` is a JSON Schema (json-schema.org, draft 2020-12 unless its `$schema` says another), checked when the
@@ -52,7 +53,7 @@ class JsonSchema:
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not 0.1 <= self.seconds <= 600:
             raise ValueError(f"seconds must be from 0.1 to 600, got {self.seconds}")
         is_allowed(self._validator, None)  # a reference to nowhere, or to itself, is found where it is followed

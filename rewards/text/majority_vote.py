@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_boxed, read_numbers
+from mmrl.parsing.answers import ParseError, extract, read_boxed, read_numbers
 
+from ..base.answers import TagReward
 from ..base.references import answer_text
 
 
 @dataclass(frozen=True)
-class MajorityVote:
+class MajorityVote(TagReward):
     """1 for each sample whose answer is its group's most frequent one, else 0; no target is read.
 
     MM-UPT (Wei et al. 2025, arXiv 2505.22453), TTRL (Zuo et al. 2025, arXiv 2504.16084). With `soft` each sample's
@@ -43,7 +44,7 @@ class MajorityVote:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not 0 <= self.min_share <= 1:
             raise ValueError(f"min_share must be in [0, 1], got {self.min_share}")
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, read_boxed
+from mmrl.parsing.answers import ParseError, read_boxed
 
-from ..base.answers import short_answer
+from ..base.answers import TagReward, short_answer
 from ..base.mathematics import Mathematician
 
 MAX_LETTERS = 400  # of an answer
@@ -23,7 +23,7 @@ _DOLLARS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)|\\\[((?:(?!\\\]).)*
 
 
 @dataclass(frozen=True)
-class MathAnswer:
+class MathAnswer(TagReward):
     r"""1 where math-verify (github.com/huggingface/Math-Verify) finds the answer equal to `target.answer`, else 0.
 
     The answer is LaTeX, or as simple as "1/2": what stands in the `tag` (None: the whole text), and there in the one
@@ -57,7 +57,7 @@ class MathAnswer:
     is_strict: bool = True  # variables by name, no set equals a tuple
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if not 0.1 <= self.seconds <= 600:
             raise ValueError(f"seconds must be from 0.1 to 600, got {self.seconds}")
         if not 0 <= self.float_rounding <= 15:

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_short
 from ..base.choices import read_choices, right_choices
 
 
 @dataclass(frozen=True)
-class MultipleChoice:
+class MultipleChoice(TagReward):
     r"""1 where the answer in the `tag` (None: the whole text) names the letters of `target.answer` alone, else 0.
 
     Several spellings are one: "B", "(b)", "B.", "The answer is B", and with `target.options` also the option's text,
@@ -42,9 +41,6 @@ class MultipleChoice:
     is_soft: bool = False
     tag: str | None = "answer"
     boxed: bool = False
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target names no option."""

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, shown
+from mmrl.parsing.answers import ParseError, shown
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_short
 from ..base.places import is_number
 
 Kind = Literal["relaxed", "linear", "mean"]
@@ -24,7 +24,7 @@ _MEASURE = re.compile(rf"([+-]?+)(?:[$\u20ac\u00a3\u00a5] ?)?+({_DIGITS})(?:{_UN
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(TagReward):
     r"""How near the number p in the `tag` (None: the whole text) is to g, `target.answer`, by e = |p - g| / |g|:
 
       relaxed  1 where e <= `tolerance`, else 0 (ChartQA's relaxed accuracy, Masry et al. 2022, arXiv 2203.10244: 0.05)
@@ -59,7 +59,7 @@ class Number:
     boxed: bool = False
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if not 0 <= self.tolerance < float("inf"):

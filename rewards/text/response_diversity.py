@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 
+from ..base.answers import TagReward
 from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, ngrams, words
 from .bleu import sentence_bleu
@@ -18,7 +19,7 @@ Kind = Literal["distinct", "self_bleu", "embedding"]
 
 
 @dataclass
-class ResponseDiversity:
+class ResponseDiversity(TagReward):
     """What an answer adds to the variety of its group, in [0, 1]; 0 for one that others give word for word.
 
       distinct   of the answer's runs of n words, each counted as often as it stands there, the share of different
@@ -50,7 +51,7 @@ class ResponseDiversity:
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         for name, value, allowed in (("kind", self.kind, Kind), ("pooling", self.pooling, Pooling)):
             if value not in get_args(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")

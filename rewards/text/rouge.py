@@ -7,15 +7,15 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.references import judge_answers, ngrams, reference_words, shared_length, words
 
 Kind = Literal["rouge1", "rouge2", "rougeL", "mean"]
 
 
 @dataclass(frozen=True)
-class Rouge:
+class Rouge(TagReward):
     """F1 = 2 o / (n + m) of an answer with n units and a reference `target.answer` with m that share o, in [0, 1].
 
       rouge1  units are words          rouge2  units are pairs of words that follow each other
@@ -40,7 +40,7 @@ class Rouge:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
 

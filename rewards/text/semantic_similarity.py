@@ -9,8 +9,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 
+from ..base.answers import TagReward
 from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, reference_texts
 
@@ -18,7 +19,7 @@ Kind = Literal["sentence", "tokens"]
 
 
 @dataclass
-class SemanticSimilarity:
+class SemanticSimilarity(TagReward):
     """Similarity of an answer to `target.answer`, cut off at 0: in [0, 1], 1 for the reference itself.
 
       sentence  cos of the two texts' embeddings (Reimers and Gurevych 2019, arXiv 1908.10084)
@@ -49,7 +50,7 @@ class SemanticSimilarity:
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         for name, value, allowed in (("kind", self.kind, Kind), ("pooling", self.pooling, Pooling)):
             if value not in get_args(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_short
 from ..base.references import reference_texts
 
 _NO_PUNCTUATION = str.maketrans("", "", punctuation)
@@ -20,7 +19,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 @dataclass(frozen=True)
-class TextF1:
+class TextF1(TagReward):
     """Token F1 of SQuAD: over the right answers of `target.answer` the best of 2 p r / (p + r), with
 
       p = shared words / words of the answer,   r = shared words / words of the right one,
@@ -41,9 +40,6 @@ class TextF1:
     batch_size: ClassVar[int | None] = None
 
     tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no text or list of texts, or one without words."""

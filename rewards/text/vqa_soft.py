@@ -8,9 +8,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_short
 from ..base.references import answer_text
 from ..base.vqa_words import vqa_plain
 
@@ -18,7 +18,7 @@ ENOUGH = 3  # people with whose answer one counts as fully right
 
 
 @dataclass(frozen=True)
-class VqaSoft:
+class VqaSoft(TagReward):
     """Mean of min(1, n / 3) over the subsets of all but one of the people in `target.answers`, n of whom said the same.
 
     Antol et al. 2015, "VQA", arXiv 1505.00468, and the evaluation code of VQA v2 (github.com/GT-Vision-Lab/VQA): of ten
@@ -40,9 +40,6 @@ class VqaSoft:
     batch_size: ClassVar[int | None] = None
 
     tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is not the answers of at least four people, or nothing is left of them."""

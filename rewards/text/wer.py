@@ -7,15 +7,15 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.references import edit_distance, judge_answers, reference_texts
 
 Unit = Literal["word", "letter"]
 
 
 @dataclass(frozen=True)
-class Wer:
+class Wer(TagReward):
     """max(0, 1 - errors / m), in [0, 1]; errors are insertions, deletions and substitutions against `target.answer`.
 
     m is the reference's length in words (`unit: word`, WER) or in letters and spaces (`letter`, CER). An error rate
@@ -40,7 +40,7 @@ class Wer:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
 

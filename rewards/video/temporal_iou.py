@@ -9,15 +9,16 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, Span, check_tag, extract, read_span
+from mmrl.parsing.answers import ParseError, Span, extract, read_span
 
+from ..base.answers import TagReward
 from ..base.spans import giou, iou, is_seconds, true_span
 
 Kind = Literal["iou", "giou", "timestamp_aware"]
 
 
 @dataclass(frozen=True)
-class TemporalIou:
+class TemporalIou(TagReward):
     """Overlap of the answered span with `target.span` = [start, end], both in seconds, in [0, 1].
 
       iou              intersection / union (VideoChat-R1; Time-R1 divides by the hull, which is the union where the two
@@ -43,7 +44,7 @@ class TemporalIou:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if self.threshold is not None and not 0 < self.threshold <= 1:

@@ -11,6 +11,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import MAX_SPANS, ParseError, Span, check_tag
 
+from ..base.answers import TagReward
 from ..base.spans import answered_spans, gap_share, matched_iou, read_anchors, true_span, union_iou
 
 Kind = Literal["union", "matched"]
@@ -18,7 +19,7 @@ Form = Literal["added", "guarded"]
 
 
 @dataclass(frozen=True)
-class TemporalSegments:
+class TemporalSegments(TagReward):
     """Overlap of the answered spans with `target.spans` = [[start, end], ...] in seconds, in [0, 1].
 
       union    IoU of the time that all answered spans cover with that of all true ones (VideoChat-R1, Li et al. 2025,
@@ -54,7 +55,7 @@ class TemporalSegments:
     tag: str | None = "answer"
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         check_tag(self.anchors)
         for name, value, choices in (("kind", self.kind, get_args(Kind)), ("form", self.form, get_args(Form))):
             if value not in choices:

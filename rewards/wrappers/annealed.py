@@ -1,12 +1,13 @@
 """From one reward to another over the iterations of a run, or from one to nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule, Shape
 
 from ..base.wrapper import RewardWrapper, score_inner
@@ -37,8 +38,6 @@ class Annealed(RewardWrapper):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
-    follows_iteration: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         low, high = self.reward.range
@@ -52,6 +51,11 @@ class Annealed(RewardWrapper):
             range=(min(low, other_low), max(high, other_high)),
             differentiable=self.reward.differentiable and (self.then is None or self.then.differentiable),
         )
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner rewards; the same sample scores otherwise in a later iteration."""
+        return replace(super().declaration, follows_iteration=True, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""

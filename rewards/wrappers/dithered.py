@@ -1,12 +1,13 @@
 """A reward with a little noise, so that groups of equal answers still have a gradient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.keys import generator
 
 from ..base.wrapper import RewardWrapper
@@ -37,7 +38,6 @@ class Dithered(RewardWrapper):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # each sample has noise of its own
 
     def __post_init__(self) -> None:
         if not self.std > 0:
@@ -47,6 +47,11 @@ class Dithered(RewardWrapper):
         low, high = self.reward.range
         reach = float("inf") if self.noise == "gaussian" else 3**0.5 * self.std
         self.inherit(self.reward, range=(low - reach, high + reach))
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; each sample has noise of its own."""
+        return replace(super().declaration, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE, stray
 from mmrl.system.user_modules import own_module
 
@@ -92,14 +93,12 @@ class Python:
         object.__setattr__(self, "needs", self.needs | wanted)
 
     @property
-    def follows_iteration(self) -> bool:
-        """Whether it looks at the iteration, as far as its parameters tell."""
-        return "iteration" in self._parameters
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether the same sample may score otherwise in another call, as far as its parameters tell."""
-        return not {"seed", "iteration"}.isdisjoint(self._parameters)
+    def declaration(self) -> RewardDeclaration:
+        """Returns what the names of the parameters tell: whether the function reads the iteration or the seed."""
+        return RewardDeclaration(
+            follows_iteration="iteration" in self._parameters,
+            is_changing=not {"seed", "iteration"}.isdisjoint(self._parameters),
+        )
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32, or [B, K]; raises ValueError where the function returns else, and what the function raises."""

@@ -1,12 +1,13 @@
 """A reward in standard deviations from the mean of all its scores of the run so far."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
 from mmrl.core.data import Scores
+from mmrl.core.declarations import RewardDeclaration
 
 from ..base.wrapper import RewardWrapper
 
@@ -37,12 +38,16 @@ class RunningNormalised(RewardWrapper):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
             raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
         self.inherit(self.reward, range=(float("-inf"), float("inf")))
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; the same sample scores otherwise in a later iteration."""
+        return replace(super().declaration, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the reward held raises."""

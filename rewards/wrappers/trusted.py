@@ -1,13 +1,14 @@
 """A judge of thoughts that is believed only as far as it prefers right answers (Trust-GRPO)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.numerics import group_mean, group_sum
 
 from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
@@ -48,9 +49,14 @@ class Trusted(RewardWrapper):
         self.override(range=(min(low, 0.0), max(high, 0.0)), needs=self.needs_of_inner())
 
     @property
-    def follows_iteration(self) -> bool:
-        """Whether the same group may score otherwise in another iteration."""
-        return self.decay is not None
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner rewards; with a `decay` a group scores otherwise in another iteration."""
+        inner, fades = super().declaration, self.decay is not None
+        return replace(
+            inner,
+            follows_iteration=inner.follows_iteration or fades,
+            is_changing=inner.is_changing or fades,
+        )
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises what the rewards held raise."""

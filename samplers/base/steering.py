@@ -6,12 +6,12 @@ Maths: docs/maths/sde-sampling.md#steering-without-training
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Placement, Prepared, Reward, Sampler
+from mmrl.core.contracts import ConfigError, Placement, Prepared, Reward, Sampler, Twinned
 from mmrl.core.keys import GroupKey
 from mmrl.plans.flow import Plan, Step
 from mmrl.plans.neighbors import Neighbors
@@ -43,12 +43,12 @@ class SteeredSampler(ABC):
 
     def prepare(self, placement: Placement) -> None:
         """Loads the weights of the reward, if it has some."""
-        if hasattr(self.reward, "prepare"):
-            cast(Prepared, self.reward).prepare(placement)
+        if isinstance(self.reward, Prepared):
+            self.reward.prepare(placement)
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """The same with the random twin of the reward, if it has one."""
-        return replace(self, reward=self.reward.tiny(seed, folder)) if hasattr(self.reward, "tiny") else self
+        return replace(self, reward=self.reward.tiny(seed, folder)) if isinstance(self.reward, Twinned) else self
 
     @abstractmethod
     def plan(self, policy: FlowPolicy, key: GroupKey, group_size: int) -> Plan:

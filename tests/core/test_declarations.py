@@ -26,7 +26,7 @@ from mmrl.system.errors import ConfigError
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 # Kinds whose shipped plug-ins still say in attributes what they are to say in a declaration.
-TO_DO = {"losses", "mixes", "modalities", "rewards"}
+TO_DO = {"losses", "mixes", "modalities"}
 
 
 def own(body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
