@@ -46,7 +46,7 @@ ALLOWED: dict[str, str] = {
         modalities.video.Video._set_up modalities.video.Video.clips_usage
         modalities.vision_language.VisionLanguage._sharing modalities.vision_language.VisionLanguage.head
         modalities.vision_language.VisionLanguage.usage modalities.vision_language._language_name
-        rewards.base.networks.embeddings.load_embedder rewards.base.networks.vlm.load_vlm
+        rewards.base.networks.text_embedders.load_embedder rewards.base.networks.vlm.load_vlm
         training.divergence.check_weights training.sharding.shard
     """,
     "modules of Python, and functions and classes of a user's own by their names": """

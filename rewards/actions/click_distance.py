@@ -13,7 +13,7 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas, Point
 
 from ..base.answers import TagReward
-from ..base.places import answered_clicks, canvas_of, target_box, true_point
+from ..base.grounding import answered_clicks, canvas_of, target_box, true_point
 
 Target = Literal["box", "point"]
 

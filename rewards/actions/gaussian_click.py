@@ -11,7 +11,7 @@ from mmrl.core.data import Prompt
 
 from ..base.answers import TagReward
 from ..base.boxes import has_area
-from ..base.places import answered_clicks, target_box, target_boxes
+from ..base.grounding import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)

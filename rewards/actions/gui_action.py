@@ -14,7 +14,7 @@ from mmrl.parsing.actions.names import keys_of, named
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas, Point
 
-from ..base.places import canvas_of, true_box, true_point
+from ..base.grounding import canvas_of, true_box, true_point
 from ..base.references import composed
 
 RadiusUnit = Literal["pixels", "share"]

@@ -10,7 +10,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.answers import TagReward
-from ..base.places import answered_clicks, target_box, target_boxes
+from ..base.grounding import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)

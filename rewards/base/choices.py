@@ -114,5 +114,5 @@ def _without_own_letter(text: str, letter: str) -> str:
 
 
 def _plain(text: str) -> str:
-    # Answers come composed, with few accents in a row (`_references.answer_text`); options are as the data has them.
+    # Answers come composed, with few accents in a row (`references.answer_text`); options are as the data has them.
     return " ".join(unicodedata.normalize("NFC", text).casefold().split()).rstrip(". ")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmrl.parsing.coordinates import Box
 
-from .detections import DetectedBox, are_new, box_overlaps, pairs_by_confidence, pairs_by_overlap
+from .boxes import are_new, box_overlaps, pairs_by_confidence, pairs_by_overlap
+from .detections import DetectedBox
 
 Matching = Literal["confidence", "hungarian"]
 COCO_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())

@@ -1,17 +1,11 @@
-"""Lists of detections that a model wrote, and which of them are which of the true boxes."""
+"""Lists of detections as models write them: boxes with confidences and labels."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Box, Canvas
 
-from .boxes import box_overlap, has_area
-from .places import is_number
+from .answers import is_number
 from .references import composed
 
 MAX_DETECTIONS = 300  # of an answer, or as many as there are true boxes where these are more
@@ -51,20 +45,6 @@ def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) ->
     if len(items) == 4 and all(map(is_number, items)):
         items = [items]
     return [_detection(one, canvas).box if isinstance(one, dict) else _corners(one, canvas) for one in items]
-
-
-def are_new(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
-    """Whether each of the answered boxes is one that was not written before, and so may be one of the true ones.
-
-    Where a true box stands k times (one place with two labels), the first k of an answered one are new.
-    """
-    copies = max(Counter(true).values(), default=1)
-    before: Counter[Box] = Counter()
-    new = []
-    for box in found:
-        new.append(before[box] < copies)
-        before[box] += 1
-    return new
 
 
 def _items(text: str, tag: str | None, num_true: int) -> list[object]:
@@ -118,37 +98,3 @@ def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
     if len(there) > 1:
         raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")
     return found[there[0]] if there else None
-
-
-def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth): by falling confidence each prediction takes the free truth that it overlaps most.
-
-    Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Of equal confidences the larger overlap comes first.
-
-    Args:
-        overlap: [n, m], 0 where the two may not be a pair. confidence: [n].
-    """
-    free, pairs = overlap.clone(), []
-    best = overlap.amax(1).tolist() if overlap.numel() else []
-    for row in sorted(range(len(best)), key=lambda row: (-float(confidence[row]), -best[row])):
-        column = int(free[row].argmax())
-        if free[row, column] > 0:
-            pairs.append((row, column))
-            free[:, column] = 0
-    return pairs
-
-
-def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth) with the largest sum of overlaps [n, m] (Kuhn 1955, the Hungarian method)."""
-    from scipy.optimize import linear_sum_assignment
-
-    rows, columns = linear_sum_assignment(overlap.numpy(), maximize=True)
-    return [
-        (row, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True) if overlap[row, column] > 0
-    ]
-
-
-def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """[n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
-    is_pair = has_area(boxes)[:, None] & has_area(others)
-    return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)

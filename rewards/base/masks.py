@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mmrl.parsing.answers import ParseError, shown
 from mmrl.parsing.coordinates import Canvas, Point
 
-from .places import is_number
+from .answers import is_number
 
 Mask = NDArray[np.bool_]  # [H, W]
 Ring = tuple[Point, ...]  # the corners of a polygon, in order

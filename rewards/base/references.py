@@ -3,13 +3,8 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Hashable, Sequence
 
-import torch
-from torch import Tensor
-
-from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract
 
@@ -19,33 +14,6 @@ MAX_MARKS = 30  # accents in a row; Unicode's own bound for streams (UAX 15), be
 # Writing without spaces counts letter by letter; without capitals, other words are runs of letters and digits.
 _SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_SCRIPTS}]|[^\W_{_SCRIPTS}]+")
-
-Reference = TypeVar("Reference")
-
-
-def judge_answers(
-    batch: RewardBatch,
-    tag: str | None,
-    read: Callable[[Prompt], Reference],
-    judge: Callable[[str, Reference], float],
-) -> Tensor:
-    """[B] float32: what `judge` says of each answer and of what `read` makes of its prompt, once for each prompt.
-
-    0 for a text without an answer (`answer_text`); what `read` raises is raised.
-    """
-    texts = batch.outputs.texts
-    assert texts is not None, "scoring checks needs"
-    known: dict[int, Reference] = {}
-    scores = [0.0] * len(batch)
-    for row, (prompt, text) in enumerate(zip(batch.prompts, texts, strict=True)):
-        if id(prompt) not in known:
-            known[id(prompt)] = read(prompt)
-        try:
-            answer = answer_text(text, tag)
-        except ParseError:
-            continue
-        scores[row] = judge(answer, known[id(prompt)])
-    return torch.tensor(scores, dtype=torch.float32)
 
 
 def answer_text(text: str, tag: str | None) -> str:

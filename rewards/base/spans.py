@@ -7,7 +7,7 @@ import torch
 
 from mmrl.parsing.answers import MAX_SPANS, ParseError, Span, extract, read_spans
 
-from .detections import pairs_by_overlap
+from .boxes import pairs_by_overlap
 
 
 def true_span(span: object, name: str) -> Span:

@@ -12,9 +12,9 @@ from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box
 
 from ..base.answers import TagReward
-from ..base.boxes import BoxKind, box_overlap, has_area
-from ..base.detections import are_new, pairs_by_overlap, read_boxes
-from ..base.places import answered_boxes, canvas_of, target_box, target_boxes, target_detections
+from ..base.boxes import BoxKind, are_new, box_overlap, has_area, pairs_by_overlap
+from ..base.detections import read_boxes
+from ..base.grounding import answered_boxes, canvas_of, target_box, target_boxes, target_detections
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box
 
 from ..base.answers import TagReward
+from ..base.boxes import are_new
 from ..base.detection_scores import (
     COCO_THRESHOLDS,
     Compared,
@@ -22,8 +23,8 @@ from ..base.detection_scores import (
     vision_r1,
     visual_rft,
 )
-from ..base.detections import DetectedBox, are_new, read_detections
-from ..base.places import canvas_of, target_detections
+from ..base.detections import DetectedBox, read_detections
+from ..base.grounding import canvas_of, target_detections
 
 Kind = Literal["visual_rft", "vision_r1", "map", "map50", "map_length"]
 Form = Literal["paper", "guarded"]

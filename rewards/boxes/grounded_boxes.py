@@ -12,7 +12,7 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, check_tags, tagged
 from mmrl.parsing.coordinates import Box
 
-from ..base.places import is_number
+from ..base.answers import is_number
 
 MAX_BOXES = 100  # of one thought
 

@@ -12,10 +12,10 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Canvas, Point
 
-from ..base.answers import TagReward
+from ..base.answers import TagReward, is_number
 from ..base.detections import unfenced
+from ..base.grounding import canvas_of
 from ..base.masks import Mask, RunLengths, pixels_of, read_shape, twice_area
-from ..base.places import canvas_of, is_number
 
 Measure = Literal["iou", "dice", "points"]
 MAX_POINTS = 300

@@ -12,8 +12,10 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract, read_literal, tagged
 from mmrl.parsing.coordinates import Box, Canvas, Point
 
-from ..base.detections import box_overlaps, unfenced
-from ..base.places import canvas_of, is_number, target_box, true_point
+from ..base.answers import is_number
+from ..base.boxes import box_overlaps
+from ..base.detections import unfenced
+from ..base.grounding import canvas_of, target_box, true_point
 
 Prompting = tuple[Box, Point, Point]
 _STRICT = ("bbox", "points_1", "points_2")

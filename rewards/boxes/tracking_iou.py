@@ -11,10 +11,10 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Box, Canvas
 
-from ..base.answers import TagReward
+from ..base.answers import TagReward, is_number
 from ..base.boxes import box_overlap, has_area
 from ..base.detections import unfenced
-from ..base.places import canvas_of, is_number, true_box
+from ..base.grounding import canvas_of, true_box
 
 Units = Literal["canvas", "target"]
 Track = list[Box | None]  # None: not in sight

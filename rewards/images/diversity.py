@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 
-from ..base.networks.embedders import Embed, Encoder, load_embedder, write_tiny_embedder
+from ..base.networks.image_embedders import Embed, Encoder, load_embedder, write_tiny_embedder
 
 Share = Literal["member", "group"]
 

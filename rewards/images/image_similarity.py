@@ -11,9 +11,9 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.media.pictures import as_tensor
 
+from ..base.networks.checkpoints import check_suffix
 from ..base.networks.clip import cosines
-from ..base.networks.embedders import Embed, load_embedder, write_tiny_embedder
-from ..base.networks.files import check_suffix
+from ..base.networks.image_embedders import Embed, load_embedder, write_tiny_embedder
 from ..base.networks.lpips import Lpips, Trunk, load_lpips, write_tiny_lpips
 
 Measure = Literal["dino", "clip", "lpips"]

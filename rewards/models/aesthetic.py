@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
 
+from ..base.networks.checkpoints import Head, check_suffix, find_file, put_weights, read_weights
 from ..base.networks.clip import Clip, load_clip, write_tiny_clip
-from ..base.networks.files import check_suffix, find_file, put_weights, read_weights
-from ..base.networks.heads import Head
 
 EMBEDDING = 768  # of CLIP ViT-L/14
 

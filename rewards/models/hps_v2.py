@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 
+from ..base.networks.checkpoints import check_suffix, find_file
 from ..base.networks.clip import Clip, load_checkpoint, write_tiny_clip
-from ..base.networks.files import check_suffix, find_file
 from ..base.networks.resizing import fit_longer_side
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
 
-from ..base.networks.blip import WHAT, ImageRewardNetwork, load_image_reward
-from ..base.networks.files import check_suffix, find_file
+from ..base.networks.blip import WHAT, ImageRewardNetwork, load_image_reward, write_tiny_image_reward
+from ..base.networks.checkpoints import check_suffix, find_file
 from ..base.networks.resizing import fit_shorter_side, normalised
-from ..base.networks.tiny_blip import write_tiny_image_reward
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
 SCORE_MEAN, SCORE_STD = 0.16717362830052426, 1.0333394966054072  # the published normaliser

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward, judge_short
+from ..base.answers import TagReward, judge_answers
 from ..base.references import edit_distance, reference_texts
 
 
@@ -45,7 +45,7 @@ class Anls(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no text or list of texts, or that is empty."""
-        return judge_short(batch, self.tag, False, reference_texts, self._judge)
+        return judge_answers(batch, self.tag, reference_texts, self._judge)
 
     def _judge(self, answer: str, right: list[str]) -> float:
         return max(self._similarity(_plain(answer), _plain(one)) for one in right)

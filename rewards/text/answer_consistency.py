@@ -12,7 +12,7 @@ from mmrl.core.contracts import Granularity, Placement, Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
-from ..base.networks.likelihood import LanguageModel, load_language_model, write_tiny_language_model
+from ..base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
 from ..base.wrapper import RewardWrapper, check_judges_samples
 
 

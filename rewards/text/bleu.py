@@ -10,8 +10,8 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward
-from ..base.references import judge_answers, ngrams, reference_texts
+from ..base.answers import TagReward, judge_answers
+from ..base.references import ngrams, reference_texts
 
 Smoothing = Literal["exp", "floor", "add_k", "none"]
 _ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -9,12 +10,36 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
+from mmrl.parsing.answers import shown
 
-from ..base.answers import TagReward
-from ..base.cider import Corpus, Vectors, clipped_cosine, read_corpus, vectors
-from ..base.references import judge_answers, reference_words, words
+from ..base.answers import TagReward, judge_answers
+from ..base.references import ngrams, reference_words, words
+
+ORDERS = (1, 2, 3, 4)
+Ngram = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """Of how many documents, each the references of one picture, hold an n-gram."""
+
+    size: int  # documents
+    frequency: Counter[Ngram]
+
+    def weight(self, ngram: Ngram) -> float:
+        """log(size / documents that hold it), those that no document holds as those that one does."""
+        return math.log(self.size / max(1, self.frequency[ngram]))
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """The n-grams of a text, weighted, for each n of ORDERS."""
+
+    weights: tuple[dict[Ngram, float], ...]
+    norms: tuple[float, ...]
+    length: int  # in words
 
 
 @dataclass
@@ -30,7 +55,7 @@ class Cider(TagReward):
     The corpus is the file `corpus`: JSON lines, one picture each, its references under the key `column`, a text or
     several; the training file itself is one. pycocoevalcap takes d and N from the texts that are scored together;
     then an answer's score changes with its neighbours, and a batch about one picture is worth 0 throughout, since
-    log(1 / 1) = 0. Also different: words are those of `_references.words`, not of Stanford's tokeniser; lengths
+    log(1 / 1) = 0. Also different: words are those of `references.words`, not of Stanford's tokeniser; lengths
     are in words, where it counts pairs of words, so that texts of no word and of one are equally long there.
 
     Only an answer to a prompt with one reference of at least four words can reach 10. 0 for an answer without
@@ -49,7 +74,7 @@ class Cider(TagReward):
     column: str = "answer"
     sigma: float = 6.0  # words; above 0
     tag: str | None = "answer"
-    _corpus: Corpus | None = field(default=None, init=False, repr=False, compare=False)
+    _corpus: _Corpus | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +101,7 @@ class Cider(TagReward):
         assert self._corpus is not None, "prepare comes before score"
         return judge_answers(batch, self.tag, self._references, self._score)
 
-    def _references(self, prompt: Prompt) -> list[Vectors]:
+    def _references(self, prompt: Prompt) -> list[_Vectors]:
         texts = reference_words(prompt)
         if self._corpus is None:  # the prompt is only checked
             return []
@@ -85,7 +110,7 @@ class Cider(TagReward):
             raise ValueError(f"every picture of {self.corpus} has the words of target.answer of {prompt.text!r}")
         return found
 
-    def _score(self, answer: str, references: list[Vectors]) -> float:
+    def _score(self, answer: str, references: list[_Vectors]) -> float:
         assert self._corpus is not None, "score checks it"
         answered = vectors(words(answer), self._corpus)
         total = sum(clipped_cosine(answered, reference, self.sigma) for reference in references)
@@ -101,3 +126,53 @@ def _captions(random: Random) -> list[list[str]]:
         [one.format(random.choice(colours), random.choice(things), random.choice(places)) for _ in range(2)]
         for _ in range(8)
     ]
+
+
+def vectors(text: list[str], corpus: _Corpus) -> _Vectors:
+    """The weighted n-grams of a text's words."""
+    weights = tuple({w: n * corpus.weight(w) for w, n in ngrams(text, order).items()} for order in ORDERS)
+    return _Vectors(weights, tuple(math.hypot(*of_order.values()) for of_order in weights), len(text))
+
+
+def clipped_cosine(answered: _Vectors, reference: _Vectors, sigma: float) -> float:
+    """The mean of cos_n over n, in [0, 1]; 0 for each n of which one of the texts has nothing."""
+    total = 0.0
+    for g, h, norms in zip(
+        answered.weights, reference.weights, zip(answered.norms, reference.norms, strict=True), strict=True
+    ):
+        if all(norms):
+            total += sum(min(value, h[w]) * h[w] for w, value in g.items() if w in h) / math.prod(norms)
+    gap = answered.length - reference.length
+    return math.exp(-(gap**2) / (2 * sigma**2)) * total / len(ORDERS)
+
+
+def read_corpus(path: Path, column: str) -> _Corpus:
+    """The document frequencies of a JSON lines file; raises ConfigError where it is none."""
+    frequency: Counter[Ngram] = Counter()
+    size = 0
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    size += 1
+                    frequency.update(_document(line, column, f"{path}:{number}"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the corpus of cider: {error}") from error
+    if size < 2:
+        raise ConfigError(f"the corpus of cider needs at least two pictures, {path} has {size}")
+    return _Corpus(size, frequency)
+
+
+def _document(line: str, column: str, place: str) -> set[Ngram]:
+    """The n-grams of one picture's references."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{place} is not JSON: {error.msg} in {shown(line.strip())}") from error
+    if not isinstance(row, dict) or column not in row:
+        has = ", ".join(row) if isinstance(row, dict) else shown(line.strip())
+        raise ConfigError(f"{place} needs references under {column!r}, got {has}")
+    texts = [row[column]] if isinstance(row[column], str) else row[column]
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{place}: {column!r} must be a text or a list of texts, got {shown(repr(row[column]))}")
+    return {ngram for text in texts for order in ORDERS for ngram in ngrams(words(text), order)}

@@ -10,8 +10,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract, read_numbers
 
-from ..base.answers import TagReward
-from ..base.places import is_number
+from ..base.answers import TagReward, is_number
 
 Kind = Literal["exact", "fuzzy", "relative"]
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -13,13 +14,30 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, read_boxed
 
 from ..base.answers import TagReward, short_answer
-from ..base.mathematics import Mathematician
+from ..base.limited_process import LimitedProcess
 
 MAX_LETTERS = 400  # of an answer
 MAX_DIGITS = 30  # in a row
 
+_PROCESS = Path(__file__).parents[1] / "base" / "math_verify_process.py"  # loaded alone, without its package
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _DOLLARS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)|\\\[((?:(?!\\\]).)*)\\\]", re.DOTALL)
+
+
+class Mathematician(LimitedProcess):
+    """Says of answers in LaTeX whether they can be read and are equal, `seconds` of processor time at most for each."""
+
+    def __init__(self, seconds: float, float_rounding: int, is_strict: bool) -> None:
+        settings = {"float_rounding": float_rounding, "strict": is_strict}
+        super().__init__(_PROCESS, "math-verify", seconds, settings)
+
+    def can_read(self, right: str) -> bool:
+        """Whether this is mathematics that answers can be compared with, in time: it equals itself."""
+        return self.ask({"right": right}) == "equal"
+
+    def are_equal(self, right: str, answer: str) -> bool:
+        """Whether the answer equals the right one. Not, where it cannot be read, or time or memory do not suffice."""
+        return self.ask({"right": right, "answer": answer}) == "equal"
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,7 @@ class MathAnswer(TagReward):
         scores = [0.0] * len(batch)
         for row, (prompt, text) in enumerate(zip(batch.prompts, batch.outputs.texts, strict=True)):
             try:
-                answer = _latex(short_answer(text, self.tag, self.boxed))
+                answer = _latex(short_answer(text, self.tag, boxed=self.boxed))
             except ParseError:
                 continue
             for right in targets[id(prompt)]:

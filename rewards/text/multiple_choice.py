@@ -8,7 +8,7 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward, judge_short
+from ..base.answers import TagReward, judge_answers
 from ..base.choices import read_choices, right_choices
 
 
@@ -48,7 +48,7 @@ class MultipleChoice(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that names no option, or options that are none."""
-        return judge_short(batch, self.tag, self.boxed, right_choices, self._judge)
+        return judge_answers(batch, self.tag, right_choices, self._judge, boxed=self.boxed)
 
     def _judge(self, answer: str, target: tuple[frozenset[str], tuple[str, ...]]) -> float:
         right, options = target

@@ -11,8 +11,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, shown
 
-from ..base.answers import TagReward, judge_short
-from ..base.places import is_number
+from ..base.answers import TagReward, is_number, judge_answers
 
 Kind = Literal["relaxed", "linear", "mean"]
 
@@ -71,7 +70,7 @@ class Number(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no number."""
-        return judge_short(batch, self.tag, self.boxed, self._right, self._judge)
+        return judge_answers(batch, self.tag, self._right, self._judge, boxed=self.boxed)
 
     def _judge(self, answer: str, right: Fraction) -> float:
         error = relative_error(read_number(answer, self.ignore_units), right)

@@ -11,7 +11,7 @@ from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.parsing.answers import ParseError
 
 from ..base.answers import TagReward
-from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
+from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, ngrams, words
 from .bleu import sentence_bleu
 

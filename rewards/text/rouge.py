@@ -8,8 +8,8 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward
-from ..base.references import judge_answers, ngrams, reference_words, shared_length, words
+from ..base.answers import TagReward, judge_answers
+from ..base.references import ngrams, reference_words, shared_length, words
 
 Kind = Literal["rouge1", "rouge2", "rougeL", "mean"]
 

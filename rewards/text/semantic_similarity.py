@@ -12,7 +12,7 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError
 
 from ..base.answers import TagReward
-from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
+from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, reference_texts
 
 Kind = Literal["sentence", "tokens"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward, judge_short
+from ..base.answers import TagReward, judge_answers
 from ..base.references import reference_texts
 
 _NO_PUNCTUATION = str.maketrans("", "", punctuation)
@@ -47,7 +47,7 @@ class TextF1(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is no text or list of texts, or one without words."""
-        return judge_short(batch, self.tag, False, right_words, best_f1)
+        return judge_answers(batch, self.tag, right_words, best_f1)
 
 
 def right_words(prompt: Prompt) -> list[Counter[str]]:

@@ -1,5 +1,6 @@
 """How many people gave the same answer (VQA accuracy)."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,9 +11,39 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError
 
-from ..base.answers import TagReward, judge_short
+from ..base.answers import TagReward, judge_answers
 from ..base.references import answer_text
-from ..base.vqa_words import vqa_plain
+
+_NUMBERS = {
+    word: str(number)
+    for number, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    )
+} | {"none": "0"}
+_ARTICLES = frozenset({"a", "an", "the"})
+_PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+_DIGIT_COMMA = re.compile(r"[0-9],[0-9]")
+_PERIOD = re.compile(r"\.(?![0-9])")
+
+# One apostrophe of each may be left out. Those of "I" and words that are others without it (we'll, she's) are not
+# meant.
+_CONTRACTIONS = (
+    "ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't "
+    "haven't he'd he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am might've mightn't "
+    "mightn't've must've mustn't needn't not've o'clock oughtn't 'ow's'at shan't she'd've should've "
+    "shouldn't shouldn't've somebody'd somebody'd've somebody'll somebody's someone'd someone'd've "
+    "someone'll someone's something'd something'd've something'll that's there'd there'd've there're "
+    "there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're "
+    "what's what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're "
+    "why's won't would've wouldn't wouldn't've y'all y'all'd've y'all'll you'd you'd've you'll you're "
+    "you've"
+)
+_WITH_APOSTROPHES = {
+    word[:place] + word[place + 1 :]: word
+    for word in _CONTRACTIONS.split()
+    for place, letter in enumerate(word)
+    if letter == "'"
+}
 
 ENOUGH = 3  # people with whose answer one counts as fully right
 
@@ -24,7 +55,7 @@ class VqaSoft(TagReward):
     Antol et al. 2015, "VQA", arXiv 1505.00468, and the evaluation code of VQA v2 (github.com/GT-Vision-Lab/VQA): of ten
     people, 0, 1, 2, 3, 4 and more equal answers are worth 0, 0.3, 0.6, 0.9 and 1. Both sides are compared without
     capitals, punctuation and articles, number words up to ten as digits, contractions with their apostrophe
-    (`_vqa_words.vqa_plain`).
+    (`vqa_plain`).
 
     0 where the text does not hold exactly one such tag, and for an answer of which nothing is left. At least four
     people must have answered: of fewer, not even all are enough for 1; and one of them something of which a word is
@@ -47,7 +78,7 @@ class VqaSoft(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """[B] float32; raises ValueError for a target that is not the answers of at least four people."""
-        return judge_short(batch, self.tag, False, counted_answers, leave_one_out)
+        return judge_answers(batch, self.tag, counted_answers, leave_one_out)
 
 
 def counted_answers(prompt: Prompt) -> Counter[str]:
@@ -75,3 +106,20 @@ def leave_one_out(answer: str, people: Counter[str]) -> float:
     without_one = agree * min(1.0, (agree - 1) / ENOUGH)
     without_another = (everyone - agree) * min(1.0, agree / ENOUGH)
     return (without_one + without_another) / everyone
+
+
+def vqa_plain(text: str) -> str:
+    """A text as the official evaluation of VQA v2 compares it.
+
+    Punctuation becomes a space, or nothing where the text has a space beside such a mark, or a comma between digits;
+    periods go where no digit follows. Then small letters, number words up to ten as digits, no articles, contractions
+    with their apostrophe. (The official pattern for periods is meant to look at the digit before it too, but does not,
+    and stops after 32; here it does not stop.)
+    """
+    spaced = text.replace("\n", " ").replace("\t", " ").strip()
+    plain, has_comma = spaced, _DIGIT_COMMA.search(spaced) is not None
+    for mark in _PUNCTUATION:
+        is_dropped = has_comma or f"{mark} " in spaced or f" {mark}" in spaced
+        plain = plain.replace(mark, "" if is_dropped else " ")
+    words = (_NUMBERS.get(word, word) for word in _PERIOD.sub("", plain).lower().split())
+    return " ".join(_WITH_APOSTROPHES.get(word, word) for word in words if word not in _ARTICLES)

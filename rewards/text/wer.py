@@ -8,8 +8,8 @@ from torch import Tensor
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
-from ..base.answers import TagReward
-from ..base.references import edit_distance, judge_answers, reference_texts
+from ..base.answers import TagReward, judge_answers
+from ..base.references import edit_distance, reference_texts
 
 Unit = Literal["word", "letter"]
 

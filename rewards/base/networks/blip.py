@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
 
-from .files import put_weights, read_weights
-from .heads import Head
+from .checkpoints import Head, put_weights, read_weights
+from .tiny import randomise
 
 WHAT = "ImageReward checkpoint"
 HEAD_WIDTH = 64  # of an attention head of all published BLIPs: 16 in ViT-L (1024), 12 in BERT (768)
@@ -31,6 +31,10 @@ NAMES = (
 _PATCHES, _PLACES = "image.embeddings.patch_embedding.weight", "image.embeddings.position_embedding"
 _IMAGE_MLP, _TEXT_MLP = "image.encoder.layers.0.mlp.fc1.weight", "text.encoder.layer.0.intermediate.dense.weight"
 _WORDS, _TEXT_PLACES = "text.embeddings.word_embeddings.weight", "text.embeddings.position_embeddings.weight"
+
+# Of the tiny twin, which has two attention heads.
+PIXELS, PATCH, WIDTH, LAYERS = 32, 8, 128, 2
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"-()"
 
 _UNUSED: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}  # for generation
 
@@ -127,3 +131,28 @@ def _sizes(weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _num_layers(weights: dict[str, Tensor], pattern: str) -> int:
     return 1 + max(int(match[1]) for name in weights if (match := re.fullmatch(pattern, name)))
+
+
+def write_tiny_image_reward(folder: Path, seed: int) -> Path:
+    """Writes checkpoint and tokenizer; returns the checkpoint's file."""
+    from transformers import BertTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(folder)
+    tower = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 4 * WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+    }
+    image = {**tower, "image_size": PIXELS, "patch_size": PATCH}
+    text = {**tower, "encoder_hidden_size": WIDTH, "vocab_size": len(words) + 2, "max_position_embeddings": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = ImageRewardNetwork(image, text)
+    for part in (network.image, network.text):  # the head stays as it is: a larger one would enlarge rounding errors
+        randomise(part, torch.Generator().manual_seed(seed))
+    weights = {published_name(name): value for name, value in network.state_dict().items()}
+    torch.save(weights, folder / "ImageReward.pt")
+    return folder / "ImageReward.pt"

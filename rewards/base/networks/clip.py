@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from mmrl.core.contracts import ConfigError
 
-from .files import put_weights, read_weights
+from .checkpoints import put_weights, read_weights
 from .tiny import randomise
 
 Library = Literal["transformers", "open_clip"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
 
-from .files import find_file, put_weights, read_weights
+from .checkpoints import find_file, put_weights, read_weights
 from .resizing import normalised
 from .tiny import randomise
 

@@ -16,7 +16,8 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas
-from mmrl.rewards.base.detections import box_overlaps, pairs_by_confidence, pairs_by_overlap, read_detections
+from mmrl.rewards.base.boxes import box_overlaps, pairs_by_confidence, pairs_by_overlap
+from mmrl.rewards.base.detections import read_detections
 from mmrl.rewards.boxes.detection import Detection
 from tests.rewards.example import Example, answers
 

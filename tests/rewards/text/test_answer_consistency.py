@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.core.plugins import build
-from mmrl.rewards.base.networks.likelihood import LanguageModel, load_language_model, write_tiny_language_model
+from mmrl.rewards.base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
 from mmrl.rewards.text.answer_consistency import AnswerConsistency
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.text.rouge import Rouge

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
 from mmrl.core.contracts import Placement, RewardBatch
-from mmrl.rewards.base.networks.embeddings import load_embedder
+from mmrl.rewards.base.networks.text_embedders import load_embedder
 from mmrl.rewards.text.response_diversity import ResponseDiversity
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown

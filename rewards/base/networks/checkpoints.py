@@ -1,4 +1,4 @@
-"""Weights of published heads and checkpoints: a file here or on the hub, read without running code."""
+"""Published checkpoints: files here or on the hub, read without running code; and the head that two of them hold."""
 
 import pickle
 from pathlib import Path
@@ -68,3 +68,25 @@ def put_weights(what: str, file: Path, module: nn.Module, weights: dict[str, Ten
     except RuntimeError as error:
         raise ConfigError(f"{file} does not hold the {what}: {error}") from error
     module.eval().requires_grad_(False)
+
+
+class Head(nn.Module):
+    """Linear layers width-1024-128-64-16-1 without activations between them; the published names included."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, 1024),
+            nn.Dropout(0.2),
+            nn.Linear(1024, 128),
+            nn.Dropout(0.2),
+            nn.Linear(128, 64),
+            nn.Dropout(0.1),
+            nn.Linear(64, 16),
+            nn.Linear(16, 1),
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Scores [B] of embeddings [B, width]."""
+        scores: Tensor = self.layers(embeddings)
+        return scores.squeeze(1)

@@ -1,6 +1,5 @@
 """What rewards of points and boxes share: the target and the answer, both in pixels of the original image."""
 
-import sys
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.answers import ParseError, extract, read_box
 from mmrl.parsing.coordinates import Box, Canvas, Point
 
+from .answers import is_number
 from .references import composed
 
 
@@ -102,8 +102,3 @@ def canvas_of(batch: RewardBatch, row: int) -> Canvas:
     if canvas is None:
         raise ValueError(f"the prompt {batch.prompts[row].text!r} has no image that coordinates could be of")
     return canvas
-
-
-def is_number(value: object) -> bool:
-    """Whether this is a finite number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
