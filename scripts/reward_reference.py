@@ -10,13 +10,16 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from mmrl.core import plugins
+from mmrl.core.checked import bound_in_words
 
 FILE = Path(__file__).parents[1] / "docs" / "reward_reference.md"
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -93,22 +96,28 @@ def end(number: float) -> str:
 
 
 def table(cls: Any) -> str:
-    """A row for each setting: its default as YAML has it, and the comment that stands behind it in the source."""
+    """Returns a row for each setting: its default in YAML, what it may be, and its comment in the source."""
     settings = [item for item in fields(cls) if item.init]
     if not settings:
         return "It has no settings."
-    comments, hints = dict(comments_of(cls)), get_type_hints(cls)
+    comments, hints = dict(comments_of(cls)), get_type_hints(cls, include_extras=True)
     rows = []
     for item in settings:
-        said = filter(None, (choices(hints[item.name]), escaped(comments.get(item.name, ""))))
-        cells = (f"`{item.name}`", default(item), "; ".join(said))
+        parts = filter(None, (allowed(hints[item.name]), escaped(comments.get(item.name, ""))))
+        cells = (f"`{item.name}`", default(item), "; ".join(parts))
         rows.append("|" + "|".join(f" {cell.replace('|', chr(92) + '|')} " if cell else " " for cell in cells) + "|")
     return "\n".join(["| setting | default | |", "|---|---|---|", *rows])
 
 
-def choices(hint: Any) -> str:
-    """What a setting of a few names may be; empty for all others."""
-    return ", ".join(f"`{as_yaml(one)}`" for one in get_args(hint)) if get_origin(hint) is Literal else ""
+def allowed(hint: Any) -> str:
+    """Returns the choices or the range that an annotation gives a setting; empty where it gives none."""
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{as_yaml(one)}`" for one in get_args(hint))
+    if get_origin(hint) is Annotated:
+        parts = [part for item in get_args(hint)[1:] for part in (item.metadata if isinstance(item, FieldInfo) else ())]
+        return bound_in_words({key: bound for part in parts for key, bound in asdict(part).items()})
+    is_optional = get_origin(hint) in (Union, UnionType)
+    return next(filter(None, map(allowed, get_args(hint))), "") if is_optional else ""
 
 
 def default(item: Field[Any]) -> str:
@@ -134,17 +143,22 @@ def as_yaml(value: Any) -> str:
 
 
 def comments_of(cls: type) -> Iterator[tuple[str, str]]:
-    """Names of the fields that a class and its bases declare, and the comments on their lines."""
+    """Yields the fields that a class and its bases declare, each with the comment on its lines or directly above."""
     for owner in reversed(cls.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(owner))
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-        behind = {one.start[0]: one.string.lstrip("# ") for one in tokens if one.type == tokenize.COMMENT}
+        comments = [one for one in tokens if one.type == tokenize.COMMENT]
+        texts = {one.start[0]: one.string.lstrip("# ") for one in comments}
+        alone = {one.start[0] for one in comments if one.line.lstrip().startswith("#")}
         (definition,) = ast.parse(source).body
         assert isinstance(definition, ast.ClassDef)
         for statement in definition.body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-                yield statement.target.id, " ".join(behind[line] for line in lines if line in behind)
+                first = statement.lineno
+                while first - 1 in alone:
+                    first -= 1
+                lines = range(first, (statement.end_lineno or statement.lineno) + 1)
+                yield statement.target.id, " ".join(texts[line] for line in lines if line in texts)
 
 
 def markdown(text: str) -> str:

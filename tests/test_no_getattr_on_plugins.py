@@ -18,7 +18,7 @@ ALLOWED: dict[str, str] = {
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
         plans.offline.OfflinePlan._of_online rewards.base.wrapper.RewardWrapper.inner_rewards
         rewards.base.wrapper.RewardWrapper.tiny rewards.wrappers.cached._name
-        rewards.wrappers.python.Python._wanted scoring.calls._versions
+        rewards.wrappers.python.Python._arguments scoring.calls._versions
     """,
     "what weights say, by the name of the weights": """
         losses.base.decisions.DecisionLoss.divergence losses.base.denoising.DenoisingLoss.penalties
@@ -81,7 +81,7 @@ TO_DO = """
         modalities.language.rollout.TokenGenerator.__post_init__ modalities.loading.lora.Lora.__post_init__
         modalities.video.Video.__post_init__ modalities.vision_language.VisionLanguage.__post_init__
         plans.offline.check_behaviour plans.offline.check_levels prompts.synthetic_rows.write
-        rewards.images.geneval.Geneval.__post_init__
+       
         samplers.base.window.Window.__post_init__ samplers.branch_grpo.BranchGRPO.__post_init__
         samplers.entropy_tree.EntropyTree.__post_init__
         scoring.during_sampling.reward_of

@@ -6,10 +6,11 @@ import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
+from pydantic import Field
 
 from mmrl.core import plugins
 
@@ -114,6 +115,10 @@ class Settings(Base):
         1e-4,
     )  # on several lines
     other: "dict[str, int] | None" = None
+    share: Annotated[float, Field(gt=0, le=1)] | None = None  # of the whole
+    # Above the field,
+    # in two lines.
+    size: Annotated[int, Field(ge=2)] = 3
 
 
 def test_the_table_holds_defaults_choices_and_the_comments_of_the_source(script: ModuleType) -> None:
@@ -123,4 +128,6 @@ def test_the_table_holds_defaults_choices_and_the_comments_of_the_source(script:
         '| `text` | `"# not a comment"` | |',
         "| `pair` | `[-.inf, 0.0001]` | on several lines |",
         "| `other` | `null` | |",
+        "| `share` | `null` | above 0 and at most 1; of the whole |",
+        "| `size` | `3` | at least 2; Above the field, in two lines. |",
     ]

@@ -17,12 +17,13 @@ BoxKind = Literal["iou", "giou", "diou", "ciou"]
 
 
 def has_area(boxes: Tensor) -> Tensor:
-    """[...] bool: x1 < x2 and y1 < y2 of boxes [..., 4]."""
+    """Returns [...] bool: x1 < x2 and y1 < y2 of boxes [..., 4]."""
     return (boxes[..., :2] < boxes[..., 2:]).all(-1)
 
 
 def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
-    """[...] overlap of boxes [..., 4] and [..., 4], x1, y1, x2, y2, all of them with an area; shapes are broadcast.
+    """Returns [...] overlap of boxes [..., 4] and [..., 4], x1, y1, x2, y2, all of them with an area; shapes are
+    broadcast.
 
     IoU is in [0, 1], GIoU and DIoU in (-1, 1], CIoU in (-1.5, 1]; formulas and sources at `BoxIou`.
     """
@@ -46,13 +47,14 @@ def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
 
 
 def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """[n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
+    """Returns [n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
     is_pair = has_area(boxes)[:, None] & has_area(others)
     return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)
 
 
 def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth): by falling confidence each prediction takes the free truth that it overlaps most.
+    """Returns the pairs (prediction, truth): by falling confidence each prediction takes the free truth that it
+    overlaps most.
 
     Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Of equal confidences the larger overlap comes first.
 
@@ -70,7 +72,10 @@ def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, 
 
 
 def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth) with the largest sum of overlaps [n, m] (Kuhn 1955, the Hungarian method)."""
+    """Returns the pairs (prediction, truth) with the largest sum of overlaps [n, m].
+
+    The Hungarian method (Kuhn 1955).
+    """
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(overlap.numpy(), maximize=True)
@@ -80,7 +85,8 @@ def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
 
 
 def are_new(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
-    """Whether each of the answered boxes is one that was not written before, and so may be one of the true ones.
+    """Returns whether each of the answered boxes is one that was not written before, and so may be one of the true
+    ones.
 
     Where a true box stands k times (one place with two labels), the first k of an answered one are new.
     """

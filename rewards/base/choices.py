@@ -41,7 +41,7 @@ def read_options(prompt: Prompt) -> tuple[str, ...]:
 
 
 def right_choices(prompt: Prompt) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The letters of `target.answer`, one text or a list of them, and the options (`read_options`).
+    """Returns the letters of `target.answer`, one text or a list of them, and the options (`read_options`).
 
     Raises ValueError where it is not one of the letters, or several: no answer can be judged by it.
     """
@@ -58,7 +58,8 @@ def right_choices(prompt: Prompt) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def read_choices(text: str, options: tuple[str, ...]) -> frozenset[str]:
-    """The letters that an answer names: `B`, `(b)`, `B.`, `B. cat`, `The answer is B`, `A, C`, `A and C`, `AC`, `cat`.
+    """Returns the letters that an answer names: `B`, `(b)`, `B.`, `B. cat`, `The answer is B`, `A, C`, `A and C`, `AC`,
+    `cat`.
 
     Letters in a row or in a list without marks are capitals. The text behind `B.` must be that of the option, as far as
     options are known, else it must not name another letter. ASCII only: letters that look alike are none.
@@ -90,7 +91,7 @@ def read_choices(text: str, options: tuple[str, ...]) -> frozenset[str]:
 
 
 def _described(letter: str, words: str, options: tuple[str, ...]) -> str:
-    """The letter, where the words behind it are its option's, or may be."""
+    """Returns the letter, where the words behind it are its option's, or may be."""
     if options and letter not in _saying(_plain(words), options):
         raise ParseError(f"the option {letter} does not say {shown(words)}")
     if not options and _OTHER.search(words):
@@ -103,12 +104,12 @@ def _letter(marked: re.Match[str]) -> str:
 
 
 def _saying(plain: str, options: tuple[str, ...]) -> set[str]:
-    """The letters of the options with this text."""
+    """Returns the letters of the options with this text."""
     return {letter for letter, option in zip(ascii_uppercase, options, strict=False) if option == plain}
 
 
 def _without_own_letter(text: str, letter: str) -> str:
-    """The plain text of an option, without "B." in front of it."""
+    """Returns the plain text of an option, without "B." in front of it."""
     found = _WITH_TEXT.fullmatch(" ".join(text.split()))
     return _plain(found[2] if found and _letter(found) == letter else text)
 

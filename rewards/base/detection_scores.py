@@ -34,7 +34,8 @@ class Compared:
 def compare(
     found: Sequence[DetectedBox], boxes: Sequence[Box], labels: Sequence[str] | None, *, is_ordered: bool
 ) -> Compared:
-    """The answered boxes, as written with `is_ordered`, else in an order that does not depend on that of the answer.
+    """Returns the answered boxes, as written with `is_ordered`, else in an order that does not depend on that of the
+    answer.
 
     A box that is written again overlaps nothing, so that it is one that is wrong.
     """
@@ -85,7 +86,10 @@ def _stretched(value: float, low: float, high: float) -> float:
 
 
 def mean_average_precision(compared: Compared, thresholds: Sequence[float], *, is_ordered: bool) -> float:
-    """Mean of `average_precision` over the labels of truth and answer; 0 for one that is not in the truth."""
+    """Returns the mean of `average_precision` over the labels of truth and answer.
+
+    A label that is not in the truth counts 0.
+    """
     labels = set(compared.labels) | set(compared.true_labels)
     total = 0.0
     for label in sorted(labels, key=str):
@@ -125,7 +129,7 @@ def average_precision(overlap: Tensor, confidence: Tensor, thresholds: Sequence[
 
 
 def _hits(overlap: Tensor, thresholds: Tensor) -> Tensor:
-    """[T, n] float64 1 where a box, in this order, takes a truth; overlap [n, m], thresholds [T]."""
+    """Returns [T, n] float64 1 where a box, in this order, takes a truth; overlap [n, m], thresholds [T]."""
     free = torch.ones(len(thresholds), overlap.shape[1], dtype=torch.bool)
     hits = torch.zeros(len(thresholds), len(overlap), dtype=torch.float64)
     every = torch.arange(len(thresholds))

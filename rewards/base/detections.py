@@ -24,7 +24,8 @@ class DetectedBox:
 
 
 def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[DetectedBox]:
-    """The list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing beside it.
+    """Returns the list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing
+    beside it.
 
     `[{'Position': [x1, y1, x2, y2], 'Confidence': c}, ...]` (Visual-RFT) or `[{"bbox_2d": [...], "label": "cat"}]`
     (Qwen), of which one alone needs no list; `No Objects` is an empty one. Where no confidence is written it is 1. A
@@ -37,7 +38,7 @@ def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 
 
 
 def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[Box]:
-    """The boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
+    """Returns the boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
 
     One box needs no list around it. Corners are as written. Raises ParseError as `read_detections` does.
     """
@@ -48,7 +49,9 @@ def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) ->
 
 
 def _items(text: str, tag: str | None, num_true: int) -> list[object]:
-    """The entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of none."""
+    """Returns the entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of
+    none.
+    """
     inner = unfenced(extract(text, tag)).strip()
     if inner.rstrip(".").casefold() == "no objects":
         return []
@@ -62,7 +65,9 @@ def _items(text: str, tag: str | None, num_true: int) -> list[object]:
 
 
 def unfenced(text: str) -> str:
-    """What stands in the one fence of three backticks around a whole text; the text itself where there is no fence."""
+    """Returns what stands in the one fence of three backticks around a whole text; the text itself where there is no
+    fence.
+    """
     parts = text.split("```")
     if len(parts) == 1:
         return text
@@ -93,7 +98,7 @@ def _corners(place: object, canvas: Canvas) -> Box:
 
 
 def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
-    """The value under one of these names; None where there is none of them."""
+    """Returns the value under one of these names; None where there is none of them."""
     there = [name for name in names if name in found]
     if len(there) > 1:
         raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")

@@ -17,7 +17,7 @@ from .references import composed
 
 
 def target_boxes(batch: RewardBatch) -> Tensor:
-    """[B, 4] float64: `target.box` of each prompt, x1, y1, x2, y2.
+    """Returns [B, 4] float64: `target.box` of each prompt, x1, y1, x2, y2.
 
     Raises ValueError where one is not four finite numbers with x1 < x2 and y1 < y2: no answer can be judged by it.
     """
@@ -49,7 +49,7 @@ def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list
 
 
 def true_box(box: Any, name: str, prompt: Prompt) -> Box:
-    """A box of the target, x1, y1, x2, y2; raises ValueError where it is none."""
+    """Returns a box of the target, x1, y1, x2, y2; raises ValueError where it is none."""
     is_four = isinstance(box, list | tuple) and len(box) == 4
     if not is_four or not all(is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
         raise ValueError(f"{name} must be [x1, y1, x2, y2] with x1 < x2 and y1 < y2, got {box!r} for {prompt.text!r}")
@@ -57,14 +57,17 @@ def true_box(box: Any, name: str, prompt: Prompt) -> Box:
 
 
 def true_point(point: Any, name: str, prompt: Prompt) -> Point:
-    """A point of the target, x, y; raises ValueError where it is none."""
+    """Returns a point of the target, x, y; raises ValueError where it is none."""
     if not isinstance(point, list | tuple) or len(point) != 2 or not all(map(is_number, point)):
         raise ValueError(f"{name} must be [x, y], got {point!r} for {prompt.text!r}")
     return float(point[0]), float(point[1])
 
 
 def answered_boxes(batch: RewardBatch, tag: str | None) -> Tensor:
-    """[B, 4] float64: the one box in the `tag` of each text, its corners as written; zeros where there is none."""
+    """Returns [B, 4] float64: the one box in the `tag` of each text, its corners as written.
+
+    Zeros stand for a text without such a box.
+    """
     texts = batch.outputs.texts
     assert texts is not None, "scoring checks needs"
     boxes = [(0.0, 0.0, 0.0, 0.0)] * len(batch)
@@ -96,7 +99,7 @@ def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
 
 
 def canvas_of(batch: RewardBatch, row: int) -> Canvas:
-    """The canvas of a sample; raises ValueError for a prompt without an image."""
+    """Returns the canvas of a sample; raises ValueError for a prompt without an image."""
     assert batch.outputs.canvases is not None, "scoring checks needs"
     canvas = batch.outputs.canvases[row]
     if canvas is None:

@@ -49,19 +49,21 @@ def grade(validator: Any, value: object, is_graded: bool) -> float:
 
 
 def _holds(validator: Any, name: str, value: object) -> bool:
-    """Whether the property is as the schema wants it, however its neighbours are."""
+    """Returns whether the property is as the schema wants it, however its neighbours are."""
     return is_allowed(validator.evolve(schema=validator.schema.get("properties", {}).get(name, True)), value)
 
 
 def may_take_long(schema: object) -> bool:
-    """Whether a short text may take long: for a regular expression, or a reference to what is tried more than once."""
+    """Returns whether a short text may take long: for a regular expression, or a reference to what is tried more than
+    once.
+    """
     if isinstance(schema, Mapping):
         return bool(UNBOUNDED & set(schema)) or any(map(may_take_long, schema.values()))
     return isinstance(schema, list | tuple) and any(map(may_take_long, schema))
 
 
 def answerer(settings: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
-    """A function of {value}: its grade, or why there is none, as a text in JSON."""
+    """Returns a function of {value}: its grade, or why there is none, as a text in JSON."""
     validator = validator_of(settings["schema"])
 
     def judge(question: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ class LimitedProcess:
         self._lock = threading.Lock()
 
     def ask(self, question: dict[str, Any]) -> str:
-        """The word that is the answer; one of `FAILED` where time or memory do not suffice.
+        """Returns the word that is the answer; one of `FAILED` where time or memory do not suffice.
 
         Raises RuntimeError where the child does not start, does not answer, or was killed from outside.
         """
@@ -104,7 +104,9 @@ def _raise(signum: int, frame: object) -> None:
 
 
 def _limited(seconds: float, function: Any, *arguments: Any) -> str:
-    """The word that the function gives; "late" where it takes longer. The system ends this process soon after that."""
+    """Returns the word that the function gives; "late" where it takes longer. The system ends this process soon after
+    that.
+    """
     import resource
 
     end = math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + seconds + 1)

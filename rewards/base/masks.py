@@ -32,7 +32,7 @@ class RunLengths:
 
 
 def read_shape(value: object) -> RunLengths | tuple[Ring, ...]:
-    """What a mask is written as in JSON, or in Python; coordinates are as written.
+    """Returns what a mask is written as in JSON, or in Python; coordinates are as written.
 
     Run lengths as pycocotools have them, `{"size": [height, width], "counts": "..."}`, or a list of counts; a polygon,
     `[[x, y], [x, y], [x, y], ...]` or `[x1, y1, x2, y2, x3, y3, ...]`; a box, `[x1, y1, x2, y2]`; a list of polygons
@@ -58,7 +58,7 @@ def read_shape(value: object) -> RunLengths | tuple[Ring, ...]:
 
 
 def pixels_of(shape: RunLengths | tuple[Ring, ...], canvas: Canvas, *, is_answer: bool) -> Mask:
-    """[H, W] of the original image: polygons hold the pixels whose centre they hold, by the even-odd rule.
+    """Returns [H, W] of the original image: polygons hold the pixels whose centre they hold, by the even-odd rule.
 
     Coordinates of an answer are in the unit of the canvas, those of a target in pixels of the original image. Raises
     ParseError for run lengths of another size than the original image's.
@@ -79,7 +79,7 @@ def pixels_of(shape: RunLengths | tuple[Ring, ...], canvas: Canvas, *, is_answer
 
 
 def fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
-    """[height, width] the pixels whose centre lies inside of a polygon, by the even-odd rule; corners [V, 2].
+    """Returns [height, width] the pixels whose centre lies inside of a polygon, by the even-odd rule; corners [V, 2].
 
     Every edge changes what lies to its right: the parity of the changes up to a pixel says whether it is inside.
     """
@@ -97,13 +97,13 @@ def fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
 
 
 def twice_area(ring: Ring) -> float:
-    """Twice the area of a polygon that does not cross itself."""
+    """Returns twice the area of a polygon that does not cross itself."""
     pairs = zip(ring, (*ring[1:], ring[0]), strict=True)
     return abs(sum(x * other_y - other_x * y for (x, y), (other_x, other_y) in pairs))
 
 
 def _rings(value: object) -> list[Ring]:
-    """A polygon or box, or those of a list of them."""
+    """Returns a polygon or box, or those of a list of them."""
     if not isinstance(value, list | tuple):
         raise ParseError(f"a polygon is a list, got {shown(str(value))}")
     if _is_ring(value):

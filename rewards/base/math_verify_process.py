@@ -9,7 +9,7 @@ from typing import Any
 
 
 def answerer(settings: dict[str, Any]) -> Callable[[dict[str, str]], str]:
-    """A function of {right, answer}: "equal" or "different"; without an answer, of the right one and itself."""
+    """Returns a function of {right, answer}: "equal" or "different"; without an answer, of the right one and itself."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     # LaTeX alone: math-verify's plain expressions go through `eval`.

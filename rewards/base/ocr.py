@@ -55,7 +55,7 @@ def load_reader(min_confidence: float, detector_side: int) -> Read:
 
 
 def wanted_texts(prompt: Prompt) -> list[str]:
-    """What should stand in the image: `target.text`, one or several, else what the prompt has in double quotes.
+    """Returns what should stand in the image: `target.text`, one or several, else what the prompt has in double quotes.
 
     Raises ValueError where there is no such text, or one has no letters, or too many: nothing could be judged by it.
     """
@@ -77,12 +77,14 @@ def wanted_texts(prompt: Prompt) -> list[str]:
 
 
 def letters(text: str) -> str:
-    """What of a text is compared: without white space and capitals, letters of double width as plain ones (NFKC)."""
+    """Returns what of a text is compared: without white space and capitals, letters of double width as plain ones
+    (NFKC).
+    """
     return "".join(unicodedata.normalize("NFKC", text).casefold().replace(_GONE, "").split())
 
 
 def distance_score(lines: Sequence[str], texts: Sequence[str]) -> float:
-    """Mean over the texts of 1 - min(edit distance, length) / length, in [0, 1]; the letters of `letters`.
+    """Returns the mean over the texts of 1 - min(edit distance, length) / length, in [0, 1]; the letters of `letters`.
 
     A text that stands whole in what was read has distance 0. Otherwise one text alone is compared with all that was
     read, as flow_grpo has it; of several, each with the run of at most MAX_LINES neighbouring lines that is nearest.
@@ -110,7 +112,7 @@ def distance_score(lines: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def recall_score(lines: Sequence[str], texts: Sequence[str]) -> float:
-    """Share of the words of all texts that were read, each as often as it should stand there, in [0, 1].
+    """Returns the share of the words of all texts that were read, each as often as it should stand there, in [0, 1].
 
     Raises ValueError where the texts have no words.
     """
@@ -122,7 +124,9 @@ def recall_score(lines: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def _nearest(whole: str, ends: Sequence[int], text: str) -> tuple[int, int, int]:
-    """The smallest distance of a text, at most its length, to a run of lines, and where that run begins and ends."""
+    """Returns the smallest distance of a text, at most its length, to a run of lines, and where that run begins and
+    ends.
+    """
     best = (len(text), 0, 0)  # nothing was read
     for number, start in enumerate(ends[:-1]):
         for end in ends[number + 1 : number + 1 + MAX_LINES]:

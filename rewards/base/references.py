@@ -17,7 +17,8 @@ _WORD = re.compile(rf"[{_SCRIPTS}]|[^\W_{_SCRIPTS}]+")
 
 
 def answer_text(text: str, tag: str | None) -> str:
-    """What stands in the one `tag` of a text (None: all of it), composed (NFC), without white space at its ends.
+    """Returns what stands in the one `tag` of a text (None: all of it), composed (NFC), without white space at its
+    ends.
 
     Raises:
         ParseError: not one such tag, more than MAX_LETTERS letters, or more than MAX_MARKS accents in a row.
@@ -29,7 +30,7 @@ def answer_text(text: str, tag: str | None) -> str:
 
 
 def composed(text: str) -> str:
-    """The text with each letter and its accents as one, where there is such a letter (NFC)."""
+    """Returns the text with each letter and its accents as one, where there is such a letter (NFC)."""
     if text.isascii():
         return text
     in_a_row = 0
@@ -57,7 +58,7 @@ def reference_texts(prompt: Prompt) -> list[str]:
 
 
 def reference_words(prompt: Prompt) -> list[list[str]]:
-    """The words of each reference (`reference_texts`); raises ValueError as well where one has none."""
+    """Returns the words of each reference (`reference_texts`); raises ValueError as well where one has none."""
     found = [words(text) for text in reference_texts(prompt)]
     if not all(found):
         raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
@@ -65,7 +66,7 @@ def reference_words(prompt: Prompt) -> list[list[str]]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, without capitals and punctuation.
+    """Returns the words of a text, without capitals and punctuation.
 
     Of ASCII text these are the tokens of rouge-score without its stemmer, [a-z0-9]+. It knows no other letters; here
     those of all scripts count, and Chinese and Japanese ones are words of their own.
@@ -74,12 +75,12 @@ def words(text: str) -> list[str]:
 
 
 def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    """How often each run of n tokens occurs."""
+    """Returns how often each run of n tokens occurs."""
     return Counter(zip(*(tokens[start:] for start in range(n)), strict=False))
 
 
 def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
+    """Returns the length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
     places, every = _places(left), (1 << len(left)) - 1
     row = every  # bit i is 0 where the length grows at left[i]
     for symbol in right:
@@ -89,7 +90,7 @@ def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The fewest insertions, deletions and substitutions from left to right (Levenshtein).
+    """Returns the fewest insertions, deletions and substitutions from left to right (Levenshtein).
 
     In len(left) * len(right) / 64 steps: a column of the table is kept as the bits of its differences (Myers 1999).
     """
@@ -109,7 +110,7 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def _places(symbols: Sequence[Hashable]) -> dict[Hashable, int]:
-    """The places of each symbol, as the bits of a number."""
+    """Returns the places of each symbol, as the bits of a number."""
     found: dict[Hashable, list[int]] = {}
     for place, symbol in enumerate(symbols):
         found.setdefault(symbol, []).append(place)

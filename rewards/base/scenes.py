@@ -60,7 +60,7 @@ class Scene:
 
 
 def read_scene(prompt: Prompt, most: int) -> Scene:
-    """The scene of `target.include`, `target.exclude` and `target.tag`, as GenEval's metadata has them.
+    """Returns the scene of `target.include`, `target.exclude` and `target.tag`, as GenEval's metadata has them.
 
     Args:
         most: objects of a class that can be told apart; no clause may ask for more.
@@ -87,10 +87,10 @@ def same_name(name: str) -> str:
 
 
 def relations(box: Box, other: Box, margin: float) -> set[Relation]:
-    """Where a box lies relative to another: one relation, two in a diagonal, or none where they are too near.
+    """Returns where a box lies relative to another: one relation, two in a diagonal, or none where they are too near.
 
-    The offset of the centres, of which `margin` times the sum of both sizes is taken off in each direction, is
-    compared with half the distance of the centres.
+    The offset of the centres, of which `margin` times the sum of both sizes is taken off in each direction, is compared
+    with half the distance of the centres.
     """
     sizes = [box[2 + axis] - box[axis] + other[2 + axis] - other[axis] for axis in (0, 1)]
     offset = [(box[axis] + box[2 + axis] - other[axis] - other[2 + axis]) / 2 for axis in (0, 1)]
@@ -107,7 +107,7 @@ def relations(box: Box, other: Box, margin: float) -> set[Relation]:
 
 
 def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) -> list[float]:
-    """What the objects fulfil, a number in [0, 1] for each thing that is asked.
+    """Returns what the objects fulfil, a number in [0, 1] for each thing that is asked.
 
     For each clause of `include`: max(0, 1 - |found - count| / count); then, 0 where that number is not exact, the share
     of the right colour, and whether all objects lie as they should to those of the other clause, which must be
@@ -152,7 +152,7 @@ def _is_placed(
     position: tuple[Relation, int],
     margin: float,
 ) -> bool:
-    """Whether each object lies in that relation to each of the other clause, of which there is at least one."""
+    """Returns whether each object lies in that relation to each of the other clause, of which there is at least one."""
     relation, number = position
     pairs = [(one.box, other.box) for one in found for other in matched[number]]
     return bool(pairs) and all(relation in relations(*pair, margin) for pair in pairs)

@@ -11,19 +11,22 @@ from .boxes import pairs_by_overlap
 
 
 def true_span(span: object, name: str) -> Span:
-    """A span of the target, in seconds; raises ValueError unless it is [start, end] with 0 <= start < end."""
+    """Returns a span of the target, in seconds; raises ValueError unless it is [start, end] with 0 <= start < end."""
     if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(is_seconds, span)) or span[0] >= span[1]:
         raise ValueError(f"{name} must be [start, end] in seconds, 0 <= start < end, got {span!r}")
     return float(span[0]), float(span[1])
 
 
 def is_seconds(value: object) -> bool:
-    """Whether this is a finite number that is not negative, and no truth value."""
+    """Returns whether this is a finite number that is not negative, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def answered_spans(text: str, tag: str | None) -> tuple[Span, ...]:
-    """The spans in the `tag` of a text (`read_spans`); raises ParseError where one does not end after it starts."""
+    """Returns the spans in the `tag` of a text (`read_spans`).
+
+    Raises ParseError where one does not end after it starts.
+    """
     spans = read_spans(extract(text, tag))
     if not all(start < end for start, end in spans):
         raise ParseError("a span must end after it starts")
@@ -31,7 +34,8 @@ def answered_spans(text: str, tag: str | None) -> tuple[Span, ...]:
 
 
 def read_anchors(text: str, tag: str, end: int) -> tuple[Span, ...]:
-    """The one span in each `<tag>...</tag>` before the place `end` of a text, those written again in a row as one.
+    """Returns the one span in each `<tag>...</tag>` before the place `end` of a text, those written again in a row as
+    one.
 
     Raises:
         ParseError: tags that do not close one after the other, one without exactly one span, or more than MAX_SPANS.
@@ -52,18 +56,22 @@ def read_anchors(text: str, tag: str, end: int) -> tuple[Span, ...]:
 
 
 def iou(a: Span, b: Span) -> float:
-    """Intersection over union of two spans."""
+    """Returns the intersection over union of two spans."""
     shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
     return shared / (a[1] - a[0] + b[1] - b[0] - shared)
 
 
 def giou(a: Span, b: Span) -> float:
-    """IoU less the share of the hull that neither covers, in (-1, 1] (Rezatofighi et al. 2019, arXiv 1902.09630)."""
+    """Returns the IoU less the share of the hull that neither covers, in (-1, 1] (Rezatofighi et al. 2019, arXiv
+    1902.09630).
+    """
     return iou(a, b) - gap_share([a], [b])
 
 
 def gap_share(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """The time between all that left covers and all that right covers, over their hull; 0 where one covers none."""
+    """Returns the time between all that left covers and all that right covers, over their hull; 0 where one covers
+    none.
+    """
     if not left or not right:
         return 0.0
     starts = [min(start for start, _ in spans) for spans in (left, right)]
@@ -72,7 +80,9 @@ def gap_share(left: Sequence[Span], right: Sequence[Span]) -> float:
 
 
 def union_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """IoU of all time that left covers with all that right covers; 1 where neither covers any, 0 where one does."""
+    """Returns the IoU of all time that left covers with all that right covers; 1 where neither covers any, 0 where one
+    does.
+    """
     ours, theirs = merged(left), merged(right)
     if not ours or not theirs:
         return float(ours == theirs)
@@ -82,7 +92,9 @@ def union_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
 
 
 def matched_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """The largest sum of IoUs over pairs, one with one, / max(n, m); 1 where there are none, 0 where one has none."""
+    """Returns the largest sum of IoUs over pairs, one with one, / max(n, m); 1 where there are none, 0 where one has
+    none.
+    """
     if not left or not right:
         return float(len(left) == len(right))
     overlap = torch.tensor([[iou(a, b) for b in right] for a in left], dtype=torch.float64)
@@ -91,7 +103,7 @@ def matched_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time as spans that do not meet, in order."""
+    """Returns the same time as spans that do not meet, in order."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:

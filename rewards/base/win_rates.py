@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def win_rates(wins: Tensor) -> Tensor:
-    """[n] in [0, 1]: the mean over the others of how far each of n members is preferred to them; 1/2 for one alone.
+    """Returns [n] in [0, 1]: the mean over the others of how far each of n members is preferred to them; 1/2 for one
+    alone.
 
     Args:
         wins: [n, n] in [0, 1]; row i, column j: how far i is preferred to j where i is shown first, 1/2 for a tie. What

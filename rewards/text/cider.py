@@ -1,4 +1,4 @@
-"""How much an answer says that references of its own picture say, and those of other pictures do not: CIDEr-D."""
+"""CIDEr-D: how much an answer shares with references of its own picture, and not with those of other pictures."""
 
 import json
 import math
@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
@@ -23,19 +24,19 @@ Ngram = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Of how many documents, each the references of one picture, hold an n-gram."""
+    """The document frequencies of n-grams; a document is the references of one picture."""
 
     size: int  # documents
     frequency: Counter[Ngram]
 
     def weight(self, ngram: Ngram) -> float:
-        """log(size / documents that hold it), those that no document holds as those that one does."""
+        """Returns log(size / documents that hold the n-gram); one that no document holds counts as in one document."""
         return math.log(self.size / max(1, self.frequency[ngram]))
 
 
 @dataclass(frozen=True)
 class _Vectors:
-    """The n-grams of a text, weighted, for each n of ORDERS."""
+    """The weighted n-grams of a text, for each n of ORDERS."""
 
     weights: tuple[dict[Ngram, float], ...]
     norms: tuple[float, ...]
@@ -44,25 +45,25 @@ class _Vectors:
 
 @dataclass
 class Cider(TagReward):
-    """10 * mean over n = 1 .. 4, and over the references, of a clipped cosine with a penalty of length, in [0, 10].
+    """CIDEr-D: 10 * the mean over n = 1 .. 4 and over references of a cosine, clipped and with a penalty of length.
 
       cos_n = exp(-(c - r)^2 / (2 sigma^2)) * sum_w min(g(w), h(w)) h(w) / (|g| |h|)
 
-    with g and h the vectors of the n-grams w of answer and reference `target.answer`, c and r their lengths in words;
-    an entry is count(w) * log(N / d(w)), where d(w) of the N pictures of a corpus have w in one of their references.
-    CIDEr-D of Vedantam et al. 2015 (arXiv 1411.5726), as pycocoevalcap computes it.
+    In [0, 10]. g and h are the vectors of the n-grams w of the answer and the reference `target.answer`, c and r their
+    lengths in words; an entry is count(w) * log(N / d(w)), where d(w) of the N pictures of a corpus have w in one of
+    their references. Vedantam et al. 2015 (arXiv 1411.5726), as pycocoevalcap computes it.
 
     The corpus is the file `corpus`: JSON lines, one picture each, its references under the key `column`, a text or
-    several; the training file itself is one. pycocoevalcap takes d and N from the texts that are scored together;
-    then an answer's score changes with its neighbours, and a batch about one picture is worth 0 throughout, since
-    log(1 / 1) = 0. Also different: words are those of `references.words`, not of Stanford's tokeniser; lengths
-    are in words, where it counts pairs of words, so that texts of no word and of one are equally long there.
+    several; the training file itself is one. pycocoevalcap takes d and N from the texts that are scored together; there
+    an answer's score changes with its neighbours, and a batch about one picture is worth 0 throughout, since log(1 / 1)
+    = 0. Also different: words are those of `references.words`, not of Stanford's tokeniser; and lengths are in words,
+    where pycocoevalcap counts pairs of words, so that texts of no word and of one are equally long there.
 
-    Only an answer to a prompt with one reference of at least four words can reach 10. 0 for an answer without
-    exactly one `tag` (None: the whole text), or longer than 10,000 letters.
+    Only an answer to a prompt with one reference of at least four words can reach 10. The score is 0 for an answer
+    without exactly one `tag` (None: the whole text), or longer than 10,000 letters.
     """
 
-    corpus: str  # path of a JSON lines file
+    corpus: str  # path of a JSON lines file, one picture a line
 
     source: ClassVar[str] = "Vedantam et al. 2015 (CIDEr), arXiv 1411.5726; github.com/salaniz/pycocoevalcap"
     range: ClassVar[tuple[float, float]] = (0.0, 10.0)
@@ -71,25 +72,23 @@ class Cider(TagReward):
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
     batch_size: ClassVar[int | None] = None
 
-    column: str = "answer"
-    sigma: float = 6.0  # words; above 0
-    tag: str | None = "answer"
+    column: str = "answer"  # key of the references in a line of the corpus
+    # standard deviation of the penalty of length, in words; the paper's
+    sigma: Annotated[float, Field(gt=0, lt=math.inf)] = 6.0
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _corpus: _Corpus | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.sigma < math.inf:
-            raise ValueError(f"sigma must be a number of words above 0, got {self.sigma}")
-
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same with a small corpus of random captions, written to `folder`."""
+        """Returns the same with a small corpus of random captions, written to `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "corpus.jsonl"
         path.write_text("".join(json.dumps({self.column: caption}) + "\n" for caption in _captions(Random(seed))))
         return replace(self, corpus=str(path))
 
     def prepare(self, placement: Placement) -> None:
-        """Counts the n-grams of the corpus; ConfigError where that cannot be read, or holds fewer than two pictures."""
+        """Counts the n-grams of the corpus. Raises ConfigError where the file cannot be read, or holds fewer than two
+        pictures.
+        """
         self._corpus = read_corpus(Path(self.corpus), self.column)
 
     def check(self, prompt: Prompt) -> None:
@@ -97,7 +96,7 @@ class Cider(TagReward):
         self._references(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that `check` refuses."""
+        """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         assert self._corpus is not None, "prepare comes before score"
         return judge_answers(batch, self.tag, self._references, self._score)
 
@@ -118,7 +117,7 @@ class Cider(TagReward):
 
 
 def _captions(random: Random) -> list[list[str]]:
-    """Captions of eight pictures, two each."""
+    """Returns the captions of eight pictures, two each."""
     things, places = ("cat", "dog", "bird", "boat", "bus"), ("table", "street", "lake", "roof")
     one = "a {} {} sits on the {}"
     colours = ("red", "blue", "small", "old")
@@ -129,13 +128,13 @@ def _captions(random: Random) -> list[list[str]]:
 
 
 def vectors(text: list[str], corpus: _Corpus) -> _Vectors:
-    """The weighted n-grams of a text's words."""
+    """Returns the weighted n-grams of a text's words."""
     weights = tuple({w: n * corpus.weight(w) for w, n in ngrams(text, order).items()} for order in ORDERS)
     return _Vectors(weights, tuple(math.hypot(*of_order.values()) for of_order in weights), len(text))
 
 
 def clipped_cosine(answered: _Vectors, reference: _Vectors, sigma: float) -> float:
-    """The mean of cos_n over n, in [0, 1]; 0 for each n of which one of the texts has nothing."""
+    """Returns the mean of cos_n over n, in [0, 1]; cos_n is 0 where one of the texts has no n-gram of weight."""
     total = 0.0
     for g, h, norms in zip(
         answered.weights, reference.weights, zip(answered.norms, reference.norms, strict=True), strict=True
@@ -147,7 +146,7 @@ def clipped_cosine(answered: _Vectors, reference: _Vectors, sigma: float) -> flo
 
 
 def read_corpus(path: Path, column: str) -> _Corpus:
-    """The document frequencies of a JSON lines file; raises ConfigError where it is none."""
+    """Returns the document frequencies of a JSON lines file; raises ConfigError where it is none."""
     frequency: Counter[Ngram] = Counter()
     size = 0
     try:
@@ -164,7 +163,7 @@ def read_corpus(path: Path, column: str) -> _Corpus:
 
 
 def _document(line: str, column: str, place: str) -> set[Ngram]:
-    """The n-grams of one picture's references."""
+    """Returns the n-grams of one picture's references."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:

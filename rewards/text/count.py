@@ -1,7 +1,7 @@
 """Is the number of things right, or nearly?"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,16 +17,17 @@ Kind = Literal["exact", "fuzzy", "relative"]
 
 @dataclass(frozen=True)
 class Count(TagReward):
-    """How well the one whole number in the `tag` is `target.count`, in [0, 1]; with g the truth, e = |p - g| / g:
+    """The correctness of the one whole number p in the `tag` against g, `target.count`, in [0, 1]; with e = |p - g| /
+    g:
 
       exact     1 where p = g, else 0
-      fuzzy     (1.5 - e) / 1.5 where e < 0.5, else 0 (Wang et al. 2025, CrowdVLM-R1, arXiv 2504.03724; theirs is 1.5
-                times that). It jumps: an error just below a half earns 2/3
+      fuzzy     (1.5 - e) / 1.5 where e < 0.5, else 0 (Wang et al. 2025, CrowdVLM-R1, arXiv 2504.03724; the paper's is
+                1.5 times that). It jumps: an error just below a half earns 2/3
       relative  max(0, 1 - e), which does not jump
-    Where g is 0 only p = 0 is right, and scores 1 (in CrowdVLM-R1's code that divides by 0, and scores 0 for all).
+    Where g is 0 only p = 0 is right, and scores 1 (CrowdVLM-R1's code divides by 0 there, and scores 0 for all).
 
-    With `tag: null` the whole text is the number. 0 for anything but one whole number that is at least 0, in ASCII
-    digits: words beside it, several numbers, signs of thousands, exponents; `3.0` is 3.
+    With `tag: null` the whole text is the number. The score is 0 for anything but one whole number that is at least 0,
+    in ASCII digits: words beside it, several numbers, signs of thousands, exponents; `3.0` is 3.
     """
 
     source: ClassVar[str] = "Wang et al. 2025 (CrowdVLM-R1), arXiv 2504.03724"
@@ -36,20 +37,15 @@ class Count(TagReward):
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.count"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "exact"
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+    kind: Kind = "exact"  # how far a wrong number counts
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no count."""
         _true_count(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no whole number of at least 0."""
+        """Returns the scores [B] float32; raises ValueError for a target that is no whole number of at least 0."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         pairs = zip(batch.outputs.texts, map(_true_count, batch.prompts), strict=True)
         return torch.tensor([self._judge(text, true) for text, true in pairs], dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""How many people gave the same answer (VQA accuracy)."""
+"""VQA accuracy: how many people gave the same answer."""
 
 import re
 from collections import Counter
@@ -50,17 +50,18 @@ ENOUGH = 3  # people with whose answer one counts as fully right
 
 @dataclass(frozen=True)
 class VqaSoft(TagReward):
-    """Mean of min(1, n / 3) over the subsets of all but one of the people in `target.answers`, n of whom said the same.
+    """The VQA accuracy: the mean of min(1, n / 3) over all subsets that leave out one of the people in
+    `target.answers`.
 
-    Antol et al. 2015, "VQA", arXiv 1505.00468, and the evaluation code of VQA v2 (github.com/GT-Vision-Lab/VQA): of ten
-    people, 0, 1, 2, 3, 4 and more equal answers are worth 0, 0.3, 0.6, 0.9 and 1. Both sides are compared without
-    capitals, punctuation and articles, number words up to ten as digits, contractions with their apostrophe
-    (`vqa_plain`).
+    n people of a subset gave the same answer. Antol et al. 2015, "VQA", arXiv 1505.00468, and the evaluation code of
+    VQA v2 (github.com/GT-Vision-Lab/VQA): of ten people, 0, 1, 2, 3, 4 and more equal answers are worth 0, 0.3, 0.6,
+    0.9 and 1. Both sides are compared without capitals, punctuation and articles, number words up to ten as digits,
+    contractions with their apostrophe (`vqa_plain`).
 
-    0 where the text does not hold exactly one such tag, and for an answer of which nothing is left. At least four
-    people must have answered: of fewer, not even all are enough for 1; and one of them something of which a word is
-    left. The official script compares the ten answers as they are where all ten agree, so that "two" is wrong when all
-    wrote "two" and it itself has become "2"; here it is right.
+    The score is 0 where the text does not hold exactly one such tag, and for an answer of which nothing is left. At
+    least four people must have answered, since of fewer not even all are enough for 1, and one of the answers must keep
+    a word. The official script compares the ten answers as they are where all ten agree, so that "two" is wrong when
+    all wrote "two" and the answer itself has become "2"; here it is right.
     """
 
     source: ClassVar[str] = "Antol et al. 2015 (VQA), arXiv 1505.00468; github.com/GT-Vision-Lab/VQA"
@@ -70,21 +71,24 @@ class VqaSoft(TagReward):
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answers"})
     batch_size: ClassVar[int | None] = None
 
-    tag: str | None = "answer"
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is not the answers of at least four people, or nothing is left of them."""
         counted_answers(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is not the answers of at least four people."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is not the answers of at least four people.
+        """
         return judge_answers(batch, self.tag, counted_answers, leave_one_out)
 
 
 def counted_answers(prompt: Prompt) -> Counter[str]:
-    """How many people of `target.answers` gave each answer, in plain form.
+    """Returns how many people of `target.answers` gave each answer, in plain form.
 
-    Raises ValueError where fewer than 4 did, or nobody gave one of which something is left: no answer could be right.
+    Raises ValueError where fewer than 4 did, or no answer keeps a word: then no answer could be right.
     """
     given = prompt.target["answers"]
     is_texts = isinstance(given, list | tuple) and all(isinstance(text, str) for text in given)
@@ -100,7 +104,10 @@ def counted_answers(prompt: Prompt) -> Counter[str]:
 
 
 def leave_one_out(answer: str, people: Counter[str]) -> float:
-    """Each of the n who agree leaves n - 1 others that do, each of the rest leaves n."""
+    """Returns the score of an answer: the mean of min(1, n / 3) over all subsets that leave out one person.
+
+    A subset without one of the n who agree has n - 1 who do; a subset without another person has n.
+    """
     plain = vqa_plain(answer)
     agree, everyone = people[plain] if plain else 0, people.total()
     without_one = agree * min(1.0, (agree - 1) / ENOUGH)
@@ -109,12 +116,12 @@ def leave_one_out(answer: str, people: Counter[str]) -> float:
 
 
 def vqa_plain(text: str) -> str:
-    """A text as the official evaluation of VQA v2 compares it.
+    """Returns a text as the official evaluation of VQA v2 compares it.
 
     Punctuation becomes a space, or nothing where the text has a space beside such a mark, or a comma between digits;
     periods go where no digit follows. Then small letters, number words up to ten as digits, no articles, contractions
-    with their apostrophe. (The official pattern for periods is meant to look at the digit before it too, but does not,
-    and stops after 32; here it does not stop.)
+    with their apostrophe. (The official pattern for periods is meant to look at the digit before a period too, but does
+    not, and stops after 32; here it does not stop.)
     """
     spaced = text.replace("\n", " ").replace("\t", " ").strip()
     plain, has_comma = spaced, _DIGIT_COMMA.search(spaced) is not None

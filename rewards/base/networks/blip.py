@@ -56,7 +56,9 @@ class ImageRewardNetwork(nn.Module):
         self.head = Head(text["hidden_size"])
 
     def forward(self, pixels: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What the head says [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1; not normalised."""
+        """Returns what the head says [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1; not
+        normalised.
+        """
         patches = self.image(pixel_values=pixels).last_hidden_state
         words: Any = self.text(  # is_decoder=False: every word sees all others
             input_ids=tokens, attention_mask=mask, encoder_hidden_states=patches, is_decoder=False
@@ -66,7 +68,8 @@ class ImageRewardNetwork(nn.Module):
 
 
 def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
-    """The frozen network of a checkpoint in float32, and the height and width in pixels of the images that it sees.
+    """Returns the frozen network of a checkpoint in float32, and the height and width in pixels of the images that it
+    sees.
 
     All sizes are those of the weights. Raises ConfigError where the file holds another network.
     """
@@ -86,12 +89,12 @@ def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
 
 
 def own_name(published: str) -> str | None:
-    """What `ImageRewardNetwork` calls a weight of the published network; None: it is not read."""
+    """Returns what `ImageRewardNetwork` calls a weight of the published network; None: it is not read."""
     return _translated(published, NAMES)
 
 
 def published_name(own: str) -> str:
-    """What the published network calls a weight of `ImageRewardNetwork`."""
+    """Returns what the published network calls a weight of `ImageRewardNetwork`."""
     name = _translated(own, tuple((right, left) for left, right in NAMES))
     assert name is not None
     return name

@@ -19,7 +19,7 @@ def check_suffix(field: str, file: str) -> None:
 
 
 def find_file(what: str, name: str) -> Path:
-    """A file here, or `owner/repository/file` on the hub.
+    """Returns a file here, or `owner/repository/file` on the hub.
 
     Args:
         what: what errors call it, such as "aesthetic head".
@@ -39,7 +39,7 @@ def find_file(what: str, name: str) -> Path:
 
 
 def read_weights(what: str, file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by their names; those in an entry `state_dict` or `model` where it holds one.
+    """Returns the tensors of a file by their names; those in an entry `state_dict` or `model` where it holds one.
 
     Raises ConfigError for a damaged file, one that would run code, or one that holds anything but named tensors.
     """
@@ -87,6 +87,6 @@ class Head(nn.Module):
         )
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Scores [B] of embeddings [B, width]."""
+        """Returns the scores [B] of embeddings [B, width]."""
         scores: Tensor = self.layers(embeddings)
         return scores.squeeze(1)

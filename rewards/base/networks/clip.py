@@ -40,7 +40,9 @@ class Clip:
     logit_bias: float = 0.0  # and to add then
 
     def images(self, images: Tensor) -> Tensor:
-        """Embeddings [B, D] of images [B, 3, H, W] in [0, 1], with a gradient to the images where they ask for one."""
+        """Returns the embeddings [B, D] of images [B, 3, H, W] in [0, 1], with a gradient to the images where they ask
+        for one.
+        """
         with torch.autocast(self.black.device.type, enabled=False):
             pixels = self.preprocess(images.to(self.black.device, torch.float32))
             # Bicubic resizing overshoots at edges; 8-bit images, which CLIP was trained on, cut that off.
@@ -49,7 +51,9 @@ class Clip:
 
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings [B, D] of B texts, each different text encoded once, cut at the model's context length."""
+        """Returns the embeddings [B, D] of B texts, each different text encoded once, cut at the model's context
+        length.
+        """
         unique = list(dict.fromkeys(texts))
         row = {text: number for number, text in enumerate(unique)}
         with torch.autocast(self.black.device.type, enabled=False):
@@ -57,12 +61,12 @@ class Clip:
         return embeddings[[row[text] for text in texts]]
 
     def cosines(self, images: Tensor, texts: Sequence[str]) -> Tensor:
-        """[B] in [-1, 1]: how well each image [B, 3, H, W] fits its text."""
+        """Returns [B] in [-1, 1]: how well each image [B, 3, H, W] fits its text."""
         return cosines(self.images(images), self.texts(texts))
 
 
 def cosines(left: Tensor, right: Tensor) -> Tensor:
-    """[B] in [-1, 1], of embeddings [B, D] of length 1, whose product rounds to a little more than 1 at times."""
+    """Returns the cosines [B] in [-1, 1] of embeddings [B, D] of length 1, whose product may round to more than 1."""
     return (left * right).sum(-1).clamp(-1, 1)
 
 
@@ -136,7 +140,8 @@ def _load_open_clip(model: str, pretrained: str | None, device: torch.device) ->
 
 
 def load_checkpoint(what: str, model: str, file: Path, device: torch.device) -> Clip:
-    """An open_clip of an architecture (its name, or a folder with its configuration) with the weights of a file.
+    """Returns an open_clip of an architecture (its name, or a folder with its configuration) with the weights of a
+    file.
 
     Raises ConfigError, which calls the file `what`, where there is no such architecture or the file holds another one.
     """

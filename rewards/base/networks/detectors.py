@@ -71,7 +71,7 @@ def load_detector(model: str, device: torch.device) -> Detector:
 
 
 def _loaded(model: str) -> tuple[Any, Any, bool]:
-    """The network in float32, its image processor, and whether it draws masks."""
+    """Returns the network in float32, its image processor, and whether it draws masks."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
     from transformers import Mask2FormerForUniversalSegmentation as Mask2Former
 
@@ -92,7 +92,8 @@ def _loaded(model: str) -> tuple[Any, Any, bool]:
 def _with_masks(
     class_logits: Tensor, mask_logits: Tensor, seen: Sequence[int], size: tuple[int, int], threshold: float
 ) -> list[tuple[int, DetectedObject]]:
-    """Instances of Mask2Former (Cheng et al. 2021, arXiv 2112.01527), as mmdet has them: class number and object.
+    """Returns the instances of Mask2Former (Cheng et al. 2021, arXiv 2112.01527), as mmdet has them: class number and
+    object.
 
     Of Q queries and C classes the Q surest pairs; score = probability of the class * mean probability of the mask where
     it is above 1/2. The box is that of the mask, its far sides one pixel beyond the last. (transformers' own
@@ -124,7 +125,9 @@ def _with_masks(
 
 
 def _with_boxes(detected: Any, size: tuple[int, int]) -> list[tuple[int, DetectedObject]]:
-    """What transformers' detectors of boxes give for one image, cut at its edges; those wholly outside are none."""
+    """Returns what transformers' detectors of boxes give for one image, cut at its edges; those wholly outside are
+    none.
+    """
     found = []
     for score, number, box in zip(*(detected[key].tolist() for key in ("scores", "labels", "boxes")), strict=True):
         x1, y1, x2, y2 = (min(max(side, 0.0), float(size[1 - place % 2])) for place, side in enumerate(box))

@@ -47,7 +47,7 @@ class Lpips(nn.Module):
         self.linear = nn.ParameterList([torch.zeros(1, channels, 1, 1) for _, channels in LAYERS[trunk]])
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Distances [B], at least 0, of images [B, 3, H, W] in [0, 1]."""
+        """Returns the distances [B], at least 0, of images [B, 3, H, W] in [0, 1]."""
         first, second = (normalised(images, MEAN, STD) for images in (left, right))
         distance = left.new_zeros(len(left))
         for part, weight in zip(self.parts, self.linear, strict=True):
@@ -64,7 +64,7 @@ def _unit(features: Tensor) -> Tensor:
 
 
 def load_lpips(trunk: Trunk, weights: str | None, linear: str | None, device: torch.device) -> Lpips:
-    """The frozen measure in float32.
+    """Returns the frozen measure in float32.
 
     Args:
         weights: file of the trunk with torchvision's names, here or on the hub; None: torchvision's ImageNet weights.
@@ -97,7 +97,7 @@ def _imagenet(trunk: Trunk) -> dict[str, Tensor]:
 
 
 def _packaged(trunk: Trunk) -> Path:
-    """The published linear weights, which the package lpips holds; it is not imported."""
+    """Returns the published linear weights, which the package lpips holds; it is not imported."""
     package = find_spec("lpips")
     if package is None or package.origin is None:
         raise ConfigError(

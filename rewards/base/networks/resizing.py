@@ -5,7 +5,9 @@ from torch import Tensor
 
 
 def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
-    """[B, 3, side, side] of images [B, 3, H, W]: the longer side resized to `side`, black above and below or beside."""
+    """Returns [B, 3, side, side] of images [B, 3, H, W]: the longer side resized to `side`, black above and below or
+    beside.
+    """
     from torchvision.transforms.v2.functional import InterpolationMode, resize
 
     height, width = images.shape[-2:]
@@ -18,7 +20,8 @@ def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
 
 
 def fit_shorter_side(images: Tensor, side: int) -> Tensor:
-    """[B, 3, side, side] of images [B, 3, H, W] in [0, 1]: the shorter side resized to `side`, the middle cut out.
+    """Returns [B, 3, side, side] of images [B, 3, H, W] in [0, 1]: the shorter side resized to `side`, the middle cut
+    out.
 
     Bicubic resizing overshoots at edges; 8-bit images, which models were trained on, cut that off, and so does this.
     """

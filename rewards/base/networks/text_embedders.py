@@ -31,19 +31,21 @@ class Embedder:
     context: int  # tokens of a text, with its special ones
 
     def fits(self, text: str) -> bool:
-        """Whether the model reads the whole text, and there is something to read."""
+        """Returns whether the model reads the whole text, and there is something to read."""
         return 0 < len(self._tokens([text])["input_ids"][0]) <= self.context
 
     @torch.no_grad()
     def sentences(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """The embedding [D] of each different text; all of them must fit."""
+        """Returns the embedding [D] of each different text; all of them must fit."""
         unique = sorted(set(texts), key=lambda text: (len(text), text))  # little padding, whatever their order
         parts = [self._pooled(unique[start : start + _BATCH]) for start in range(0, len(unique), _BATCH)]
         return dict(zip(unique, torch.cat(parts), strict=True)) if unique else {}
 
     @torch.no_grad()
     def tokens(self, text: str) -> Tensor:
-        """[K, D]: the model's own embeddings of the text's tokens, as they are before any layer, special ones apart."""
+        """Returns [K, D]: the model's own embeddings of the text's tokens, as they are before any layer, special ones
+        apart.
+        """
         ids = self._tokens([text], add_special_tokens=False)["input_ids"][0]
         table = self.model.get_input_embeddings().weight
         return normalize(table[torch.tensor(ids, dtype=torch.int64, device=table.device)], dim=-1)
@@ -93,7 +95,7 @@ def load_embedder(model: str, pooling: Pooling, device: torch.device) -> Embedde
 
 
 def _layout(model: str) -> tuple[str, Pooling | None]:
-    """The folder of the encoder in a model, and how it says its tokens are pooled: `modules.json`."""
+    """Returns the folder of the encoder in a model, and how it says its tokens are pooled: `modules.json`."""
     modules = _json(model, "modules.json")
     if modules is None:
         return "", None
@@ -117,7 +119,7 @@ def _pooling(model: str, settings: Any) -> Pooling:
 
 
 def _json(model: str, name: str) -> Any:
-    """A JSON file of a model, None where it has none; ConfigError where that cannot be known or read."""
+    """Returns a JSON file of a model, None where it has none; ConfigError where that cannot be known or read."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import RemoteEntryNotFoundError
 

@@ -24,7 +24,7 @@ def randomise(module: nn.Module, generator: torch.Generator) -> None:
 
 
 def byte_tokenizer(special: Sequence[str], *, eos: str, pad: str, words: Sequence[str] = ()) -> Any:
-    """A fast tokenizer of transformers with a token for each byte, so that no text is unknown.
+    """Returns a fast tokenizer of transformers with a token for each byte, so that no text is unknown.
 
     Args:
         special: marks that are one token each, `eos` and `pad` among them.

@@ -36,7 +36,7 @@ class Vlm:
     processor: Any
 
     def token(self, answer: str) -> int:
-        """The number of an answer that is one token; raises ConfigError for another one."""
+        """Returns the number of an answer that is one token; raises ConfigError for another one."""
         tokens = self.processor.tokenizer.encode(answer, add_special_tokens=False)
         if len(tokens) != 1:
             raise ConfigError(
@@ -47,7 +47,8 @@ class Vlm:
 
     @torch.no_grad()
     def log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
-        """[B, n] float32: log-probabilities that the answer to each of B questions begins with each of n tokens.
+        """Returns [B, n] float32: log-probabilities that the answer to each of B questions begins with each of n
+        tokens.
 
         The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
         images and questions, such as one with a mark for an image.

@@ -288,7 +288,7 @@ def test_without_an_image_nothing_can_be_judged(make_batch: Make) -> None:
     [
         ({"threshold": 1}, "threshold must be"),
         ({"matching": "best"}, "matching must be one of confidence, hungarian, got 'best'"),
-        ({"overlap_weight": 0, "confidence_weight": 0}, "not both 0"),
+        ({"overlap_weight": 0, "confidence_weight": 0}, "must not both be 0"),
         ({"overlap_weight": -1}, "at least 0"),
         ({"tag": "<answer>"}, "tags must be"),
     ],

@@ -78,8 +78,8 @@ def test_right_is_what_the_reward_held_says_and_its_checks_and_needs_are_passed_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shortest": 513}, "shortest must be from 0 to longest"),
-        ({"shortest": -1}, "shortest must be from 0 to longest"),
+        ({"shortest": 513}, "shortest must be at most longest, got 513 and 512"),
+        ({"shortest": -1}, "shortest must be at least 0, got -1"),
         ({"min_right": 0}, "min_right must be at least 1"),
         ({"reward": LengthWindow(ExactAnswer())}, "must judge samples, got one that judges groups"),
     ],

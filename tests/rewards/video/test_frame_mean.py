@@ -157,7 +157,7 @@ def test_only_rewards_of_single_images_are_held() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="frames must be at least 1, or null for all, got 0"):
+    with pytest.raises(ValueError, match="frames must be at least 1, or null, got 0"):
         FrameMean(JpegSize(), frames=0)
     with pytest.raises(ConfigError, match=r"rewards.frame_mean.reduction.*'max'"):
         build("rewards", {"name": "frame_mean", "reward": {"name": "jpeg_size"}, "reduction": "max"})

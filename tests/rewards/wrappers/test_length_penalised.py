@@ -51,7 +51,7 @@ def test_controls_set_no_length() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="penalty must be above 0"):
         wrapped("length_penalised", penalty=0.0)
-    with pytest.raises(ConfigError, match=r"below 1 for 'efficient', got 1\.0"):
+    with pytest.raises(ConfigError, match=r"below 1 for kind 'efficient', got 1\.0"):
         wrapped("length_penalised", kind="efficient", penalty=1.0)
     with pytest.raises(ConfigError, match="must judge samples"):
         wrapped("length_penalised", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
