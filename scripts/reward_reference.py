@@ -56,7 +56,7 @@ MARKS = re.compile(r"[*~$]|\\(?=[{}\[\]()])|(?<!\w)_|_(?!\w)|<(?=[\w/!])|(?<=\])
 
 
 def reference() -> str:
-    """The page. Raises ValueError where a shipped reward stands in no group, or a group holds one that is none."""
+    """Returns the page. Raises ValueError where a shipped reward is in no group, or a group holds an unknown name."""
     grouped = [name for names in GROUPS.values() for name in names]
     shipped = plugins.names("rewards")
     if wrong := sorted(set(shipped).symmetric_difference(grouped)):
@@ -68,7 +68,7 @@ def reference() -> str:
 
 
 def section(name: str) -> str:
-    """What the code says of one reward."""
+    """Returns the section of one reward."""
     cls: Any = plugins.find("rewards", name)
     summary = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
     parts = [f"### {name}", escaped(summary), declared(cls), markdown(inspect.cleandoc(cls.__doc__ or ""))]
@@ -76,19 +76,19 @@ def section(name: str) -> str:
 
 
 def declared(cls: Any) -> str:
-    """One line: what it judges, its range, what it needs, and where it comes from."""
+    """Returns one line: what the reward judges, its range, its needs and its source."""
     needs = ", ".join(f"`{need}`" for need in sorted(cls.needs))
     if held := sorted(plugins.inner_kinds(cls)):
         where = " and ".join(f"`{name}`" for name in held)
-        said = [f"Holds what stands in {where}, and has the range and the needs that follow from it"]
-        said += [] if cls.granularity == "sample" else [f"judges each {cls.granularity}"]
-        said += [f"needs {needs} too"] if needs else []
+        parts = [f"Wraps the rewards of {where}; its range and its needs follow from theirs"]
+        parts += [] if cls.granularity == "sample" else [f"judges each {cls.granularity}"]
+        parts += [f"needs {needs} too"] if needs else []
     else:
-        said = [f"Judges each {cls.granularity}", f"{end(cls.range[0])} to {end(cls.range[1])}"]
-        said += [f"needs {needs}"] if needs else []
-        said += ["differentiable"] if cls.differentiable else []
-        said += [f"{cls.batch_size} samples at once"] if cls.batch_size else []
-    return "*" + "; ".join([*said, f"source: {escaped(cls.source)}"]) + ".*"
+        parts = [f"Judges each {cls.granularity}", f"{end(cls.range[0])} to {end(cls.range[1])}"]
+        parts += [f"needs {needs}"] if needs else []
+        parts += ["differentiable"] if cls.differentiable else []
+        parts += [f"{cls.batch_size} samples at once"] if cls.batch_size else []
+    return "*" + "; ".join([*parts, f"source: {escaped(cls.source)}"]) + ".*"
 
 
 def end(number: float) -> str:
@@ -121,13 +121,13 @@ def allowed(hint: Any) -> str:
 
 
 def default(item: Field[Any]) -> str:
-    """As YAML, in backticks; `needed` without them where there is none."""
+    """Returns the default as YAML, in backticks; `needed` without them where there is none."""
     value = item.default if item.default_factory is MISSING else item.default_factory()
     return "needed" if value is MISSING else f"`{as_yaml(value)}`"
 
 
 def as_yaml(value: Any) -> str:
-    """A setting as a config writes it, on one line."""
+    """Returns a setting as a config writes it, on one line."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, float):
@@ -162,7 +162,7 @@ def comments_of(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def markdown(text: str) -> str:
-    """A docstring: what is indented becomes a block of code, the rest stays words."""
+    """Returns a docstring as Markdown: indented lines become a block of code."""
     blocks: list[tuple[bool, list[str]]] = []
     for line in text.splitlines():
         is_code = line.startswith(" ") or (not line and bool(blocks) and blocks[-1][0])
@@ -180,7 +180,7 @@ def _block(is_code: bool, text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Words in which Markdown finds nothing but what stands in backticks."""
+    """Returns words escaped so that Markdown finds nothing but what stands in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     for number in range(0, len(parts), 2):
         parts[number] = re.sub(MARKS, r"\\\g<0>", parts[number])

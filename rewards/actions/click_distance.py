@@ -1,4 +1,4 @@
-"""How far a click is from where it should be."""
+"""The distance of a click from its target."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How near a click is to the middle of its target, as Gaussians the size of the target: GUI-G2."""
+"""The nearness of a click to its target, by Gaussians of the target's size: GUI-G2."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

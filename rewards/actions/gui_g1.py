@@ -72,7 +72,7 @@ class GuiG1(TagReward):
 
 
 def size_term(boxes: Tensor, targets: Tensor, size: Tensor) -> Tensor:
-    """Returns [B] harmonic mean of how near the four sides of boxes [B, 4] are to those of targets [B, 4], in [0, 1].
+    """Returns the harmonic mean [B] in [0, 1] of how near the sides of boxes [B, 4] are to those of targets [B, 4].
 
     Args:
         size: [B, 2] width and height of the images.

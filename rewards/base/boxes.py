@@ -17,13 +17,12 @@ BoxKind = Literal["iou", "giou", "diou", "ciou"]
 
 
 def has_area(boxes: Tensor) -> Tensor:
-    """Returns [...] bool: x1 < x2 and y1 < y2 of boxes [..., 4]."""
+    """Returns [...] bool: whether x1 < x2 and y1 < y2 hold of boxes [..., 4]."""
     return (boxes[..., :2] < boxes[..., 2:]).all(-1)
 
 
 def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
-    """Returns [...] overlap of boxes [..., 4] and [..., 4], x1, y1, x2, y2, all of them with an area; shapes are
-    broadcast.
+    """Returns the overlap [...] of boxes [..., 4] and [..., 4], x1, y1, x2, y2, all with an area; shapes are broadcast.
 
     IoU is in [0, 1], GIoU and DIoU in (-1, 1], CIoU in (-1.5, 1]; formulas and sources at `BoxIou`.
     """
@@ -47,14 +46,13 @@ def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
 
 
 def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """Returns [n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
+    """Returns the IoU [n, m] of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in wrong order."""
     is_pair = has_area(boxes)[:, None] & has_area(others)
     return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)
 
 
 def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
-    """Returns the pairs (prediction, truth): by falling confidence each prediction takes the free truth that it
-    overlaps most.
+    """Returns pairs (prediction, truth): by falling confidence each prediction takes the free truth of largest overlap.
 
     Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Of equal confidences the larger overlap comes first.
 
@@ -84,16 +82,15 @@ def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
     ]
 
 
-def are_new(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
-    """Returns whether each of the answered boxes is one that was not written before, and so may be one of the true
-    ones.
+def are_new(answered: Sequence[Box], true: Sequence[Box]) -> list[bool]:
+    """Returns for each answered box whether it is no repetition of an earlier one, and so may match a true box.
 
     Where a true box stands k times (one place with two labels), the first k of an answered one are new.
     """
     copies = max(Counter(true).values(), default=1)
     before: Counter[Box] = Counter()
     new = []
-    for box in found:
+    for box in answered:
         new.append(before[box] < copies)
         before[box] += 1
     return new

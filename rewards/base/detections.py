@@ -16,7 +16,7 @@ _LABELS = ("Label", "label")
 
 @dataclass(frozen=True)
 class DetectedBox:
-    """One box that was found; corners as written, in pixels of the original image."""
+    """A box of an answer; corners as written, in pixels of the original image."""
 
     box: Box
     confidence: float = 1.0  # in [0, 1]
@@ -24,8 +24,7 @@ class DetectedBox:
 
 
 def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[DetectedBox]:
-    """Returns the list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing
-    beside it.
+    """Reads the one list in the `tag` of a text (None: the whole text), which may stand in one ```json fence.
 
     `[{'Position': [x1, y1, x2, y2], 'Confidence': c}, ...]` (Visual-RFT) or `[{"bbox_2d": [...], "label": "cat"}]`
     (Qwen), of which one alone needs no list; `No Objects` is an empty one. Where no confidence is written it is 1. A
@@ -38,7 +37,7 @@ def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 
 
 
 def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[Box]:
-    """Returns the boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
+    """Reads the boxes in the `tag` of a text, written as for `read_detections` or as lists: `[[x1, y1, x2, y2], ...]`.
 
     One box needs no list around it. Corners are as written. Raises ParseError as `read_detections` does.
     """
@@ -49,25 +48,21 @@ def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) ->
 
 
 def _items(text: str, tag: str | None, num_true: int) -> list[object]:
-    """Returns the entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of
-    none.
-    """
+    """Reads the entries of the one list in the `tag` of a text; one dictionary is a list, `No Objects` is empty."""
     inner = unfenced(extract(text, tag)).strip()
     if inner.rstrip(".").casefold() == "no objects":
         return []
-    found = read_literal(inner)
-    found = [found] if isinstance(found, dict) else found
-    if not isinstance(found, list):
+    items = read_literal(inner)
+    items = [items] if isinstance(items, dict) else items
+    if not isinstance(items, list):
         raise ParseError(f"detections are a list, got {shown(inner)}")
-    if len(found) > (most := max(MAX_DETECTIONS, num_true)):
-        raise ParseError(f"an answer may hold {most} detections, got {len(found)}")
-    return found
+    if len(items) > (most := max(MAX_DETECTIONS, num_true)):
+        raise ParseError(f"an answer may hold {most} detections, got {len(items)}")
+    return items
 
 
 def unfenced(text: str) -> str:
-    """Returns what stands in the one fence of three backticks around a whole text; the text itself where there is no
-    fence.
-    """
+    """Returns the content of the one fence of three backticks around a whole text; the text itself without a fence."""
     parts = text.split("```")
     if len(parts) == 1:
         return text
@@ -76,10 +71,10 @@ def unfenced(text: str) -> str:
     return parts[1].removeprefix("json")
 
 
-def _detection(found: object, canvas: Canvas) -> DetectedBox:
-    if not isinstance(found, dict):
-        raise ParseError(f"a detection is a dictionary, got {shown(str(found))}")
-    place, confidence, label = (_one(found, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
+def _detection(entry: object, canvas: Canvas) -> DetectedBox:
+    if not isinstance(entry, dict):
+        raise ParseError(f"a detection is a dictionary, got {shown(str(entry))}")
+    place, confidence, label = (_one(entry, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
     box = _corners(place, canvas)
     if confidence is None:
         confidence = 1.0
@@ -97,9 +92,9 @@ def _corners(place: object, canvas: Canvas) -> Box:
     return canvas.box_to_original((x1, y1, x2, y2))
 
 
-def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
-    """Returns the value under one of these names; None where there is none of them."""
-    there = [name for name in names if name in found]
+def _one(entry: dict[str, object], names: tuple[str, ...]) -> object:
+    """Returns the value under one of these names; None where the dictionary has none of them."""
+    there = [name for name in names if name in entry]
     if len(there) > 1:
         raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")
-    return found[there[0]] if there else None
+    return entry[there[0]] if there else None

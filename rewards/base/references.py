@@ -1,4 +1,4 @@
-"""What rewards share that compare an answer with references: texts, words, and how far one is from the other."""
+"""Texts compared with references: the texts, their words and n-grams, and distances between them."""
 
 import re
 import unicodedata
@@ -17,8 +17,7 @@ _WORD = re.compile(rf"[{_SCRIPTS}]|[^\W_{_SCRIPTS}]+")
 
 
 def answer_text(text: str, tag: str | None) -> str:
-    """Returns what stands in the one `tag` of a text (None: all of it), composed (NFC), without white space at its
-    ends.
+    """Returns the text in the one `tag` (None: the whole text), composed (NFC), without white space at its ends.
 
     Raises:
         ParseError: not one such tag, more than MAX_LETTERS letters, or more than MAX_MARKS accents in a row.
@@ -30,7 +29,7 @@ def answer_text(text: str, tag: str | None) -> str:
 
 
 def composed(text: str) -> str:
-    """Returns the text with each letter and its accents as one, where there is such a letter (NFC)."""
+    """Returns the text with each letter and its accents as one character, where there is such a character (NFC)."""
     if text.isascii():
         return text
     in_a_row = 0
@@ -42,7 +41,7 @@ def composed(text: str) -> str:
 
 
 def reference_texts(prompt: Prompt) -> list[str]:
-    """`target.answer` of a prompt, one text or several, read as answers are.
+    """Reads `target.answer` of a prompt, one text or several, by the rules for answers.
 
     Raises ValueError where it is none of these, or one is empty or too long: no answer can be judged by it.
     """
@@ -58,11 +57,11 @@ def reference_texts(prompt: Prompt) -> list[str]:
 
 
 def reference_words(prompt: Prompt) -> list[list[str]]:
-    """Returns the words of each reference (`reference_texts`); raises ValueError as well where one has none."""
-    found = [words(text) for text in reference_texts(prompt)]
-    if not all(found):
+    """Returns the words of each reference (`reference_texts`); raises ValueError as well for one without words."""
+    references = [words(text) for text in reference_texts(prompt)]
+    if not all(references):
         raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
-    return found
+    return references
 
 
 def words(text: str) -> list[str]:
@@ -75,7 +74,7 @@ def words(text: str) -> list[str]:
 
 
 def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    """Returns how often each run of n tokens occurs."""
+    """Counts each run of n tokens."""
     return Counter(zip(*(tokens[start:] for start in range(n)), strict=False))
 
 
@@ -90,7 +89,7 @@ def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Returns the fewest insertions, deletions and substitutions from left to right (Levenshtein).
+    """Returns the Levenshtein distance: the fewest insertions, deletions and substitutions from left to right.
 
     In len(left) * len(right) / 64 steps: a column of the table is kept as the bits of its differences (Myers 1999).
     """
@@ -110,11 +109,11 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def _places(symbols: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Returns the places of each symbol, as the bits of a number."""
-    found: dict[Hashable, list[int]] = {}
+    """Returns the places of each symbol, as the bits of an integer."""
+    by_symbol: dict[Hashable, list[int]] = {}
     for place, symbol in enumerate(symbols):
-        found.setdefault(symbol, []).append(place)
-    return {symbol: _bits(places, len(symbols)) for symbol, places in found.items()}
+        by_symbol.setdefault(symbol, []).append(place)
+    return {symbol: _bits(places, len(symbols)) for symbol, places in by_symbol.items()}
 
 
 def _bits(places: list[int], size: int) -> int:

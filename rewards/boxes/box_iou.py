@@ -1,4 +1,4 @@
-"""How well the box in an answer covers the true one, or all boxes all true ones: IoU and its kin."""
+"""The overlap of the answered box with the true one, or of all boxes with all true ones: IoU and its kin."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -20,10 +20,10 @@ from ..base.grounding import answered_boxes, canvas_of, target_box, target_boxes
 
 @dataclass(frozen=True)
 class BoxIou(TagReward):
-    """The overlap of the answered box with `target.box`, both continuous and in pixels of the original image, in [0,
-    1].
+    """The overlap of the answered box with `target.box`, both continuous and in pixels of the original image.
 
-    `iou` is intersection over union; the other kinds also tell apart boxes that do not meet, and are mapped to [0, 1]:
+    In [0, 1]. `iou` is intersection over union; the other kinds also tell apart boxes that do not meet, and are mapped
+    to [0, 1]:
       giou  (1 + GIoU) / 2, GIoU = IoU - (hull - union) / hull
       diou  (1 + DIoU) / 2, DIoU = IoU - (distance of the centres / diagonal of the hull)^2
       ciou  (1 + max(CIoU, -1)) / 2, CIoU = DIoU - v^2 / (1 - IoU + v), v = (2 / pi (atan(w*/h*) - atan(w/h)))^2
@@ -80,18 +80,18 @@ class BoxIou(TagReward):
         boxes, _ = target_detections(batch.prompts[row], has_labels=False)
         canvas = canvas_of(batch, row)
         try:
-            found = read_boxes(batch.outputs.texts[row], self.tag, canvas, len(boxes))
+            answered = read_boxes(batch.outputs.texts[row], self.tag, canvas, len(boxes))
         except ParseError:
             return 0.0
-        if not found or not boxes:
-            return float(not found and not boxes)
+        if not answered or not boxes:
+            return float(not answered and not boxes)
         # a box that is written again matches nothing; sorted: any order is the same
-        distinct = sorted(box for box, is_new in zip(found, are_new(found, boxes), strict=True) if is_new)
+        distinct = sorted(box for box, is_new in zip(answered, are_new(answered, boxes), strict=True) if is_new)
         values = self._values(_tensor(distinct)[:, None].expand(-1, len(boxes), 4), _tensor(boxes))
-        return sum(float(values[pair]) for pair in pairs_by_overlap(values)) / max(len(found), len(boxes))
+        return sum(float(values[pair]) for pair in pairs_by_overlap(values)) / max(len(answered), len(boxes))
 
     def _values(self, answered: Tensor, target: Tensor) -> Tensor:
-        """Returns [...] scores of answered boxes [..., 4], as written, against true ones [..., 4]."""
+        """Returns the scores [...] of answered boxes [..., 4], as written, against true ones [..., 4]."""
         is_box = has_area(answered)
         safe = torch.where(is_box[..., None], answered, target)  # keeps the formulas away from 0 / 0
         overlap = box_overlap(safe, target, self.kind)

@@ -1,4 +1,4 @@
-"""Did the answer find all objects, with boxes that fit? The rewards of Visual-RFT, Vision-R1 and VLM-R1."""
+"""The quality of a list of detections: the rewards of Visual-RFT, Vision-R1 and VLM-R1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

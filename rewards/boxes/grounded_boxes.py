@@ -1,4 +1,4 @@
-"""Does the thought point at the image with boxes, and at as many things as there are? (GRIT)"""
+"""Does the thought point at the image with boxes, as many as there are objects? (GRIT)"""
 
 import re
 from dataclasses import dataclass
@@ -89,8 +89,8 @@ class GroundedBoxes(Checked):
 
 
 def thought_boxes(thought: str) -> set[Box]:
-    """Returns the different boxes of a text."""
-    fours = (tuple(map(float, found[0].split(","))) for found in _FOUR.finditer(thought))
+    """Reads the different boxes of a text."""
+    fours = (tuple(map(float, match[0].split(","))) for match in _FOUR.finditer(thought))
     return {(x1, y1, x2, y2) for x1, y1, x2, y2 in fours if x1 < x2 and y1 < y2}
 
 

@@ -1,4 +1,4 @@
-"""How well an answered mask covers the true one, or answered points lie in it."""
+"""The overlap of an answered mask with the true one, or the share of answered points inside of it."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -59,8 +59,9 @@ class MaskIou(TagReward):
         _true_shape(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32. Raises ValueError for a target that is no mask of the image, or a prompt
-        without an image.
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no mask of the image, or a prompt without an image.
         """
         assert batch.outputs.texts is not None, "scoring checks needs"
         known: dict[tuple[int, Canvas], Mask] = {}  # a group shares its prompt

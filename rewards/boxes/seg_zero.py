@@ -1,4 +1,4 @@
-"""A box and two points to segment an object by: Seg-Zero."""
+"""A box and two points from which an object can be segmented: Seg-Zero."""
 
 import math
 from dataclasses import dataclass
@@ -63,8 +63,9 @@ class SegZero(Checked):
         _true_places(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32. Raises ValueError for a target without a box and two points, or a prompt
-        without an image.
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target without a box and two points, or a prompt without an image.
         """
         assert batch.outputs.texts is not None, "scoring checks needs"
         scores = []
@@ -104,18 +105,18 @@ def _read(text: str, canvas: Canvas, strict: bool) -> Prompting:
 
     Raises ParseError where there are none.
     """
-    found = read_literal(unfenced(extract(text, "answer")).strip())
-    if not isinstance(found, dict):
+    answer = read_literal(unfenced(extract(text, "answer")).strip())
+    if not isinstance(answer, dict):
         raise ParseError("the answer is a dictionary of a box and two points")
-    boxes = [key for key in found if "bbox" in key.lower()]
-    points = [key for key in found if "point" in key.lower() and "bbox" not in key.lower()]
+    boxes = [key for key in answer if "bbox" in key.lower()]
+    points = [key for key in answer if "point" in key.lower() and "bbox" not in key.lower()]
     keys = _STRICT if strict else (*boxes[:1], *points[:2])
-    if len(keys) != 3 or not set(keys) <= set(found):
+    if len(keys) != 3 or not set(keys) <= set(answer):
         raise ParseError(f"the answer needs {', '.join(_STRICT)}")
     for key, count in zip(keys, (4, 2, 2), strict=True):
-        if not isinstance(found[key], list) or len(found[key]) != count or not all(map(is_number, found[key])):
+        if not isinstance(answer[key], list) or len(answer[key]) != count or not all(map(is_number, answer[key])):
             raise ParseError(f"{key} needs {count} numbers")
-    (x1, y1, x2, y2), (x, y), (other_x, other_y) = (found[key] for key in keys)
+    (x1, y1, x2, y2), (x, y), (other_x, other_y) = (answer[key] for key in keys)
     corners = canvas.box_to_original((x1, y1, x2, y2))
     return corners, canvas.point_to_original((x, y)), canvas.point_to_original((other_x, other_y))
 

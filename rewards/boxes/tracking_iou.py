@@ -1,4 +1,4 @@
-"""How well an answer follows an object through the frames: one box for each."""
+"""The overlap of an answered track with the true one: one box for each frame."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -85,11 +85,11 @@ def mean_overlap(track: Track, true: Track) -> float:
 
 
 def _read_track(text: str, tag: str | None, canvas: Canvas | None, num_frames: int) -> Track:
-    found = read_literal(unfenced(extract(text, tag)).strip())
-    if not isinstance(found, list) or len(found) != num_frames:
-        raise ParseError(f"a track is a list of {num_frames} boxes, got {shown(str(found))}")
+    answer = read_literal(unfenced(extract(text, tag)).strip())
+    if not isinstance(answer, list) or len(answer) != num_frames:
+        raise ParseError(f"a track is a list of {num_frames} boxes, got {shown(str(answer))}")
     track: Track = []
-    for box in found:
+    for box in answer:
         if box is None:
             track.append(None)
             continue

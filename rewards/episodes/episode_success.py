@@ -12,8 +12,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 
 @dataclass(frozen=True)
 class EpisodeSuccess(Checked):
-    """Success of an episode: 1 where the environment's rewards add up to at least `threshold`, else 0; one score for
-    all turns.
+    """Success of an episode: 1 for all turns where the environment's rewards add up to `threshold` or more, else 0.
 
     An episode in which the environment broke tells nothing about the agent: it cannot be judged and leaves its group
     (`failed: mask`), unless the agent is to answer for it (`failed: zero`), for instance where its own clicks can hang

@@ -1,4 +1,4 @@
-"""How different the images of a group are from each other."""
+"""The difference of the images of a group from each other."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,10 +45,11 @@ class Diversity(Checked):
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._embed = load_embedder(self.encoder, self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._embed is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         embeddings = self._embed(batch.outputs.images)  # [B, D]

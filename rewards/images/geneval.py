@@ -95,6 +95,7 @@ class Geneval(Checked):
         return replace(self, detector=str(folder / "detector"), clip=str(folder / "clip"), clip_pretrained=None)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._detector = load_detector(self.detector, placement.device)
         self._clip = load_clip(self.clip_library, self.clip, self.clip_pretrained, placement.device)
         self._phrases.clear()
@@ -115,13 +116,15 @@ class Geneval(Checked):
             raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
         scenes = [self._scene(prompt) for prompt in batch.prompts]  # before the slow part
         images = images.detach().float().clamp(0, 1)
-        found = self._detector.find(images, min(self.threshold, self.counting_threshold))
-        each = zip(images, found, scenes, strict=True)
+        detections = self._detector.find(images, min(self.threshold, self.counting_threshold))
+        each = zip(images, detections, scenes, strict=True)
         return torch.tensor([self._judge(image, objects, scene) for image, objects, scene in each])
 
-    def _judge(self, image: Tensor, found: Objects, scene: Scene) -> float:
+    def _judge(self, image: Tensor, detections: Objects, scene: Scene) -> float:
         least = self.counting_threshold if scene.is_counting else self.threshold
-        objects = {name: [one for one in each if one.score > least][: self.max_objects] for name, each in found.items()}
+        objects = {
+            name: [one for one in each if one.score > least][: self.max_objects] for name, each in detections.items()
+        }
         colors: Colors = partial(self._colors, image)
         if self.form == "geneval":
             return float(is_correct(objects, scene, colors, self.margin))
@@ -151,12 +154,12 @@ class Geneval(Checked):
         return [COLORS[place] for place in (embeddings @ self._phrases[name].T).argmax(1).tolist()]
 
 
-def cut_out(image: Tensor, found: DetectedObject) -> Tensor:
+def cut_out(image: Tensor, detected: DetectedObject) -> Tensor:
     """Returns an object [3, h, w] in its box, grey where its mask is not; sides as Pillow rounds them, at least 1."""
-    if found.mask is not None:
-        image = torch.where(found.mask.to(image.device), image, GREY)
+    if detected.mask is not None:
+        image = torch.where(detected.mask.to(image.device), image, GREY)
     height, width = image.shape[1:]
-    x1, y1, x2, y2 = (round(side) for side in found.box)
+    x1, y1, x2, y2 = (round(side) for side in detected.box)
     left, top = min(x1, width - 1), min(y1, height - 1)
     crop = image[:, top : max(y2, top + 1), left : max(x2, left + 1)]
     longest = LONGEST * min(crop.shape[1:])

@@ -1,4 +1,4 @@
-"""How much an image looks like the image of its prompt: edits, variations, image to image."""
+"""The similarity of an image to the image of its prompt: edits, variations, image to image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -73,7 +73,7 @@ class ImageSimilarity(Checked):
             self._embed = load_embedder(self.measure, self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert batch.outputs.images is not None, "scoring checks needs"
         if self._lpips is not None:
             return -self._distances(self._lpips, batch, batch.outputs.images)
@@ -89,8 +89,8 @@ class ImageSimilarity(Checked):
         size = list(images.shape[-2:])
 
         def resized(reference: Tensor) -> Tensor:
-            found: Tensor = resize(reference, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
-            return found.clamp(0, 1)  # bicubic resizing overshoots
+            result: Tensor = resize(reference, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
+            return result.clamp(0, 1)  # bicubic resizing overshoots
 
         with torch.autocast(images.device.type, enabled=False):
             return lpips(images, _of_prompts(batch, resized).to(images.device))  # type: ignore[no-any-return]

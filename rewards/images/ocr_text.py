@@ -19,8 +19,7 @@ Measure = Literal["distance", "recall"]
 
 @dataclass
 class OcrText(Checked):
-    """The legibility of a text in an image: 1 - min(d, n) / n, d the edit distance of the text read to the text of n
-    letters.
+    """The legibility of a text of n letters: 1 - min(d, n) / n, d the edit distance between it and the text read.
 
     The text rendering reward of Flow-GRPO (Liu et al. 2025, arXiv 2505.05470), as its code has it: white space and
     capitals do not count, and a text that stands whole in the text read has d = 0, whatever is around it. The wanted
@@ -54,6 +53,7 @@ class OcrText(Checked):
         return replace(self, detector_side=64)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the reader; raises ConfigError where a package is missing."""
         self._read = load_reader(self.min_confidence, self.detector_side)
 
     def check(self, prompt: Prompt) -> None:

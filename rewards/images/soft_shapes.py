@@ -13,8 +13,7 @@ from mmrl.labs.shapes.soft import soft_scores
 
 @dataclass(frozen=True)
 class SoftShapes(Checked):
-    """The score of the verifier of the shapes lab without thresholds (`mmrl.labs.shapes.soft`), for images [B, 3, 32,
-    32].
+    """The score of the shapes lab's verifier without thresholds (`mmrl.labs.shapes.soft`), for images [B, 3, 32, 32].
 
     `graded` is the mean of the scores of colour, shape and position; each of these is a measure of its own. For losses
     that learn from gradients of rewards; a run is judged by `correct` of the reward `shapes`.

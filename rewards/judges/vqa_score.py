@@ -68,5 +68,5 @@ class VqaScore:
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
         questions = [self.question.replace("{prompt}", prompt.text) for prompt in batch.prompts]
-        found = self._vlm.log_probs([[image] for image in pictures(images)], questions, self._tokens)
-        return found.softmax(1)[:, 0] if self.normalised else found[:, 0].exp()
+        log_probs = self._vlm.log_probs([[image] for image in pictures(images)], questions, self._tokens)
+        return log_probs.softmax(1)[:, 0] if self.normalised else log_probs[:, 0].exp()

@@ -56,7 +56,7 @@ class Aesthetic:
         self._clip = load_clip("transformers", self.model, None, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None and self._head is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         embeddings = self._clip.images(batch.outputs.images)  # [B, D]

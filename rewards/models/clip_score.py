@@ -1,4 +1,4 @@
-"""How well an image fits its prompt: the cosine similarity of their CLIP embeddings."""
+"""The fit of an image to its prompt: the cosine similarity of their CLIP embeddings."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,10 +50,11 @@ class ClipScore(Checked):
         return replace(self, model=str(folder), pretrained=None)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._clip = load_clip(self.library, self.model, self.pretrained, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         return self.scale * self._clip.cosines(batch.outputs.images, [prompt.text for prompt in batch.prompts])

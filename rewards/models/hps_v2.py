@@ -65,7 +65,7 @@ class HpsV2:
         self._clip = replace(clip, preprocess=preprocess, black=-infinite, white=infinite)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         return self._clip.cosines(batch.outputs.images, [prompt.text for prompt in batch.prompts])

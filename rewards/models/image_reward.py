@@ -21,8 +21,7 @@ TOKENS = 35  # a prompt is cut there, as in training
 
 @dataclass
 class ImageReward:
-    """The score of ImageReward: (head(BLIP(image, prompt)) - 0.16717) / 1.03334, trained on people's rankings of
-    images.
+    """The score (head(BLIP(image, prompt)) - 0.16717) / 1.03334, trained on people's rankings of images.
 
     Xu et al. 2023, arXiv 2304.05977, github.com/THUDM/ImageReward, version 1.0: a ViT-L/16 at 224 pixels, BERT whose
     layers attend to its patches, and layers 768-1024-128-64-16-1 on the first token. The shorter side is resized
@@ -73,7 +72,7 @@ class ImageReward:
         self._network = network.to(placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._network is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         device = self._network.image.device

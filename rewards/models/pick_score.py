@@ -16,8 +16,7 @@ from ..base.networks.clip import Clip, load_clip, write_tiny_clip
 
 @dataclass
 class PickScore(Checked):
-    """The PickScore: exp(t) * cos(image, prompt) / divisor, on a CLIP ViT-H/14 trained on people's choices between
-    images.
+    """The score exp(t) * cos(image, prompt) / divisor, on a CLIP ViT-H/14 trained on people's choices of images.
 
     Kirstain et al. 2023, "Pick-a-Pic", arXiv 2305.01569, section 4; exp(t) is the model's own temperature, 100 for the
     published weights. Two images compare by the softmax of their scores at divisor 1. About 18 to 24 in practice at
@@ -51,10 +50,11 @@ class PickScore(Checked):
         return replace(self, model=str(folder), processor=None)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._clip = load_clip("transformers", self.model, None, placement.device, processor=self.processor)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         temperature = min(self._clip.logit_scale, 100.0)  # the stored logarithm is rounded

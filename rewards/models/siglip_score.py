@@ -1,4 +1,4 @@
-"""How well an image fits its prompt: SigLIP's probability, logit or cosine."""
+"""The fit of an image to its prompt: SigLIP's probability, logit or cosine."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,7 @@ RANGES = {"probability": (0.0, 1.0), "logit": (float("-inf"), float("inf")), "co
 
 @dataclass
 class SiglipScore(Checked):
-    """The probability that image and prompt belong together: sigmoid(s * cos(image, prompt) + b), s and b the model's
-    own.
+    """The probability that image and prompt belong together: sigmoid(s * cos(image, prompt) + b), s and b learned.
 
     Zhai et al. 2023 (SigLIP, arXiv 2303.15343), equation 1; Tschannen et al. 2025 (SigLIP 2, arXiv 2502.14786). `unit:
     logit` leaves the sigmoid out: the probabilities of a group are often all near 0 or all near 1, where they hardly
@@ -51,10 +50,11 @@ class SiglipScore(Checked):
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._siglip = load_siglip(self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._siglip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         cosines = self._siglip.cosines(batch.outputs.images, [prompt.text for prompt in batch.prompts])

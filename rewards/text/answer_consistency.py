@@ -1,4 +1,4 @@
-"""A bonus for right answers that follow from the thought before them better than those of the group's peers do."""
+"""A bonus for right answers that follow from the thought before them, compared with right peers (GRPO-CARE)."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -19,8 +19,7 @@ from ..base.wrapper import RewardWrapper, check_judges_samples
 
 @dataclass
 class AnswerConsistency(RewardWrapper):
-    """A bonus for right answers: a_i where the answer is as likely after its own thought as those of right peers, else
-    0.
+    """A bonus a_i for right answers that are as likely after their own thought as those of right peers, else 0.
 
     Chen et al. 2025, "GRPO-CARE", arXiv 2506.16141. With a_i the inner `reward` (the accuracy) of sample i:
       right       a_i > `threshold` and a_i >= the mean of a over the group
@@ -68,11 +67,12 @@ class AnswerConsistency(RewardWrapper):
         return replace(super().declaration, answer_tag=self.tag)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """Returns the same on a random Llama of small sizes, with the tiny twin of the inner reward."""
+        """Returns the same reward on a random Llama of small sizes, with the tiny twin of the inner reward."""
         write_tiny_language_model(folder / "model", seed)
         return replace(super().tiny(seed, folder), model=str(folder / "model"))
 
     def prepare(self, placement: Placement) -> None:
+        """Prepares the inner reward and loads the language model; raises ConfigError where it cannot be loaded."""
         super().prepare(placement)
         self._model = load_language_model(self.model, placement.device)
 
@@ -83,9 +83,11 @@ class AnswerConsistency(RewardWrapper):
         for rows in batch.members():
             mean = accuracy[rows].double().mean()
             right = [row for row in rows.tolist() if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]
-            found = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
-            for row, likelihood in found.items():
-                if likelihood >= sum(found.values()) / len(found) - self.margin - 1e-6:  # rounding of equal ones
+            likelihoods = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
+            for row, likelihood in likelihoods.items():
+                if (
+                    likelihood >= sum(likelihoods.values()) / len(likelihoods) - self.margin - 1e-6
+                ):  # rounding of equal ones
                     scores[row] = accuracy[row]
         return scores
 

@@ -77,11 +77,11 @@ def sentence_bleu(
     orders = range(1, min(max_order, len(answered)) + 1)
     precisions, misses, has_match = [], 0, False
     for n in orders:
-        found = ngrams(answered, n)
+        counts = ngrams(answered, n)
         most = ngrams(references[0], n)
         for reference in references[1:]:
             most |= ngrams(reference, n)
-        matches, total = float((found & most).total()), float(found.total())
+        matches, total = float((counts & most).total()), float(counts.total())
         has_match = has_match or matches > 0
         misses += not matches
         added = 1.0 if smoothing == "add_k" and n > 1 else 0.0

@@ -79,15 +79,16 @@ class Cider(TagReward):
     _corpus: _Corpus | None = field(default=None, init=False, repr=False, compare=False)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """Returns the same with a small corpus of random captions, written to `folder`."""
+        """Returns the same reward with a small corpus of random captions, written to `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "corpus.jsonl"
         path.write_text("".join(json.dumps({self.column: caption}) + "\n" for caption in _captions(Random(seed))))
         return replace(self, corpus=str(path))
 
     def prepare(self, placement: Placement) -> None:
-        """Counts the n-grams of the corpus. Raises ConfigError where the file cannot be read, or holds fewer than two
-        pictures.
+        """Counts the n-grams of the corpus.
+
+        Raises ConfigError where the file cannot be read, or holds fewer than two pictures.
         """
         self._corpus = read_corpus(Path(self.corpus), self.column)
 
@@ -104,10 +105,10 @@ class Cider(TagReward):
         texts = reference_words(prompt)
         if self._corpus is None:  # the prompt is only checked
             return []
-        found = [vectors(text, self._corpus) for text in texts]
-        if not any(any(reference.norms) for reference in found):
+        references = [vectors(text, self._corpus) for text in texts]
+        if not any(any(reference.norms) for reference in references):
             raise ValueError(f"every picture of {self.corpus} has the words of target.answer of {prompt.text!r}")
-        return found
+        return references
 
     def _score(self, answer: str, references: list[_Vectors]) -> float:
         assert self._corpus is not None, "score checks it"
@@ -146,7 +147,7 @@ def clipped_cosine(answered: _Vectors, reference: _Vectors, sigma: float) -> flo
 
 
 def read_corpus(path: Path, column: str) -> _Corpus:
-    """Returns the document frequencies of a JSON lines file; raises ConfigError where it is none."""
+    """Reads the document frequencies of a JSON lines file; raises ConfigError for any other file."""
     frequency: Counter[Ngram] = Counter()
     size = 0
     try:
@@ -163,7 +164,7 @@ def read_corpus(path: Path, column: str) -> _Corpus:
 
 
 def _document(line: str, column: str, place: str) -> set[Ngram]:
-    """Returns the n-grams of one picture's references."""
+    """Reads the n-grams of one picture's references from a line of the corpus."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:

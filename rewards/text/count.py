@@ -17,14 +17,14 @@ Kind = Literal["exact", "fuzzy", "relative"]
 
 @dataclass(frozen=True)
 class Count(TagReward):
-    """The correctness of the one whole number p in the `tag` against g, `target.count`, in [0, 1]; with e = |p - g| /
-    g:
+    """The correctness of the one whole number p in the `tag` against g, `target.count`, with e = |p - g| / g:
 
       exact     1 where p = g, else 0
       fuzzy     (1.5 - e) / 1.5 where e < 0.5, else 0 (Wang et al. 2025, CrowdVLM-R1, arXiv 2504.03724; the paper's is
                 1.5 times that). It jumps: an error just below a half earns 2/3
       relative  max(0, 1 - e), which does not jump
-    Where g is 0 only p = 0 is right, and scores 1 (CrowdVLM-R1's code divides by 0 there, and scores 0 for all).
+    In [0, 1]. Where g is 0 only p = 0 is right, and scores 1 (CrowdVLM-R1's code divides by 0 there, and scores 0 for
+    all).
 
     With `tag: null` the whole text is the number. The score is 0 for anything but one whole number that is at least 0,
     in ASCII digits: words beside it, several numbers, signs of thousands, exponents; `3.0` is 3.

@@ -1,4 +1,4 @@
-"""Did the answer end by itself, or at the token budget?"""
+"""Did the answer end before the token budget?"""
 
 from dataclasses import dataclass
 from typing import ClassVar

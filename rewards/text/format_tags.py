@@ -12,8 +12,7 @@ from mmrl.parsing.answers import ParseError, check_tags, extract, read_boxed, ta
 
 @dataclass(frozen=True)
 class FormatTags:
-    r"""A check of format: 1 where the text is the `tags` in order, each once and not empty, and nothing around them,
-    else 0.
+    r"""A check of format: 1 where the text is the `tags` in order, each once and not empty, and nothing else; or 0.
 
     White space around, between and inside of tags is free. Everything is refused that lets a model answer twice or
     beside the point: a repeated, nested, unclosed or empty tag, and text before, between or after tags. All rewards
@@ -55,12 +54,12 @@ class FormatTags:
 
     def _is_whole(self, text: str) -> bool:
         try:
-            found = tagged(text, self.tags)
+            parsed = tagged(text, self.tags)
         except ParseError:
             return False
         behind = text.rpartition(f"</{self.tags[-1]}>")[2] if self.boxed else ""
-        before = found.outside[: len(found.outside) - len(behind)]
-        is_filled = all(map(str.strip, found.contents))
+        before = parsed.outside[: len(parsed.outside) - len(behind)]
+        is_filled = all(map(str.strip, parsed.contents))
         return is_filled and not before.strip() and (not self.boxed or _has_box(behind))
 
 

@@ -89,15 +89,15 @@ class JsonSchema(TagReward):
         if word in FAILED:
             log.warning("json_schema: an answer took over %g s of processor time, and counts as wrong", self.seconds)
             return 0.0
-        found = json.loads(word)
-        if isinstance(found, str):
-            raise ValueError(found)
-        return float(found)
+        result = json.loads(word)
+        if isinstance(result, str):
+            raise ValueError(result)
+        return float(result)
 
 
 def _inside(text: str) -> str:
     """Returns the JSON of a text: in one code fence, or as it is."""
     if len(text) > MAX_LETTERS:
         raise ParseError(f"an answer may have {MAX_LETTERS} letters, got {len(text)}")
-    found = _FENCED.fullmatch(text.strip())
-    return found[1] if found else text
+    match = _FENCED.fullmatch(text.strip())
+    return match[1] if match else text

@@ -43,15 +43,14 @@ class Mathematician(LimitedProcess):
 
 @dataclass(frozen=True)
 class MathAnswer(TagReward):
-    r"""A match: 1 where math-verify (github.com/huggingface/Math-Verify) finds the answer equal to `target.answer`,
-    else 0.
+    r"""A match: 1 where math-verify (huggingface/Math-Verify) finds the answer equal to `target.answer`, else 0.
 
-    The answer is LaTeX, or as simple as "1/2": the text in the `tag` (None: the whole text), and there in the one
-    `\boxed{...}`, which must be there with `boxed`, and may be there without; one pair of dollars around it is left
-    out. `target.answer` is such a text, or a list of which one is enough. Equal are "0.5" and "\frac{1}{2}", "x=3" and
-    "3", "2\sqrt{2}" and "\sqrt{8}", "\{1, 2\}" and "2, 1"; floats are rounded to `float_rounding` digits. Units are
-    left out, and a percent sign as well or not: "50\%" is 50, and it is 0.5. Letters in a row are a product, "yes" as
-    much as "sey": words are for `exact_answer`.
+    The package is github.com/huggingface/Math-Verify. The answer is LaTeX, or as simple as "1/2": the text in the `tag`
+    (None: the whole text), and there in the one `\boxed{...}`, which must be there with `boxed`, and may be there
+    without; one pair of dollars around it is left out. `target.answer` is such a text, or a list of which one is
+    enough. Equal are "0.5" and "\frac{1}{2}", "x=3" and "3", "2\sqrt{2}" and "\sqrt{8}", "\{1, 2\}" and "2, 1"; floats
+    are rounded to `float_rounding` digits. Units are left out, and a percent sign as well or not: "50\%" is 50, and it
+    is 0.5. Letters in a row are a product, "yes" as much as "sey": words are for `exact_answer`.
 
     The score is 0 for no answer or several, braces that do not close, over 400 letters, over 30 digits in a row, what
     cannot be parsed, and what takes over `seconds` of processor time or 2 GiB to parse and compare, such as
@@ -141,8 +140,8 @@ def _latex(answer: str) -> str:
         answer = read_boxed(answer).strip()
     if len(answer) > MAX_LETTERS or _LONG_NUMBER.search(answer):
         raise ParseError(f"an answer may have {MAX_LETTERS} letters and {MAX_DIGITS} digits in a row")
-    if found := _DOLLARS.fullmatch(answer):
-        answer = next(group for group in found.groups() if group is not None).strip()
+    if match := _DOLLARS.fullmatch(answer):
+        answer = next(group for group in match.groups() if group is not None).strip()
     if not answer or read_boxed(f"\\boxed{{{answer}}}") != answer:  # a brace too many would close our own box
         raise ParseError("the answer is empty, or its braces do not close")
     return answer

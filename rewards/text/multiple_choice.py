@@ -14,8 +14,7 @@ from ..base.choices import read_choices, right_choices
 
 @dataclass(frozen=True)
 class MultipleChoice(TagReward):
-    r"""A choice: 1 where the answer in the `tag` (None: the whole text) names the letters of `target.answer` alone,
-    else 0.
+    r"""A choice: 1 where the answer in the `tag` (None: all) names the letters of `target.answer` alone, else 0.
 
     Several spellings are one: "B", "(b)", "B.", "The answer is B", and with `target.options` also the option's text,
     alone or behind its letter ("B. cat", where another text than the option's own is wrong). Without options the text

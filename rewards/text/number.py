@@ -98,14 +98,15 @@ def relative_error(number: Fraction, right: Fraction) -> Fraction | None:
 
 
 def read_number(text: str, ignore_units: bool) -> Fraction:
-    """Reads the one number that a text is, exactly; with a currency sign before or a unit behind it where these are
-    ignored.
+    """Reads the one number that a text is, exactly.
+
+    With `ignore_units` a currency sign before and a unit behind are left out.
 
     Raises:
         ParseError: the text is anything else.
     """
-    found = (_MEASURE if ignore_units else _NUMBER).fullmatch(text.replace("\u2212", "-"))
-    if found is None:
+    match = (_MEASURE if ignore_units else _NUMBER).fullmatch(text.replace("\u2212", "-"))
+    if match is None:
         raise ParseError(f"this is not one number: {shown(text)}")
-    whole, _, decimals = found[2].replace(",", "").partition(".")
-    return Fraction(f"{found[1]}{whole or 0}.{decimals or 0}")
+    whole, _, decimals = match[2].replace(",", "").partition(".")
+    return Fraction(f"{match[1]}{whole or 0}.{decimals or 0}")

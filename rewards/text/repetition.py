@@ -31,8 +31,7 @@ _BLANK = frozenset(
 
 @dataclass(frozen=True)
 class Repetition(Checked):
-    """A penalty: -(1 - different n-grams / all n-grams) of the text, 0 where none is repeated, towards -1 where all
-    are.
+    """A penalty -(1 - different n-grams / all n-grams) of the text: 0 without repetition, towards -1 with nothing else.
 
     Yeo et al. 2025, "Demystifying Long Chain-of-Thought", arXiv 2502.03373, appendix C.2, as in open-r1: n-grams of 3
     words, separated by white space, in small letters. `letter` takes letters instead of words, white space left out,

@@ -1,4 +1,4 @@
-"""How different an answer is from the others of its group."""
+"""The difference of an answer from the others of its group."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,6 +66,7 @@ class ResponseDiversity(TagReward):
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the text encoder of kind `embedding`; raises ConfigError where it cannot be loaded."""
         if self.kind == "embedding":
             self._embedder = load_embedder(self.model, self.pooling, placement.device)
 

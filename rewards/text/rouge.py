@@ -16,8 +16,7 @@ Kind = Literal["rouge1", "rouge2", "rougeL", "mean"]
 
 @dataclass(frozen=True)
 class Rouge(TagReward):
-    """ROUGE: F1 = 2 o / (n + m) of an answer with n units and a reference `target.answer` with m that share o, in [0,
-    1].
+    """ROUGE: F1 = 2 o / (n + m), in [0, 1], of an answer and `target.answer` with n and m units, o of them shared.
 
       rouge1  units are words          rouge2  units are pairs of words that follow each other
       rougeL  units are words, o is the length of their longest common subsequence (sentence-level ROUGE-L)

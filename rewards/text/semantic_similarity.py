@@ -1,4 +1,4 @@
-"""How near an answer is to a reference in meaning: the cosine of their embeddings."""
+"""The similarity in meaning of an answer and a reference: the cosine of their embeddings."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +20,7 @@ Kind = Literal["sentence", "tokens"]
 
 @dataclass
 class SemanticSimilarity(TagReward):
-    """The similarity of an answer to `target.answer` by embeddings, cut off at 0: in [0, 1], 1 for the reference
-    itself.
+    """The similarity of an answer to `target.answer` by embeddings, in [0, 1]: cut off at 0, 1 for the reference.
 
       sentence  cos of the two texts' embeddings (Reimers and Gurevych 2019, arXiv 1908.10084)
       tokens    (mean over i of max over j of cos_ij + mean over j of max over i of cos_ij) / 2 over the tokens i of the
@@ -58,6 +57,7 @@ class SemanticSimilarity(TagReward):
 
     def prepare(self, placement: Placement) -> None:
         # Tokens are not pooled: a plain language model, which says nothing of it, will do.
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         pooling = "mean" if self.kind == "tokens" and self.pooling == "model" else self.pooling
         self._embedder = load_embedder(self.model, pooling, placement.device)
 
@@ -82,7 +82,7 @@ class SemanticSimilarity(TagReward):
         return torch.tensor(scores, dtype=torch.float32).clamp(0, 1)
 
     def _embed(self, texts: set[str]) -> dict[str, Tensor]:
-        """Returns [K, D] for each text; K is 1 for a sentence."""
+        """Returns the embeddings [K, D] of each text; K is 1 for a sentence."""
         assert self._embedder is not None, "score checks it"
         if self.kind == "tokens":
             return {text: self._embedder.tokens(text) for text in texts}

@@ -55,12 +55,12 @@ class TextF1(TagReward):
 
 def right_words(prompt: Prompt) -> list[Counter[str]]:
     """Returns the words of each right answer, counted; raises ValueError where one has none."""
-    found = [squad_words(text) for text in reference_texts(prompt)]
-    if not all(found):
+    counts = [squad_words(text) for text in reference_texts(prompt)]
+    if not all(counts):
         raise ValueError(
             f"target.answer must have words beside articles, got {prompt.target['answer']!r} for {prompt.text!r}"
         )
-    return found
+    return counts
 
 
 def best_f1(answer: str, right: list[Counter[str]]) -> float:

@@ -50,8 +50,7 @@ ENOUGH = 3  # people with whose answer one counts as fully right
 
 @dataclass(frozen=True)
 class VqaSoft(TagReward):
-    """The VQA accuracy: the mean of min(1, n / 3) over all subsets that leave out one of the people in
-    `target.answers`.
+    """The VQA accuracy: the mean of min(1, n / 3) over subsets that leave out one of the people of `target.answers`.
 
     n people of a subset gave the same answer. Antol et al. 2015, "VQA", arXiv 1505.00468, and the evaluation code of
     VQA v2 (github.com/GT-Vision-Lab/VQA): of ten people, 0, 1, 2, 3, 4 and more equal answers are worth 0, 0.3, 0.6,

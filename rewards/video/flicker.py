@@ -13,8 +13,7 @@ from ..base.frames import parts_of
 
 @dataclass(frozen=True)
 class Flicker:
-    """The steadiness of a video: 1 - mean of |frame_t+1 - frame_t| over all pixels, colours and pairs of frames, in [0,
-    1].
+    """The steadiness of a video, in [0, 1]: 1 - mean of |frame_t+1 - frame_t| over pixels, colours and pairs of frames.
 
     "Temporal flickering" of VBench (Huang et al. 2023, arXiv 2311.17982): (255 - MAE) / 255 on grey levels 0 to 255. 1
     for a still video, 0 for one that turns from black to white with every frame. Motion costs too: VBench applies it

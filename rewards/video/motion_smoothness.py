@@ -13,8 +13,7 @@ from ..base.frames import parts_of
 
 @dataclass(frozen=True)
 class MotionSmoothness:
-    """The evenness of motion: 1 - mean of |frame_t - (frame_t-1 + frame_t+1) / 2| over pixels, colours and inner
-    frames.
+    """The evenness of motion: 1 - mean of |frame_t - (frame_t-1 + frame_t+1) / 2| over pixels and inner frames.
 
     In [0, 1]. The form of "motion smoothness" of VBench (Huang et al. 2023, arXiv 2311.17982): (255 - MAE) / 255
     between frames and their interpolation. Where VBench interpolates with a network (AMT, Li et al. 2023, arXiv
@@ -46,7 +45,7 @@ class MotionSmoothness:
         return torch.cat([self._smoothness(videos.clamp(0, 1)) for videos in parts_of(batch, fewest=3)])
 
     def _smoothness(self, videos: Tensor) -> Tensor:
-        """Returns [b] of videos [b, F, 3, H, W] in [0, 1]."""
+        """Returns the scores [b] of videos [b, F, 3, H, W] in [0, 1]."""
         before, inner, after = videos[:, :-2], videos[:, 1:-1], videos[:, 2:]
         pixels = (1, 2, 3, 4)
         deviation = (inner - (before + after) / 2).abs().mean(pixels)  # [b]

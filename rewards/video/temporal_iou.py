@@ -1,4 +1,4 @@
-"""How well the span of time in an answer covers the true one."""
+"""The overlap of the answered span of time with the true one."""
 
 import math
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class TemporalIou(TagReward):
             object.__setattr__(self, "needs", self.needs | {"target.duration"})  # of this one, not of the class
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError for a target that is no span, or lacks the duration that is asked for."""
+        """Raises ValueError for a target that is no span, or lacks the duration that the kind needs."""
         self._target(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""How well the spans of time in an answer cover all true ones, and whether the thought came closer step by step."""
+"""The overlap of the answered spans of time with all true ones, and progress of the thought towards them."""
 
 from dataclasses import dataclass
 from itertools import pairwise

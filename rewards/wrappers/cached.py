@@ -1,4 +1,4 @@
-"""Any reward, called once for the same sample."""
+"""A memory of scores: any reward, called once for the same sample."""
 
 import math
 import threading
@@ -58,18 +58,18 @@ class Cached(RewardWrapper):
         """Returns the scores [B] float32; raises what the inner reward raises."""
         names = [_name(batch, row) for row in range(len(batch))]
         with self._lock:
-            found = {name: self._known[name] for name in names if name in self._known}
-        missing = {name: row for row, name in reversed(list(enumerate(names))) if name not in found}
+            scores = {name: self._known[name] for name in names if name in self._known}
+        missing = {name: row for row, name in reversed(list(enumerate(names))) if name not in scores}
         if missing:
             new = self.reward.score(select(batch, torch.tensor(list(missing.values())))).tolist()
-            found |= dict(zip(missing, new, strict=True))
+            scores |= dict(zip(missing, new, strict=True))
         with self._lock:
-            for name in (name for name in names if not math.isnan(found[name])):
-                self._known[name] = found[name]
+            for name in (name for name in names if not math.isnan(scores[name])):
+                self._known[name] = scores[name]
                 self._known.move_to_end(name)
             while len(self._known) > self.size:
                 self._known.popitem(last=False)
-        return torch.tensor([found[name] for name in names], dtype=torch.float32)
+        return torch.tensor([scores[name] for name in names], dtype=torch.float32)
 
 
 def _name(batch: RewardBatch, row: int) -> Hashable:

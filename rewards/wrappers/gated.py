@@ -1,4 +1,4 @@
-"""A reward that counts only where another one is passed."""
+"""A reward that counts only where another reward reaches a threshold."""
 
 import math
 from dataclasses import dataclass

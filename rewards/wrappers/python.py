@@ -196,7 +196,7 @@ class Python(Checked):
                     f"{self.function} returned {_shown(values)}; a score is one number for each sample"
                 ) from error
         if values.shape != (count,) or values.is_complex():
-            # not a failure, after which samples are asked about alone: a list of one number then looks right
+            # not a failure, after which samples are judged alone: a list of one number then looks right
             raise ConfigError(
                 f"{self.function} returned numbers of shape {list(values.shape)} for a batch of {count} samples;"
                 f" allowed is [{count}]"
@@ -211,13 +211,13 @@ def _imported(function: str) -> Callable[..., Any]:
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"function must be written module:function, such as my_rewards:brightness, got {function!r}")
     module = own_module(module_name, f"function {function!r}")
-    found = getattr(module, name, None)
-    if not callable(found):
+    imported = getattr(module, name, None)
+    if not callable(imported):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
         raise ConfigError(f"{module_name} has no function {name!r}; its functions are {', '.join(functions) or 'none'}")
-    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
+    if inspect.iscoroutinefunction(imported) or inspect.isgeneratorfunction(imported):
         raise ConfigError(f"function {function!r} is asynchronous or a generator; allowed is one that returns")
-    checked: Callable[..., Any] = found
+    checked: Callable[..., Any] = imported
     return checked
 
 

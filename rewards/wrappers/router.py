@@ -42,15 +42,15 @@ class Router(RewardWrapper):
         super().__post_init__()
         if not self.rewards:
             raise ValueError("rewards must be a section with at least one reward, got none")
-        found = {reward.granularity for reward in self.rewards.values()}
-        if not (len(found) == 1 or found <= {"sample", "group"}):
-            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
+        granularities = {reward.granularity for reward in self.rewards.values()}
+        if not (len(granularities) == 1 or granularities <= {"sample", "group"}):
+            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
         ends = [reward.range for reward in self.rewards.values()]
         sizes = [reward.batch_size for reward in self.rewards.values() if reward.batch_size is not None]
         media = frozenset(need for need in self.needs_of_inner() if not need.startswith("target."))
         self.override(
             range=(min(low for low, _ in ends), max(high for _, high in ends)),
-            granularity="group" if "group" in found else next(iter(found)),
+            granularity="group" if "group" in granularities else next(iter(granularities)),
             differentiable=all(reward.differentiable for reward in self.rewards.values()),
             needs=media | {f"target.{self.by}"},
             batch_size=min(sizes, default=None),

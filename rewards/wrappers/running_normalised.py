@@ -72,9 +72,11 @@ class RunningNormalised(RewardWrapper):
         self._count = total
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns the statistics, and the states of inner rewards."""
         own = {"count": self._count, "mean": self._mean, "squares": self._squares}
         return own | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the statistics, and the states of inner rewards."""
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
         super().load_state_dict(state)

@@ -1,4 +1,4 @@
-"""How much better an output fits its own prompt than prompts that differ a little."""
+"""The fit of an output to its own prompt, compared with prompts that differ a little."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -16,13 +16,13 @@ from ..base.wrapper import RewardWrapper, check_judges_samples
 
 @dataclass(frozen=True)
 class TextNorm(RewardWrapper):
-    """The share of the prompt among contrasts: exp(r(x, y) / T) / sum of exp(r(x, y') / T) over y and
-    `target.contrasts`.
+    """The share of the prompt among contrasts: exp(r(x, y) / T) / sum over y' of exp(r(x, y') / T).
 
-    T is the `temperature`. Kim et al. 2024, "Confidence-aware Reward Optimization for Fine-tuning Text-to-Image
-    Models", arXiv 2404.01863, equation 2: an image that pleases the judge whatever the prompt gains nothing. Contrasts
-    are prompts of another meaning ("two red cats" for "three red cats"), each different from the prompt; the more there
-    are, the harder. An ensemble of such rewards with their disagreement taken off is `uncertainty_weighted`.
+    y is the prompt, y' also runs over the texts of `target.contrasts`, and T is the `temperature`. Kim et al. 2024,
+    "Confidence-aware Reward Optimization for Fine-tuning Text-to-Image Models", arXiv 2404.01863, equation 2: an image
+    that pleases the judge whatever the prompt gains nothing. Contrasts are prompts of another meaning ("two red cats"
+    for "three red cats"), each different from the prompt; the more there are, the harder. An ensemble of such rewards
+    with their disagreement taken off is `uncertainty_weighted`.
 
     Raises ValueError for a reward that does not judge samples.
     """

@@ -47,8 +47,8 @@ class UncertaintyWeighted(RewardWrapper):
         super().__post_init__()
         if len(self.rewards) < 2:
             raise ValueError(f"rewards must be at least two, got {len(self.rewards)}")
-        if len(found := {reward.granularity for reward in self.rewards}) > 1:
-            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
+        if len(granularities := {reward.granularity for reward in self.rewards}) > 1:
+            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
         low = min(reward.range[0] for reward in self.rewards)
         high = max(reward.range[1] for reward in self.rewards)
         if self.kind == "discount" and low < 0:
@@ -67,15 +67,15 @@ class UncertaintyWeighted(RewardWrapper):
             return low
         if not math.isfinite(high - low):
             return 0.0 if self.kind == "discount" else -math.inf
-        found = []
+        ends = []
         for number in range(len(self.rewards) + 1):
             share = number / len(self.rewards)  # of the rewards that are at the high end
             mean, spread = low + (high - low) * share, (high - low) * math.sqrt(share * (1 - share))
             if self.kind == "discount":
-                found.append(mean * math.exp(-self.scale * spread))
+                ends.append(mean * math.exp(-self.scale * spread))
             else:
-                found.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
-        return min(found)
+                ends.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
+        return min(ends)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; raises what the inner rewards raise."""

@@ -1,4 +1,4 @@
-"""ImageReward's network out of the BLIP of transformers, from a checkpoint with the published names."""
+"""ImageReward's network, made of transformers' BLIP and loaded from a checkpoint with the published names."""
 
 import re
 from pathlib import Path
@@ -40,10 +40,10 @@ _UNUSED: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "sep_toke
 
 
 class ImageRewardNetwork(nn.Module):
-    """An image tower, a BERT whose layers also look at its patches, and a head on BERT's first token."""
+    """The network of ImageReward: an image tower, a BERT that attends to its patches, a head on BERT's first token."""
 
     def __init__(self, image: dict[str, Any], text: dict[str, Any]) -> None:
-        """Sizes by the names of transformers' BlipVisionConfig and BlipTextConfig."""
+        """Makes the network; sizes by the names of transformers' BlipVisionConfig and BlipTextConfig."""
         from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
         super().__init__()
@@ -56,9 +56,7 @@ class ImageRewardNetwork(nn.Module):
         self.head = Head(text["hidden_size"])
 
     def forward(self, pixels: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Returns what the head says [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1; not
-        normalised.
-        """
+        """Returns the raw scores [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1."""
         patches = self.image(pixel_values=pixels).last_hidden_state
         words: Any = self.text(  # is_decoder=False: every word sees all others
             input_ids=tokens, attention_mask=mask, encoder_hidden_states=patches, is_decoder=False
@@ -68,15 +66,14 @@ class ImageRewardNetwork(nn.Module):
 
 
 def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
-    """Returns the frozen network of a checkpoint in float32, and the height and width in pixels of the images that it
-    sees.
+    """Loads the frozen network of a checkpoint in float32; returns it with the side in pixels of its images.
 
     All sizes are those of the weights. Raises ConfigError where the file holds another network.
     """
     weights = read_weights(WHAT, file)
-    found = {renamed: value.float() for name, value in weights.items() if (renamed := own_name(name))}
+    own_weights = {renamed: value.float() for name, value in weights.items() if (renamed := own_name(name))}
     try:
-        image, text = _sizes(found)
+        image, text = _sizes(own_weights)
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{file} does not hold the {WHAT}: nothing in it is {error}") from error
     if image["hidden_size"] % HEAD_WIDTH or text["hidden_size"] % HEAD_WIDTH:
@@ -84,17 +81,17 @@ def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced
         network = ImageRewardNetwork(image, text)
     read = network.state_dict().keys()  # the file also holds projections and position numbers, which are not used
-    put_weights(WHAT, file, network, {name: value for name, value in found.items() if name in read})
+    put_weights(WHAT, file, network, {name: value for name, value in own_weights.items() if name in read})
     return network, image["image_size"]
 
 
 def own_name(published: str) -> str | None:
-    """Returns what `ImageRewardNetwork` calls a weight of the published network; None: it is not read."""
+    """Returns the name in `ImageRewardNetwork` of a published weight; None for one that is not used."""
     return _translated(published, NAMES)
 
 
 def published_name(own: str) -> str:
-    """Returns what the published network calls a weight of `ImageRewardNetwork`."""
+    """Returns the published name of a weight of `ImageRewardNetwork`."""
     name = _translated(own, tuple((right, left) for left, right in NAMES))
     assert name is not None
     return name
@@ -137,7 +134,7 @@ def _num_layers(weights: dict[str, Tensor], pattern: str) -> int:
 
 
 def write_tiny_image_reward(folder: Path, seed: int) -> Path:
-    """Writes checkpoint and tokenizer; returns the checkpoint's file."""
+    """Writes checkpoint and tokenizer of a random, small network; returns the checkpoint's file."""
     from transformers import BertTokenizer
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Published checkpoints: files here or on the hub, read without running code; and the head that two of them hold."""
+"""Published checkpoints: files here or on the hub, read without running code; and the head that two of them have."""
 
 import pickle
 from pathlib import Path
@@ -19,7 +19,7 @@ def check_suffix(field: str, file: str) -> None:
 
 
 def find_file(what: str, name: str) -> Path:
-    """Returns a file here, or `owner/repository/file` on the hub.
+    """Returns the path of a file here, or of `owner/repository/file` on the hub.
 
     Args:
         what: what errors call it, such as "aesthetic head".
@@ -39,7 +39,7 @@ def find_file(what: str, name: str) -> Path:
 
 
 def read_weights(what: str, file: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a file by their names; those in an entry `state_dict` or `model` where it holds one.
+    """Reads the tensors of a file by their names, from its entry `state_dict` or `model` where it has one.
 
     Raises ConfigError for a damaged file, one that would run code, or one that holds anything but named tensors.
     """
@@ -71,7 +71,7 @@ def put_weights(what: str, file: Path, module: nn.Module, weights: dict[str, Ten
 
 
 class Head(nn.Module):
-    """Linear layers width-1024-128-64-16-1 without activations between them; the published names included."""
+    """A head of linear layers width-1024-128-64-16-1 without activations between them, with the published names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

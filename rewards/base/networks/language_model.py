@@ -1,4 +1,4 @@
-"""A frozen language model that says how likely one text is after another, and a random small twin."""
+"""A frozen language model that gives the likelihood of one text after another, and a random small twin."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,8 @@ class LanguageModel:
         tokens, or that is longer than that itself. The parts become tokens apart from each other, so that the answer's
         tokens are known.
         """
-        asked = self._ids(self._as_chat(question, max_tokens), split_special_tokens=False)
-        before = asked + self._ids(_last(thought, max_tokens))
+        prompt = self._ids(self._as_chat(question, max_tokens), split_special_tokens=False)
+        before = prompt + self._ids(_last(thought, max_tokens))
         after = self._ids(answer) if len(answer) <= 20 * max_tokens else []
         room = max_tokens - len(after)
         if not after or not before or room < 1:
@@ -47,13 +47,11 @@ class LanguageModel:
         if self.tokenizer.chat_template is None:
             return f"{question}\n"
         message = [{"role": "user", "content": question}]
-        asked: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        return asked
+        chat: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        return chat
 
     def _ids(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
-        """Returns the tokens of a text; marks of the model's own are text in what a policy wrote, and marks in the
-        template.
-        """
+        """Returns the tokens of a text; marks of the model are plain text in an answer, and marks in the template."""
         readable = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text for a tokenizer
         ids: list[int] = self.tokenizer(readable, add_special_tokens=False, split_special_tokens=split_special_tokens)[
             "input_ids"
@@ -62,7 +60,7 @@ class LanguageModel:
 
 
 def _last(text: str, max_tokens: int) -> str:
-    """Returns the end of a text, more letters than so many tokens have: what bounds the time of the tokenizer."""
+    """Returns the end of a text, more letters than `max_tokens` tokens have: this bounds the time of the tokenizer."""
     return text[-20 * max_tokens :]
 
 

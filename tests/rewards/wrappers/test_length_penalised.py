@@ -8,7 +8,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, said, wrapped
+from tests.rewards.inner import WRITTEN, said, wrapped
 
 
 def lengths(*pairs: tuple[float, int]) -> RewardBatch:
@@ -57,7 +57,7 @@ def test_bad_settings_are_refused() -> None:
         wrapped("length_penalised", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
 
 
-def test_the_lower_end_may_lie_below_that_of_the_reward_held() -> None:
+def test_the_lower_end_may_lie_below_that_of_the_inner_reward() -> None:
     high = {"name": "clip_range", "reward": WRITTEN, "low": 0.5}
     reward = wrapped("length_penalised", kind="efficient", reward=high, penalty=0.4)
     assert reward.range == pytest.approx((0.3, 1.0))
