@@ -25,7 +25,7 @@ from mmrl.core.data import Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.reward_batches import select, units_of
 from mmrl.parsing.answers import ParseError, extract, read_span
-from mmrl.rewards.base.places import answered_boxes, answered_clicks
+from mmrl.rewards.base.grounding import answered_boxes, answered_clicks
 
 # One formula over the whole batch; the others are loops over samples by their nature (texts, files, matchings).
 VECTORISED = frozenset(

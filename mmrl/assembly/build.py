@@ -11,7 +11,7 @@ from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, fin
 from mmrl.assembly.group_checks import check_groups
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import ConfigError, Differentiable, Loss, Sampler
+from mmrl.core.contracts import ConfigError, Differentiable, Loss, Sampler, Stateful
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.keys import seed_from
@@ -108,7 +108,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         advantage=parts.advantage,
         loss=parts.loss,
         optimizer=optimizer_of(config.optimizer, parts.policy.weights),
-        stateful={name: plugin for name, plugin in plug_ins.items() if hasattr(plugin, "state_dict")},
+        stateful={name: plugin for name, plugin in plug_ins.items() if isinstance(plugin, Stateful)},
         evaluator=evaluator,
         tracking=tracking or Tracking(),
         replay=_replay(config, parts, processes),

@@ -1,13 +1,13 @@
 """What rewards need of the prompts, the samples and the decisions of a run, checked before anything is loaded."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Reward, SampleKind
+from mmrl.core.contracts import Advantage, BestChecking, ConfigError, SampleKind
 from mmrl.core.data import Prompt, Scores
-from mmrl.core.declarations import MixDeclaration
+from mmrl.core.declarations import MixDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
 from mmrl.plans.groups import GroupPlan
@@ -25,19 +25,12 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
 def check_evaluated(scorer: Scorer) -> None:
     """Raises ConfigError for an evaluation by relative rewards alone, whose mean in every group is always the same."""
     counted = [term for term in scorer.terms if term.counts]
-    if counted and all(_is_relative(term.reward) for term in counted):
+    if counted and all(RewardDeclaration.of(term.reward).is_relative for term in counted):
         raise ConfigError(
             f"reward {counted[0].name!r} compares the samples of a group, and has the same mean in all groups: "
             "an evaluation by it shows nothing; give evaluation.rewards that score single samples, such as the "
             "reward inside, or set evaluation to null"
         )
-
-
-def _is_relative(reward: Reward) -> bool:
-    inner_rewards: Mapping[str, Reward] = getattr(reward, "inner_rewards", dict)()
-    return bool(getattr(reward, "is_relative", False)) or (
-        bool(inner_rewards) and all(map(_is_relative, inner_rewards.values()))
-    )
 
 
 def check_best(scorer: Scorer, advantage: Advantage, name: str) -> None:

@@ -18,6 +18,7 @@ from mmrl.commands.score_page import write_page
 from mmrl.commands.score_results import Reckoning, Seeing, outputs_of
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.media.pictures import StoredPicture, as_tensor
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.scoring.scorer import Judgement, Scorer
@@ -177,8 +178,8 @@ def _media(item: Item, seeing: Seeing) -> Tensor:
 def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:
     """Warns where a reward reads a tag that no answer has: all answers then score like empty ones."""
     for term in scorer.terms:
-        tag = getattr(term.reward, "tag", None)
-        if isinstance(tag, str) and items[0].text is not None and not any(f"<{tag}>" in (i.text or "") for i in items):
+        tag = RewardDeclaration.of(term.reward).answer_tag
+        if tag is not None and items[0].text is not None and not any(f"<{tag}>" in (i.text or "") for i in items):
             log.warning(
                 "reward %r reads what stands in <%s>...</%s>, which no answer has; '%s tag=null' reads whole answers",
                 *(term.name, tag, tag, term.name),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mmrl.core.contracts import Reward
+from mmrl.core.contracts import Reward, Stateful
 from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.keys import seed_from
@@ -138,7 +138,7 @@ def _check_reward(trainer: str, name: str, reward: Reward, provided: set[str]) -
         hint = "; name a dialect to read actions" if "actions" in lacking else ""
         known = ", ".join(one for one in MEDIA if one in provided)
         raise ConfigError(f"reward {name!r} needs {' and '.join(lacking)}; {trainer} provides {known}{hint}")
-    if hasattr(reward, "state_dict") and _has_state(reward.state_dict()):
+    if isinstance(reward, Stateful) and _has_state(reward.state_dict()):
         raise ConfigError(f"reward {name!r} keeps a state between iterations, which {trainer} does not save")
 
 

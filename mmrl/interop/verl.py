@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.core.data import Prompt
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule
 from mmrl.interop import Answers, Judge, Section, check_lengths, judge_for, pictures, plain
 from mmrl.media.pictures import Picture
@@ -87,14 +88,9 @@ def _judge(
 ) -> Judge:
     judge = judge_for("verl", rewards, makes=(), mix=mix, coordinates=coordinates, dialect=dialect, device=device)
     for term in judge.scorer.terms:
-        if isinstance(term.weight, Schedule) or _follows_iteration(term.reward):
+        if isinstance(term.weight, Schedule) or RewardDeclaration.of(term.reward).follows_iteration:
             raise ConfigError(f"reward {term.name!r} changes over the iterations, which verl does not tell")
     return judge
-
-
-def _follows_iteration(reward: Any) -> bool:
-    inner_rewards = reward.inner_rewards().values() if hasattr(reward, "inner_rewards") else ()
-    return getattr(reward, "follows_iteration", False) or any(map(_follows_iteration, inner_rewards))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -153,8 +153,8 @@ class Scorer:
     def prepare(self, placement: Placement) -> None:
         """Loads the weights of the rewards that have some."""
         for term in self.terms:
-            if hasattr(term.reward, "prepare"):
-                cast(Prepared, term.reward).prepare(placement)
+            if isinstance(term.reward, Prepared):
+                term.reward.prepare(placement)
 
     def score(self, rollout: Rollout, iteration: int) -> Scores:
         """Returns the scores of a rollout that is a whole iteration: `judge`, then `check`."""
@@ -320,7 +320,8 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
         own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
         weight = _weight(settings.get("weight", 1.0))
         reward = plugins.build("rewards", own, beside=("weight", "label"))
-        if lacking := [part for part in (*Reward.__annotations__, "score") if not hasattr(reward, part)]:
+        if not isinstance(reward, Reward):
+            lacking = [part for part in (*Reward.__annotations__, "score") if part not in dir(reward)]
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")

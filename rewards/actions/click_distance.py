@@ -1,37 +1,39 @@
-"""How far a click is from where it should be."""
+"""The distance of a click from its target."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.actions.action import Action
-from mmrl.parsing.answers import check_tag
 from mmrl.parsing.coordinates import Canvas, Point
 
-from ..base.places import answered_clicks, canvas_of, target_box, true_point
+from ..base.answers import TagReward
+from ..base.grounding import answered_clicks, canvas_of, target_box, true_point
 
 Target = Literal["box", "point"]
 
 
 @dataclass(frozen=True)
-class ClickDistance:
-    """max(0, 1 - (d / d_max)^power), 1 on the spot and 0 at the corner of the image that is farthest from it.
+class ClickDistance(TagReward):
+    """The nearness of a click to its target: max(0, 1 - (d / d_max)^power), 1 on the spot and 0 at the farthest corner.
 
-    d is the distance of the click from the centre of `target.box`, or from `target.point` with `target: point`, and
-    d_max that of the farthest corner, both with x and y running from 0 to 1 over the image. With `reach` d_max is that
-    number instead: nothing is earned farther away. Continuous everywhere, so two misses can be told apart.
+    d is the distance of the click from the centre of `target.box`, or from `target.point` with `target: point`. d_max
+    is the distance of the corner of the image that is farthest from the target; with `reach` it is that number instead,
+    and a click farther away earns nothing. In both, x and y run from 0 to 1 over the image. The score is continuous, so
+    two misses can be told apart.
 
-    Yuan et al. 2025 (SE-GUI, arXiv 2505.12370) add 1 for a click inside of the box: that is this reward and
-    `point_in_box`, each with weight 1. Their score goes below 0 outside of the image, here it ends at 0.
+    Yuan et al. 2025 (SE-GUI, arXiv 2505.12370) add 1 for a click inside of the box: this reward and `point_in_box`,
+    each with weight 1. The score of SE-GUI goes below 0 outside of the image, here it ends at 0.
 
-    A box as an answer counts by its centre. Where the policy makes actions these are read (any click counts), else the
-    one point or box in the `tag` of the text (None: anywhere). 0 where there is none, for another action, and for a box
-    with its corners in the wrong order.
+    Where the policy makes actions, the action is read (any click counts), else the one point or box in the `tag` of the
+    text (None: anywhere). A box counts by its centre. The score is 0 for no click, another action, and a box with its
+    corners in the wrong order.
     """
 
     source: ClassVar[str] = "Yuan et al. 2025 (SE-GUI), arXiv 2505.12370"
@@ -41,17 +43,15 @@ class ClickDistance:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box"})
     batch_size: ClassVar[int | None] = None
 
-    target: Target = "box"
-    power: float = 2.0  # above 0; SE-GUI's
-    reach: float | None = None  # above 0, a share of the image: 0.14 is where AndroidControl still counts a hit
-    tag: str | None = None
+    target: Target = "box"  # measure from the centre of `target.box`, or from `target.point`
+    power: Annotated[float, Field(gt=0)] = 2.0  # exponent of the distance; SE-GUI's
+    # distance at which the score ends at 0, as a share of the image: 0.14 is where AndroidControl still counts a hit;
+    # null: that of the farthest corner
+    reach: Annotated[float, Field(gt=0)] | None = None
+    tag: str | None = None  # the tag of the text with the click; null: anywhere in the text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.target not in get_args(Target):
-            raise ValueError(f"target must be one of {', '.join(get_args(Target))}, got {self.target!r}")
-        if not (self.power > 0 and (self.reach is None or self.reach > 0)):
-            raise ValueError(f"power and reach must be above 0, got {self.power} and {self.reach}")
+        super().__post_init__()
         if self.target == "point":
             object.__setattr__(self, "needs", self.needs - {"target.box"} | {"target.point"})
 
@@ -60,7 +60,10 @@ class ClickDistance:
         self._spot(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no place, or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no place, or a prompt without an image.
+        """
         clicks = answered_clicks(batch, self.tag)
         scores = [
             self._judge(click, self._spot(batch.prompts[row]), canvas_of(batch, row))

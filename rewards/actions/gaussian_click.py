@@ -1,35 +1,37 @@
-"""How near a click is to the middle of its target, as Gaussians the size of the target: GUI-G2."""
+"""The nearness of a click to its target, by Gaussians of the target's size: GUI-G2."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
+from ..base.answers import TagReward
 from ..base.boxes import has_area
-from ..base.places import answered_clicks, target_box, target_boxes
+from ..base.grounding import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
-class GaussianClick:
-    """Weighted mean of a point term and a coverage term, each in [0, 1] and 1 for the target itself.
+class GaussianClick(TagReward):
+    """The weighted mean of a point term and a coverage term of Gaussians, each in [0, 1] and 1 for the target itself.
 
-    Tang et al. 2025 (GUI-G2, arXiv 2507.15846). Boxes are Gaussians at their centre with a standard deviation of
-    `alpha` times each side, so that small targets ask for more precision:
+    Tang et al. 2025 (GUI-G2, arXiv 2507.15846). A box is a Gaussian at its centre with a standard deviation of `alpha`
+    times each side, so that small targets ask for more precision:
       point     exp(-((x - cx)^2 / sx^2 + (y - cy)^2 / sy^2) / 2), s of the target, (x, y) the answer's point or centre
       coverage  Bhattacharyya coefficient of the two Gaussians: 1 where position and size are the target's
-    The paper adds the two (and a format term): that is this reward with weight 2.
+    The paper adds the two terms and a format term: weight 2 of this reward gives the sum of the two.
 
-    A click on a point has no size and is judged by the point term alone, so its best score is 1 too. With `needs_box`
-    it scores 0, as does a box whose corners are one point: a model that is asked for boxes would else learn to write
-    points, whose size is never wrong. Where the policy makes actions these are read (any click counts), else the one
-    point or box in the `tag` of the text (None: anywhere). The score is 0 where there is none, for another action, and
-    for a box without area or with its corners in the wrong order (in the paper's code an inverted box earns full
-    marks).
+    A click on a point has no size and is judged by the point term alone, so its best score is 1 too. With `needs_box` a
+    point scores 0, as does a box whose corners are one point: otherwise a model that is asked for boxes would learn to
+    write points, whose size is never wrong.
+
+    Where the policy makes actions, the action is read (any click counts), else the one point or box in the `tag` of the
+    text (None: anywhere). The score is 0 for no click, another action, and a box without area or with its corners in
+    the wrong order (in the paper's code an inverted box earns full marks).
     """
 
     source: ClassVar[str] = "Tang et al. 2025 (GUI-G2), arXiv 2507.15846"
@@ -39,28 +41,28 @@ class GaussianClick:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box"})
     batch_size: ClassVar[int | None] = None
 
-    alpha: float = 0.5  # standard deviation over side, above 0; the paper's
-    point_weight: float = 1.0  # at least 0
-    coverage_weight: float = 1.0  # at least 0; with 0 the size of an answered box does not matter
-    needs_box: bool = False  # a click on a point scores 0: for models that are asked for boxes, as the paper's is
-    tag: str | None = None
+    alpha: Annotated[float, Field(gt=0)] = 0.5  # standard deviation over the side of a box; the paper's
+    point_weight: Annotated[float, Field(ge=0)] = 1.0  # weight of the point term
+    # weight of the coverage term; with 0 the size of an answered box does not matter
+    coverage_weight: Annotated[float, Field(ge=0)] = 1.0
+    # whether a click on a point scores 0: for models that are asked for boxes, as the paper's is
+    needs_box: bool = False
+    tag: str | None = None  # the tag of the text with the click; null: anywhere in the text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if not self.alpha > 0:
-            raise ValueError(f"alpha must be above 0, got {self.alpha}")
-        if min(self.point_weight, self.coverage_weight) < 0 or self.point_weight + self.coverage_weight == 0:
-            raise ValueError(
-                f"point_weight and coverage_weight must be at least 0 and not both 0, "
-                f"got {self.point_weight} and {self.coverage_weight}"
-            )
+        super().__post_init__()
+        if self.point_weight + self.coverage_weight == 0:
+            raise ValueError("point_weight and coverage_weight must not both be 0")
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no box."""
         target_box(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no box, or a prompt without an image.
+        """
         targets = target_boxes(batch)
         clicks = answered_clicks(batch, self.tag)
         points = [click.point if click and click.point else (0.0, 0.0) for click in clicks]
@@ -76,15 +78,15 @@ class GaussianClick:
 
 
 def point_term(point: Tensor, target: Tensor, alpha: float) -> Tensor:
-    """Density of points [..., 2] in the Gaussian of boxes [..., 4], over its maximum."""
+    """Returns the density of points [..., 2] in the Gaussian of boxes [..., 4], over its maximum."""
     centre, side = (target[..., :2] + target[..., 2:]) / 2, target[..., 2:] - target[..., :2]
     return torch.exp(-((point - centre) / (alpha * side)).square().sum(-1) / 2)
 
 
 def coverage_term(box: Tensor, target: Tensor, alpha: float) -> Tensor:
-    """Bhattacharyya coefficient of the Gaussians of boxes [..., 4] and [..., 4].
+    """Returns the Bhattacharyya coefficient of the Gaussians of boxes [..., 4] and [..., 4].
 
-    The integral of sqrt(p q); along each axis sqrt(2 s t / (s^2 + t^2)) exp(-d^2 / (4 (s^2 + t^2))) with standard
+    It is the integral of sqrt(p q); along each axis sqrt(2 s t / (s^2 + t^2)) exp(-d^2 / (4 (s^2 + t^2))) with standard
     deviations s, t and distance d of the centres.
     """
     apart = (box[..., :2] + box[..., 2:] - target[..., :2] - target[..., 2:]) / 2

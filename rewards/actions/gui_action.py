@@ -1,12 +1,14 @@
-"""Is the action the right one, on the right place, with the right text? GUI-R1, UI-R1 and AgentCPM-GUI."""
+"""Is the action of the right kind, at the right place, with the right text? GUI-R1, UI-R1 and AgentCPM-GUI."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.actions.action import CLICKS, Action, Direction, Kind
@@ -14,30 +16,30 @@ from mmrl.parsing.actions.names import keys_of, named
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas, Point
 
-from ..base.places import canvas_of, true_box, true_point
+from ..base.grounding import canvas_of, true_box, true_point
 from ..base.references import composed
 
 RadiusUnit = Literal["pixels", "share"]
 
 
 @dataclass(frozen=True)
-class GuiAction:
-    """1 for the right action with the right argument; with `type_weight` a share of it for the kind of action alone.
+class GuiAction(Checked):
+    """A score of actions: 1 for the right kind with the right argument, `type_weight` for the right kind alone, else 0.
 
     The kind must be that of `target.action`, by mmrl's names or those of the data sets (`press_back`, `complete` ...).
     The argument of
-      clicks, move  is right inside of `target.box`, borders included, or near `target.point`: closer than `radius`;
-      type, open, answer  where its words and those of `target.input_text` have an F1 of at least `min_f1`;
-      scroll        where the direction is `target.input_text`; of hotkey, where the keys are.
-    What the target does not say, and the other kinds, are right by their kind; an action that is its kind only (dialect
-    `ui_r1`) lacks what the target does say. An answer that is not understood, or is
-    several actions, scores `malformed`, and the argument of an action of the wrong kind never counts.
+      clicks, move        is right inside of `target.box`, borders included, or closer to `target.point` than `radius`;
+      type, open, answer  is right where its words and those of `target.input_text` have an F1 of at least `min_f1`;
+      scroll, hotkey      is right where the direction, or the keys, are those of `target.input_text`.
+    Where the target says nothing of an argument, and for all other kinds, the kind alone is enough. An action without
+    an argument (dialect `ui_r1`) is wrong where the target has one. An answer that is not understood, or is several
+    actions, scores `malformed`. The argument of an action of the wrong kind never counts.
 
     Luo et al. 2025 (GUI-R1, arXiv 2504.10458): kind and argument or nothing, a radius of 140 pixels, F1 0.5 (their
     words also match parts of words; not here). Lu et al. 2025 (UI-R1, arXiv 2503.21620) add a point for the kind and
-    one for the coordinate: that is `type_weight` 0.5 with weight 2. Zhang et al. 2025 (AgentCPM-GUI, arXiv 2506.01391,
-    section 3.5.1) take away a point for what is no action: -1 malformed, 0 wrong, 1 right, a point in the true box;
-    that is `malformed` -1, with `min_f1` 1 for texts that have to be the same words (they do not say how texts are
+    one for the coordinate: `type_weight` 0.5 with weight 2. Zhang et al. 2025 (AgentCPM-GUI, arXiv 2506.01391, section
+    3.5.1) take away a point for what is no action: -1 malformed, 0 wrong, 1 right, a point in the true box; that is
+    `malformed` -1, with `min_f1` 1 for texts that must be the same words (the paper does not say how texts are
     compared).
     """
 
@@ -48,33 +50,30 @@ class GuiAction:
     needs: ClassVar[frozenset[str]] = frozenset({"actions", "canvases", "target.action"})
     batch_size: ClassVar[int | None] = None
 
-    type_weight: float = 0.0  # in [0, 1]: what the kind alone earns
-    radius: float = 140.0  # above 0; GUI-R1's
-    radius_unit: RadiusUnit = "pixels"  # of the image as the model sees it; `share`: both axes run from 0 to 1
-    min_f1: float = 0.5  # in (0, 1]
-    malformed: float = 0.0  # in [-1, 0]: what an answer scores that is no action; AgentCPM-GUI's is -1
+    type_weight: Annotated[float, Field(ge=0, le=1)] = 0.0  # score of the right kind with a wrong argument
+    radius: Annotated[float, Field(gt=0)] = 140.0  # distance from `target.point` below which a place is right; GUI-R1's
+    # unit of `radius`: pixels of the image as the model sees it, or shares, where both axes run from 0 to 1
+    radius_unit: RadiusUnit = "pixels"
+    min_f1: Annotated[float, Field(gt=0, le=1)] = 0.5  # F1 of the words from which a text is right; GUI-R1's
+    malformed: Annotated[float, Field(ge=-1, le=0)] = 0.0  # score of an answer that is no action; AgentCPM-GUI's is -1
 
     def __post_init__(self) -> None:
-        if self.radius_unit not in get_args(RadiusUnit):
-            raise ValueError(f"radius_unit must be one of {', '.join(get_args(RadiusUnit))}, got {self.radius_unit!r}")
-        if not 0 <= self.type_weight <= 1:
-            raise ValueError(f"type_weight must be in [0, 1], got {self.type_weight}")
-        if not self.radius > 0 or not 0 < self.min_f1 <= 1:
-            raise ValueError(f"radius must be above 0 and min_f1 in (0, 1], got {self.radius} and {self.min_f1}")
-        if not -1 <= self.malformed <= 0:
-            raise ValueError(f"malformed must be in [-1, 0], got {self.malformed}")
+        super().__post_init__()
         object.__setattr__(self, "range", (float(self.malformed), 1.0))
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no action, or its place or text is none."""
-        _Wanted.of(prompt)
+        _TrueAction.of(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no action, or whose place or text is none."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no action, or whose place or text is none.
+        """
         assert batch.outputs.actions is not None, "scoring checks needs"
         scores = []
         for row, action in enumerate(batch.outputs.actions):
-            wanted = _Wanted.of(batch.prompts[row])
+            wanted = _TrueAction.of(batch.prompts[row])
             if action is None:
                 scores.append(self.malformed)
             elif action.kind != wanted.kind:
@@ -84,8 +83,8 @@ class GuiAction:
                 scores.append(1.0 if is_right else self.type_weight)
         return torch.tensor(scores, dtype=torch.float32)
 
-    def _is_right(self, action: Action, wanted: "_Wanted", canvas: Canvas) -> bool:
-        """Whether the argument is the wanted one; the kind is."""
+    def _is_right(self, action: Action, wanted: "_TrueAction", canvas: Canvas) -> bool:
+        """Returns whether the argument is that of the true action; the kinds are the same."""
         if action.kind in CLICKS or action.kind == "move":
             assert action.point is not None, "these have a point"
             return self._is_there(action.point, wanted, canvas)
@@ -102,7 +101,7 @@ class GuiAction:
                 return False
         return True
 
-    def _is_there(self, point: Point, wanted: "_Wanted", canvas: Canvas) -> bool:
+    def _is_there(self, point: Point, wanted: "_TrueAction", canvas: Canvas) -> bool:
         if wanted.box is not None:
             x1, y1, x2, y2 = wanted.box
             return x1 <= point[0] <= x2 and y1 <= point[1] <= y2
@@ -115,7 +114,7 @@ class GuiAction:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _TrueAction:
     """The true action of a prompt."""
 
     kind: Kind
@@ -125,8 +124,8 @@ class _Wanted:
     text: str | None
 
     @classmethod
-    def of(cls, prompt: Prompt) -> "_Wanted":
-        """Raises ValueError where the target is no action."""
+    def of(cls, prompt: Prompt) -> "_TrueAction":
+        """Reads the true action of a prompt; raises ValueError where the target is no action, or its argument none."""
         target = prompt.target
         name, text = target["action"], target.get("input_text")
         meant = named(name) if isinstance(name, str) else None
@@ -146,11 +145,11 @@ class _Wanted:
 
 
 def words_f1(text: str, other: str) -> float:
-    """F1 of the sets of words of two texts, in lower case and without [ and ]; 1 for two without words.
+    """Returns the F1 of the sets of words of two texts, without capitals and [ and ]; 1 for two texts without words.
 
     2 |both| / (|one| + |other|); GUI-R1 strips the brackets too.
     """
-    one, two = (set(said.casefold().replace("[", "").replace("]", "").split()) for said in (text, other))
+    one, two = (set(words.casefold().replace("[", "").replace("]", "").split()) for words in (text, other))
     return 2 * len(one & two) / (len(one) + len(two)) if one or two else 1.0
 
 

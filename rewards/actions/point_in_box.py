@@ -8,18 +8,18 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.places import answered_clicks, target_box, target_boxes
+from ..base.answers import TagReward
+from ..base.grounding import answered_clicks, target_box, target_boxes
 
 
 @dataclass(frozen=True)
-class PointInBox:
-    """1 where the click lies in `target.box`, the borders included as in ScreenSpot's evaluation, else 0.
+class PointInBox(TagReward):
+    """A hit: 1 where the click lies in `target.box`, the borders included as in ScreenSpot's evaluation, else 0.
 
-    Cheng et al. 2024 (SeeClick and ScreenSpot, arXiv 2401.10935). A box as an answer counts by its centre. Where the
-    policy makes actions these are read (any click counts), else the one point or box in the `tag` of the text (None:
-    anywhere). 0 where there is none, for another action, and for a box with its corners in the wrong order.
+    Cheng et al. 2024 (SeeClick and ScreenSpot, arXiv 2401.10935). Where the policy makes actions, the action is read
+    (any click counts), else the one point or box in the `tag` of the text (None: anywhere). A box counts by its centre.
+    The score is 0 for no click, another action, and a box with its corners in the wrong order.
     """
 
     source: ClassVar[str] = "Cheng et al. 2024 (ScreenSpot), arXiv 2401.10935"
@@ -29,17 +29,17 @@ class PointInBox:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.box"})
     batch_size: ClassVar[int | None] = None
 
-    tag: str | None = None
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
+    tag: str | None = None  # the tag of the text with the click; null: anywhere in the text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no box."""
         target_box(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no box, or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no box, or a prompt without an image.
+        """
         targets = target_boxes(batch)
         clicks = answered_clicks(batch, self.tag)
         nowhere = (float("nan"), float("nan"))  # inside of no box

@@ -1,1 +1,1 @@
-"""Base classes of rewards, and what rewards share."""
+"""Base classes of rewards, and the readers and formulas that rewards share."""

@@ -1,50 +1,79 @@
-"""What rewards of short answers share: one answer out of each text, one reader for the right ones."""
+"""Answers of models: the base of rewards that read the tag of an answer, and the loop over short answers."""
 
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, read_boxed
+from mmrl.core.declarations import RewardDeclaration
+from mmrl.parsing.answers import ParseError, check_tag, read_boxed
 
 from .references import answer_text
 
-Right = TypeVar("Right")
+Target = TypeVar("Target")
 
 
-def judge_short(
+class TagReward(Checked):
+    """The base of rewards that judge what stands in one tag of an answer, `<tag>...</tag>`.
+
+    The dataclasses that inherit have the setting `tag: str | None`; None means the whole text.
+    """
+
+    tag: str | None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a setting that is not allowed, and for a `tag` that is no name of a tag."""
+        super().__post_init__()
+        check_tag(self.tag)
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns a declaration with the tag that this reward reads."""
+        return RewardDeclaration(answer_tag=self.tag)
+
+
+def judge_answers(
     batch: RewardBatch,
     tag: str | None,
-    boxed: bool,
-    read: Callable[[Prompt], Right],
-    judge: Callable[[str, Right], float],
+    read_target: Callable[[Prompt], Target],
+    judge: Callable[[str, Target], float],
+    *,
+    boxed: bool = False,
 ) -> Tensor:
-    """[B] float32: what `judge` says of each answer and of what `read` makes of its prompt, once for each prompt.
+    """Returns the scores [B] float32 of short answers: `judge(answer, read_target(prompt))` for each sample.
 
-    0 for a text without an answer (`short_answer`) and where `judge` raises ParseError; what `read` raises is raised.
+    The target of a prompt is read once for all of its samples. A text without an answer (`short_answer`) scores 0, as
+    does one for which `judge` raises ParseError. Raises what `read_target` raises.
     """
     texts = batch.outputs.texts
     assert texts is not None, "scoring checks needs"
-    known: dict[int, Right] = {}
+    targets: dict[int, Target] = {}
     scores = [0.0] * len(batch)
     for row, (prompt, text) in enumerate(zip(batch.prompts, texts, strict=True)):
-        if id(prompt) not in known:
-            known[id(prompt)] = read(prompt)
+        if id(prompt) not in targets:
+            targets[id(prompt)] = read_target(prompt)
         try:
-            scores[row] = judge(short_answer(text, tag, boxed), known[id(prompt)])
+            scores[row] = judge(short_answer(text, tag, boxed=boxed), targets[id(prompt)])
         except ParseError:
             continue
     return torch.tensor(scores, dtype=torch.float32)
 
 
-def short_answer(text: str, tag: str | None, boxed: bool) -> str:
-    r"""What stands in the one `tag` of a text (None: all of it), and in the one `\boxed{...}` of that where `boxed`.
+def short_answer(text: str, tag: str | None, *, boxed: bool) -> str:
+    r"""Returns the text in the one `tag` (None: the whole text), and with `boxed` in the one `\boxed{...}` there.
 
     Raises:
-        ParseError: there is no such answer, several, or it is too long (`_references.answer_text`).
+        ParseError: there is no such answer, there are several, or the answer is too long (`references.answer_text`).
     """
     answer = answer_text(text, tag)
     return read_boxed(answer).strip() if boxed else answer
+
+
+def is_number(value: object) -> bool:
+    """Returns whether a value of a target or of parsed JSON is a finite number; truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""The letters of a multiple choice, as models and datasets write them."""
+"""The letters of multiple choices, as models and datasets write them."""
 
 import re
 import unicodedata
@@ -24,10 +24,10 @@ _OTHER = re.compile(rf"(?<!\w)(?:{_MARKED}|(?![AI] [a-z])[A-Z](?!\w))")  # a sec
 
 
 def read_options(prompt: Prompt) -> tuple[str, ...]:
-    """`target.options` of a prompt as plain texts, in the order of their letters; none where it has no options.
+    """Reads `target.options` of a prompt as plain texts, in the order of their letters; empty without options.
 
-    A list, or a mapping of the letters in order. Texts may begin with their own letter, "B. cat".
-    Raises ValueError where it is neither, or has fewer than 2 or more than 26.
+    A list, or a mapping of the letters in order. Texts may begin with their own letter, "B. cat". Raises ValueError
+    where it is neither, or has fewer than 2 or more than 26.
     """
     given = prompt.target.get("options")
     if given is None:
@@ -41,7 +41,7 @@ def read_options(prompt: Prompt) -> tuple[str, ...]:
 
 
 def right_choices(prompt: Prompt) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The letters of `target.answer`, one text or a list of them, and the options (`read_options`).
+    """Reads the letters of `target.answer`, one text or a list of texts, and the options (`read_options`).
 
     Raises ValueError where it is not one of the letters, or several: no answer can be judged by it.
     """
@@ -58,7 +58,7 @@ def right_choices(prompt: Prompt) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def read_choices(text: str, options: tuple[str, ...]) -> frozenset[str]:
-    """The letters that an answer names: `B`, `(b)`, `B.`, `B. cat`, `The answer is B`, `A, C`, `A and C`, `AC`, `cat`.
+    """Reads the letters that an answer names: `B`, `(b)`, `B.`, `B. cat`, `The answer is B`, `A, C`, `AC`, `cat`.
 
     Letters in a row or in a list without marks are capitals. The text behind `B.` must be that of the option, as far as
     options are known, else it must not name another letter. ASCII only: letters that look alike are none.
@@ -69,18 +69,18 @@ def read_choices(text: str, options: tuple[str, ...]) -> frozenset[str]:
     whole = " ".join(text.split())
     lead = _LEAD.match(whole)
     text = whole[lead.end() :] if lead else whole
-    found = _WITH_TEXT.fullmatch(text)
+    match = _WITH_TEXT.fullmatch(text)
     same = _saying(_plain(whole), options) | _saying(_plain(text), options)
     if _ONE.fullmatch(text):
         letters = {text.strip("()[].:").upper()}
     elif len(same) == 1:
         letters = same
-    elif _LIST.fullmatch(text) and not (found and _letter(found) in _saying(_plain(found[2]), options)):
+    elif _LIST.fullmatch(text) and not (match and _letter(match) in _saying(_plain(match[2]), options)):
         letters = {letter.upper() for letter in _LETTER.findall(text)}
     elif _RUN.fullmatch(text) and len(set(text)) == len(text):
         letters = set(text)
-    elif found and not same:
-        letters = {_described(_letter(found), found[2], options)}
+    elif match and not same:
+        letters = {_described(_letter(match), match[2], options)}
     else:
         raise ParseError(f"{'several options say' if same else 'names no choice:'} {shown(text)}")
     allowed = ascii_uppercase[: len(options) or MAX_OPTIONS]
@@ -90,7 +90,7 @@ def read_choices(text: str, options: tuple[str, ...]) -> frozenset[str]:
 
 
 def _described(letter: str, words: str, options: tuple[str, ...]) -> str:
-    """The letter, where the words behind it are its option's, or may be."""
+    """Returns the letter. Raises ParseError where the words behind it are not, or cannot be, those of its option."""
     if options and letter not in _saying(_plain(words), options):
         raise ParseError(f"the option {letter} does not say {shown(words)}")
     if not options and _OTHER.search(words):
@@ -103,16 +103,16 @@ def _letter(marked: re.Match[str]) -> str:
 
 
 def _saying(plain: str, options: tuple[str, ...]) -> set[str]:
-    """The letters of the options with this text."""
+    """Returns the letters of the options that have this plain text."""
     return {letter for letter, option in zip(ascii_uppercase, options, strict=False) if option == plain}
 
 
 def _without_own_letter(text: str, letter: str) -> str:
-    """The plain text of an option, without "B." in front of it."""
-    found = _WITH_TEXT.fullmatch(" ".join(text.split()))
-    return _plain(found[2] if found and _letter(found) == letter else text)
+    """Returns the plain text of an option, without "B." in front of it."""
+    match = _WITH_TEXT.fullmatch(" ".join(text.split()))
+    return _plain(match[2] if match and _letter(match) == letter else text)
 
 
 def _plain(text: str) -> str:
-    # Answers come composed, with few accents in a row (`_references.answer_text`); options are as the data has them.
+    # Answers come composed, with few accents in a row (`references.answer_text`); options are as the data has them.
     return " ".join(unicodedata.normalize("NFC", text).casefold().split()).rstrip(". ")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmrl.parsing.coordinates import Box
 
-from .detections import DetectedBox, are_new, box_overlaps, pairs_by_confidence, pairs_by_overlap
+from .boxes import are_new, box_overlaps, pairs_by_confidence, pairs_by_overlap
+from .detections import DetectedBox
 
 Matching = Literal["confidence", "hungarian"]
 COCO_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
@@ -22,7 +23,7 @@ _RECALL_ENDS = (0.5, 0.75)
 
 @dataclass(frozen=True)
 class Compared:
-    """What was answered, held against the truth; n answered, m true."""
+    """The overlaps, confidences and labels of n answered boxes, compared with m true ones."""
 
     overlap: Tensor  # [n, m] float64 IoU; 0 for a box that was written before, and for other labels
     confidence: Tensor  # [n] float64
@@ -31,32 +32,32 @@ class Compared:
 
 
 def compare(
-    found: Sequence[DetectedBox], boxes: Sequence[Box], labels: Sequence[str] | None, *, is_ordered: bool
+    detections: Sequence[DetectedBox], boxes: Sequence[Box], labels: Sequence[str] | None, *, is_ordered: bool
 ) -> Compared:
-    """The answered boxes, as written with `is_ordered`, else in an order that does not depend on that of the answer.
+    """Compares answered boxes with true ones, in their order with `is_ordered`, else in an order by their numbers.
 
     A box that is written again overlaps nothing, so that it is one that is wrong.
     """
-    is_new = are_new([one.box for one in found], boxes)
-    order = list(range(len(found)))
+    is_new = are_new([one.box for one in detections], boxes)
+    order = list(range(len(detections)))
     if not is_ordered:
-        order.sort(key=lambda row: (found[row].box, row))
-    answered = torch.tensor([found[row].box for row in order], dtype=torch.float64).view(-1, 4)
+        order.sort(key=lambda row: (detections[row].box, row))
+    answered = torch.tensor([detections[row].box for row in order], dtype=torch.float64).view(-1, 4)
     overlap = box_overlaps(answered, torch.tensor(boxes, dtype=torch.float64).view(-1, 4))
     overlap = overlap * torch.tensor([is_new[row] for row in order], dtype=torch.float64).view(-1, 1)
-    said: tuple[str | None, ...] = (None,) * len(found)
-    true: tuple[str | None, ...] = (None,) * len(boxes)
+    answered_labels: tuple[str | None, ...] = (None,) * len(detections)
+    true_labels: tuple[str | None, ...] = (None,) * len(boxes)
     if labels is not None:
-        said = tuple(None if (name := found[row].label) is None else _plain(name) for row in order)
-        true = tuple(map(_plain, labels))
-        same = [[one == other for other in true] for one in said]
+        answered_labels = tuple(None if (name := detections[row].label) is None else _plain(name) for row in order)
+        true_labels = tuple(map(_plain, labels))
+        same = [[one == other for other in true_labels] for one in answered_labels]
         overlap = overlap * torch.tensor(same, dtype=torch.float64).view(overlap.shape)
-    confidence = torch.tensor([found[row].confidence for row in order], dtype=torch.float64)
-    return Compared(overlap, confidence, said, true)
+    confidence = torch.tensor([detections[row].confidence for row in order], dtype=torch.float64)
+    return Compared(overlap, confidence, answered_labels, true_labels)
 
 
 def visual_rft(compared: Compared, threshold: float, matching: Matching, *, is_guarded: bool) -> tuple[float, float]:
-    """Overlap and confidence, each in [0, 1]; formulas and source at `Detection`. At least one box on both sides."""
+    """Returns overlap and confidence, each in [0, 1], of at least one box on both sides; formulas at `Detection`."""
     overlap = torch.where(compared.overlap > threshold, compared.overlap, 0.0)
     confidence = compared.confidence
     pairs = pairs_by_confidence(overlap, confidence) if matching == "confidence" else pairs_by_overlap(overlap)
@@ -68,7 +69,7 @@ def visual_rft(compared: Compared, threshold: float, matching: Matching, *, is_g
 
 
 def vision_r1(compared: Compared, is_strict: bool) -> tuple[float, float]:
-    """Recall and precision, each in [0, 1], by the rules of one stage; formulas and source at `Detection`."""
+    """Returns recall and precision, each in [0, 1], by the rules of one stage; formulas and source at `Detection`."""
     num_answered, num_true = compared.overlap.shape
     if not num_answered or not num_true:
         return 0.0, 0.0
@@ -79,12 +80,15 @@ def vision_r1(compared: Compared, is_strict: bool) -> tuple[float, float]:
 
 
 def _stretched(value: float, low: float, high: float) -> float:
-    """0 below low, 1 above high, the value itself between."""
+    """Returns 0 below low, 1 above high, and the value itself between."""
     return 0.0 if value < low else 1.0 if value > high else value
 
 
 def mean_average_precision(compared: Compared, thresholds: Sequence[float], *, is_ordered: bool) -> float:
-    """Mean of `average_precision` over the labels of truth and answer; 0 for one that is not in the truth."""
+    """Returns the mean of `average_precision` over the labels of truth and answer.
+
+    A label that is not in the truth counts 0.
+    """
     labels = set(compared.labels) | set(compared.true_labels)
     total = 0.0
     for label in sorted(labels, key=str):
@@ -96,7 +100,7 @@ def mean_average_precision(compared: Compared, thresholds: Sequence[float], *, i
 
 
 def average_precision(overlap: Tensor, confidence: Tensor, thresholds: Sequence[float], *, is_ordered: bool) -> float:
-    """COCO's average precision of one image and label, in [0, 1]: mean over thresholds of IoU and 101 recalls.
+    """Returns COCO's average precision of one image and label, in [0, 1]: the mean over IoUs and 101 recalls.
 
     By falling confidence each box takes the free truth that it overlaps most, by at least the threshold. The precision
     at a recall is the best that is reached at that recall or above. Equal confidences are one step of that curve,
@@ -124,7 +128,7 @@ def average_precision(overlap: Tensor, confidence: Tensor, thresholds: Sequence[
 
 
 def _hits(overlap: Tensor, thresholds: Tensor) -> Tensor:
-    """[T, n] float64 1 where a box, in this order, takes a truth; overlap [n, m], thresholds [T]."""
+    """Returns [T, n] float64, 1 where a box, in this order, takes a true one; overlap [n, m], thresholds [T]."""
     free = torch.ones(len(thresholds), overlap.shape[1], dtype=torch.bool)
     hits = torch.zeros(len(thresholds), len(overlap), dtype=torch.float64)
     every = torch.arange(len(thresholds))

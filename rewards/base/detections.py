@@ -1,17 +1,11 @@
-"""Lists of detections that a model wrote, and which of them are which of the true boxes."""
+"""Lists of detections as models write them: boxes with confidences and labels."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Box, Canvas
 
-from .boxes import box_overlap, has_area
-from .places import is_number
+from .answers import is_number
 from .references import composed
 
 MAX_DETECTIONS = 300  # of an answer, or as many as there are true boxes where these are more
@@ -22,7 +16,7 @@ _LABELS = ("Label", "label")
 
 @dataclass(frozen=True)
 class DetectedBox:
-    """One box that was found; corners as written, in pixels of the original image."""
+    """A box of an answer; corners as written, in pixels of the original image."""
 
     box: Box
     confidence: float = 1.0  # in [0, 1]
@@ -30,7 +24,7 @@ class DetectedBox:
 
 
 def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[DetectedBox]:
-    """The list in the `tag` of a text (None: all of it), which may stand in one ```json fence, and nothing beside it.
+    """Reads the one list in the `tag` of a text (None: the whole text), which may stand in one ```json fence.
 
     `[{'Position': [x1, y1, x2, y2], 'Confidence': c}, ...]` (Visual-RFT) or `[{"bbox_2d": [...], "label": "cat"}]`
     (Qwen), of which one alone needs no list; `No Objects` is an empty one. Where no confidence is written it is 1. A
@@ -43,7 +37,7 @@ def read_detections(text: str, tag: str | None, canvas: Canvas, num_true: int = 
 
 
 def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) -> list[Box]:
-    """The boxes in the `tag` of a text, as `read_detections` or as plain lists: `[[x1, y1, x2, y2], ...]`.
+    """Reads the boxes in the `tag` of a text, written as for `read_detections` or as lists: `[[x1, y1, x2, y2], ...]`.
 
     One box needs no list around it. Corners are as written. Raises ParseError as `read_detections` does.
     """
@@ -53,36 +47,22 @@ def read_boxes(text: str, tag: str | None, canvas: Canvas, num_true: int = 0) ->
     return [_detection(one, canvas).box if isinstance(one, dict) else _corners(one, canvas) for one in items]
 
 
-def are_new(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
-    """Whether each of the answered boxes is one that was not written before, and so may be one of the true ones.
-
-    Where a true box stands k times (one place with two labels), the first k of an answered one are new.
-    """
-    copies = max(Counter(true).values(), default=1)
-    before: Counter[Box] = Counter()
-    new = []
-    for box in found:
-        new.append(before[box] < copies)
-        before[box] += 1
-    return new
-
-
 def _items(text: str, tag: str | None, num_true: int) -> list[object]:
-    """The entries of the one list in the `tag` of a text; a dictionary alone is a list of one, `No Objects` of none."""
+    """Reads the entries of the one list in the `tag` of a text; one dictionary is a list, `No Objects` is empty."""
     inner = unfenced(extract(text, tag)).strip()
     if inner.rstrip(".").casefold() == "no objects":
         return []
-    found = read_literal(inner)
-    found = [found] if isinstance(found, dict) else found
-    if not isinstance(found, list):
+    items = read_literal(inner)
+    items = [items] if isinstance(items, dict) else items
+    if not isinstance(items, list):
         raise ParseError(f"detections are a list, got {shown(inner)}")
-    if len(found) > (most := max(MAX_DETECTIONS, num_true)):
-        raise ParseError(f"an answer may hold {most} detections, got {len(found)}")
-    return found
+    if len(items) > (most := max(MAX_DETECTIONS, num_true)):
+        raise ParseError(f"an answer may hold {most} detections, got {len(items)}")
+    return items
 
 
 def unfenced(text: str) -> str:
-    """What stands in the one fence of three backticks around a whole text; the text itself where there is no fence."""
+    """Returns the content of the one fence of three backticks around a whole text; the text itself without a fence."""
     parts = text.split("```")
     if len(parts) == 1:
         return text
@@ -91,10 +71,10 @@ def unfenced(text: str) -> str:
     return parts[1].removeprefix("json")
 
 
-def _detection(found: object, canvas: Canvas) -> DetectedBox:
-    if not isinstance(found, dict):
-        raise ParseError(f"a detection is a dictionary, got {shown(str(found))}")
-    place, confidence, label = (_one(found, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
+def _detection(entry: object, canvas: Canvas) -> DetectedBox:
+    if not isinstance(entry, dict):
+        raise ParseError(f"a detection is a dictionary, got {shown(str(entry))}")
+    place, confidence, label = (_one(entry, names) for names in (_PLACES, _CONFIDENCES, _LABELS))
     box = _corners(place, canvas)
     if confidence is None:
         confidence = 1.0
@@ -112,43 +92,9 @@ def _corners(place: object, canvas: Canvas) -> Box:
     return canvas.box_to_original((x1, y1, x2, y2))
 
 
-def _one(found: dict[str, object], names: tuple[str, ...]) -> object:
-    """The value under one of these names; None where there is none of them."""
-    there = [name for name in names if name in found]
+def _one(entry: dict[str, object], names: tuple[str, ...]) -> object:
+    """Returns the value under one of these names; None where the dictionary has none of them."""
+    there = [name for name in names if name in entry]
     if len(there) > 1:
         raise ParseError(f"a detection has {' and '.join(there)}, which mean the same")
-    return found[there[0]] if there else None
-
-
-def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth): by falling confidence each prediction takes the free truth that it overlaps most.
-
-    Liu et al. 2025 (Visual-RFT, arXiv 2503.01785, section 3.2). Of equal confidences the larger overlap comes first.
-
-    Args:
-        overlap: [n, m], 0 where the two may not be a pair. confidence: [n].
-    """
-    free, pairs = overlap.clone(), []
-    best = overlap.amax(1).tolist() if overlap.numel() else []
-    for row in sorted(range(len(best)), key=lambda row: (-float(confidence[row]), -best[row])):
-        column = int(free[row].argmax())
-        if free[row, column] > 0:
-            pairs.append((row, column))
-            free[:, column] = 0
-    return pairs
-
-
-def pairs_by_overlap(overlap: Tensor) -> list[tuple[int, int]]:
-    """Pairs (prediction, truth) with the largest sum of overlaps [n, m] (Kuhn 1955, the Hungarian method)."""
-    from scipy.optimize import linear_sum_assignment
-
-    rows, columns = linear_sum_assignment(overlap.numpy(), maximize=True)
-    return [
-        (row, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True) if overlap[row, column] > 0
-    ]
-
-
-def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """[n, m] IoU of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in the wrong order."""
-    is_pair = has_area(boxes)[:, None] & has_area(others)
-    return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)
+    return entry[there[0]] if there else None

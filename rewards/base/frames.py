@@ -1,4 +1,4 @@
-"""What rewards of videos share: the frames of a batch, checked, in numbers of full precision."""
+"""The frames of a batch of videos, checked, in float32."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ PART_SIZE = 2**20  # numbers: what is computed on the way then stays in a cache,
 
 
 def frames_of(batch: RewardBatch, fewest: int) -> Tensor:
-    """[B, F, 3, H, W] float32.
+    """Returns the frames [B, F, 3, H, W] float32 of all videos.
 
     Raises ValueError for videos of fewer than `fewest` frames, or without pixels, and for NaN or infinity.
     """
@@ -19,7 +19,7 @@ def frames_of(batch: RewardBatch, fewest: int) -> Tensor:
 
 
 def parts_of(batch: RewardBatch, fewest: int) -> Iterator[Tensor]:
-    """The same a few videos at a time, [b, F, 3, H, W] float32 each: as many as have PART_SIZE numbers, at least one.
+    """Yields the frames of a few videos at a time, [b, F, 3, H, W] float32: at most PART_SIZE numbers, or one video.
 
     Raises ValueError as `frames_of` does, for NaN and infinity when it comes to them.
     """

@@ -1,4 +1,4 @@
-"""JSON Schema as jsonschema has it; the process of `json_schema` loads this file alone."""
+"""Validation by jsonschema; the process of `json_schema` loads this file alone."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ UNBOUNDED = {"pattern", "patternProperties", "$ref", "$dynamicRef", "$recursiveR
 
 
 def validator_of(schema: dict[str, Any]) -> Any:
-    """jsonschema's, which knows the schema alone. Raises ValueError where it is no schema."""
+    """Returns jsonschema's validator, which fetches nothing. Raises ValueError where `schema` is no JSON Schema."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
@@ -22,7 +22,10 @@ def validator_of(schema: dict[str, Any]) -> Any:
 
 
 def is_allowed(validator: Any, value: object) -> bool:
-    """Raises ValueError where the schema refers to what it does not hold, or to itself without an end."""
+    """Returns whether the schema allows a value.
+
+    Raises ValueError for a reference to nowhere, or to itself without an end.
+    """
     from referencing.exceptions import Unresolvable
 
     try:
@@ -34,7 +37,7 @@ def is_allowed(validator: Any, value: object) -> bool:
 
 
 def grade(validator: Any, value: object, is_graded: bool) -> float:
-    """1 for a value that is allowed; else 0, or the share of what holds. Raises as `is_allowed` does."""
+    """Returns 1 for a value that is allowed, else 0 or the share of what holds. Raises as `is_allowed` does."""
     is_whole = is_allowed(validator, value)
     if is_whole or not is_graded:
         return float(is_whole)
@@ -49,19 +52,19 @@ def grade(validator: Any, value: object, is_graded: bool) -> float:
 
 
 def _holds(validator: Any, name: str, value: object) -> bool:
-    """Whether the property is as the schema wants it, however its neighbours are."""
+    """Returns whether the schema allows this property, whatever the other properties are."""
     return is_allowed(validator.evolve(schema=validator.schema.get("properties", {}).get(name, True)), value)
 
 
 def may_take_long(schema: object) -> bool:
-    """Whether a short text may take long: for a regular expression, or a reference to what is tried more than once."""
+    """Returns whether a short text may take long: for a pattern, or a reference to what is tried more than once."""
     if isinstance(schema, Mapping):
         return bool(UNBOUNDED & set(schema)) or any(map(may_take_long, schema.values()))
     return isinstance(schema, list | tuple) and any(map(may_take_long, schema))
 
 
 def answerer(settings: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
-    """A function of {value}: its grade, or why there is none, as a text in JSON."""
+    """Returns a function of {value} that gives its grade, or the reason why there is none, as a text in JSON."""
     validator = validator_of(settings["schema"])
 
     def judge(question: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Asks questions of a process that may be killed: of what cannot be stopped in one's own.
+"""Runs questions in a child process that may be killed, since the own process cannot be stopped in time.
 
 A computer algebra system cannot be stopped from outside: `9^{9^{9^{9}}}` is one operation of the interpreter, which no
 signal or exception of another thread reaches; nor can a regular expression on a worker thread, where scoring runs. So
@@ -24,12 +24,12 @@ from typing import Any
 
 MEMORY = 2 << 30  # bytes of addresses of the child
 PATIENCE = 20  # times the limit of processor time by the clock, and a minute: then the machine is at fault
-SECOND_TRY = 0.2  # processor seconds after which a child that swallowed the end of its time is told again
+SECOND_TRY = 0.2  # processor seconds after which a child that swallowed the end of its time is interrupted again
 FAILED = ("late", "killed")  # words for a question that was too much
 
 
 class LimitedProcess:
-    """Answers questions in a child, with `seconds` of processor time at most for each.
+    """A child process that answers questions, with at most `seconds` of processor time for each.
 
     The child is started at the first question, and again after one that killed it. Usable from any thread.
 
@@ -45,7 +45,7 @@ class LimitedProcess:
         self._lock = threading.Lock()
 
     def ask(self, question: dict[str, Any]) -> str:
-        """The word that is the answer; one of `FAILED` where time or memory do not suffice.
+        """Returns the answer, a word; one of `FAILED` where time or memory do not suffice.
 
         Raises RuntimeError where the child does not start, does not answer, or was killed from outside.
         """
@@ -63,7 +63,7 @@ class LimitedProcess:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="ascii")
         weakref.finalize(self, _end, child)
         assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # told below
+        with contextlib.suppress(BrokenPipeError):  # the reply below tells
             child.stdin.write(json.dumps(self.settings) + "\n")
             child.stdin.flush()
         if self._reply(child) != "ready":
@@ -71,7 +71,7 @@ class LimitedProcess:
         return child
 
     def _reply(self, child: "subprocess.Popen[str]") -> str:
-        """One word of the child; "killed" where the question was too much for it."""
+        """Returns one word of the child; "killed" where the question exceeded its limits."""
         assert child.stdout is not None
         if not select.select([child.stdout], [], [], self.patience)[0]:
             _end(child)
@@ -86,7 +86,7 @@ class LimitedProcess:
 
 
 def _end(child: "subprocess.Popen[str]") -> None:
-    """Ends a child, if it has not yet, and gives its pipes back."""
+    """Ends a child, if it has not ended yet, and closes its pipes."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout):
@@ -96,7 +96,7 @@ def _end(child: "subprocess.Popen[str]") -> None:
 
 
 class _OutOfTime(BaseException):
-    """Beside Exception, which math-verify catches."""
+    """The end of a question's time; no subclass of Exception, which math-verify catches."""
 
 
 def _raise(signum: int, frame: object) -> None:
@@ -104,7 +104,7 @@ def _raise(signum: int, frame: object) -> None:
 
 
 def _limited(seconds: float, function: Any, *arguments: Any) -> str:
-    """The word that the function gives; "late" where it takes longer. The system ends this process soon after that."""
+    """Returns the word of the function; "late" where it takes longer. The system ends this process soon after that."""
     import resource
 
     end = math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + seconds + 1)

@@ -1,4 +1,4 @@
-"""Masks as they are written, and as pixels: run lengths of COCO, polygons and boxes."""
+"""Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mmrl.parsing.answers import ParseError, shown
 from mmrl.parsing.coordinates import Canvas, Point
 
-from .places import is_number
+from .answers import is_number
 
 Mask = NDArray[np.bool_]  # [H, W]
 Ring = tuple[Point, ...]  # the corners of a polygon, in order
@@ -24,7 +24,7 @@ _SHAPES = ("segmentation", "polygon", "polygons", "mask", "bbox_2d", "bbox", "bo
 
 @dataclass(frozen=True)
 class RunLengths:
-    """A mask in COCO's run lengths: pixels column by column, first those outside, then those inside, and so on."""
+    """A mask in COCO's run lengths: numbers of pixels, column by column, outside and inside in turn."""
 
     height: int
     width: int
@@ -32,7 +32,7 @@ class RunLengths:
 
 
 def read_shape(value: object) -> RunLengths | tuple[Ring, ...]:
-    """What a mask is written as in JSON, or in Python; coordinates are as written.
+    """Reads a mask as it is written in JSON or Python; coordinates are as written.
 
     Run lengths as pycocotools have them, `{"size": [height, width], "counts": "..."}`, or a list of counts; a polygon,
     `[[x, y], [x, y], [x, y], ...]` or `[x1, y1, x2, y2, x3, y3, ...]`; a box, `[x1, y1, x2, y2]`; a list of polygons
@@ -58,7 +58,7 @@ def read_shape(value: object) -> RunLengths | tuple[Ring, ...]:
 
 
 def pixels_of(shape: RunLengths | tuple[Ring, ...], canvas: Canvas, *, is_answer: bool) -> Mask:
-    """[H, W] of the original image: polygons hold the pixels whose centre they hold, by the even-odd rule.
+    """Returns a mask [H, W] of the original image; a polygon holds the pixels whose centre is inside (even-odd rule).
 
     Coordinates of an answer are in the unit of the canvas, those of a target in pixels of the original image. Raises
     ParseError for run lengths of another size than the original image's.
@@ -79,7 +79,7 @@ def pixels_of(shape: RunLengths | tuple[Ring, ...], canvas: Canvas, *, is_answer
 
 
 def fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
-    """[height, width] the pixels whose centre lies inside of a polygon, by the even-odd rule; corners [V, 2].
+    """Returns [height, width] bool: whether a pixel's centre is inside of a polygon [V, 2], by the even-odd rule.
 
     Every edge changes what lies to its right: the parity of the changes up to a pixel says whether it is inside.
     """
@@ -97,13 +97,13 @@ def fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
 
 
 def twice_area(ring: Ring) -> float:
-    """Twice the area of a polygon that does not cross itself."""
+    """Returns twice the area of a polygon that does not cross itself."""
     pairs = zip(ring, (*ring[1:], ring[0]), strict=True)
     return abs(sum(x * other_y - other_x * y for (x, y), (other_x, other_y) in pairs))
 
 
 def _rings(value: object) -> list[Ring]:
-    """A polygon or box, or those of a list of them."""
+    """Returns the rings of a polygon, a box, or a list of polygons and boxes."""
     if not isinstance(value, list | tuple):
         raise ParseError(f"a polygon is a list, got {shown(str(value))}")
     if _is_ring(value):
@@ -154,7 +154,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _decompressed(text: str) -> list[int]:
-    """Counts from COCO's letters: five bits each from `0` on, the sixth says that more follow, the last has the sign.
+    """Reads counts from COCO's letters: five bits each from `0` on, the sixth for more to follow, the last a sign.
 
     From the fourth number on it is the difference to the one two places before.
     """

@@ -1,4 +1,4 @@
-"""math-verify's opinion of answers: what the process of `math_answer` loads, alone.
+"""Comparison of answers by math-verify; the process of `math_answer` loads this file alone.
 
 math-verify's own limits are off: they are alarms of the main thread, whereas scoring runs on a worker thread.
 """
@@ -9,7 +9,10 @@ from typing import Any
 
 
 def answerer(settings: dict[str, Any]) -> Callable[[dict[str, str]], str]:
-    """A function of {right, answer}: "equal" or "different"; without an answer, of the right one and itself."""
+    """Returns a function of {right, answer} that gives "equal" or "different".
+
+    Without an answer, right is compared with itself.
+    """
     from math_verify import LatexExtractionConfig, parse, verify
 
     # LaTeX alone: math-verify's plain expressions go through `eval`.
@@ -22,8 +25,8 @@ def answerer(settings: dict[str, Any]) -> Callable[[dict[str, str]], str]:
 
     def judge(question: dict[str, str]) -> str:
         right = question["right"]
-        said = read(question.get("answer", right))  # what does not equal itself, such as 1/0, judges nobody
-        is_equal = verify(read(right), said, rounding, strict=strict, timeout_seconds=None)
+        answered = read(question.get("answer", right))  # what does not equal itself, such as 1/0, judges nobody
+        is_equal = verify(read(right), answered, rounding, strict=strict, timeout_seconds=None)
         return "equal" if is_equal else "different"
 
     return judge

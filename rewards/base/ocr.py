@@ -1,4 +1,4 @@
-"""Text in images: how it is read, and how what was read is compared with what should stand there."""
+"""Text in images: OCR, and how the text read is compared with the text that should stand there."""
 
 import re
 import unicodedata
@@ -26,7 +26,7 @@ _GONE = "\0"  # a letter that served another text
 
 
 def load_reader(min_confidence: float, detector_side: int) -> Read:
-    """RapidOCR with the models of its own package, on the CPU with as many threads as torch has.
+    """Returns RapidOCR with the models of its own package, on the CPU with as many threads as torch has.
 
     Raises ConfigError where a package is missing.
     """
@@ -39,7 +39,7 @@ def load_reader(min_confidence: float, detector_side: int) -> Read:
     engine = RapidOCR(
         params={
             "Global.log_level": "error",  # it warns of every image without text
-            "Global.use_cls": False,  # text stands upright, as PaddleOCR is told in flow_grpo
+            "Global.use_cls": False,  # text stands upright, as flow_grpo sets PaddleOCR
             "Global.text_score": min_confidence,
             "Det.limit_side_len": detector_side,
             threads.format("intra"): torch.get_num_threads(),
@@ -48,14 +48,14 @@ def load_reader(min_confidence: float, detector_side: int) -> Read:
     )
 
     def read(image: Tensor) -> Sequence[str]:
-        found: Any = engine(image.flip(-1).contiguous().numpy())  # it takes BGR, as OpenCV has it
-        return tuple(found.txts or ())
+        result: Any = engine(image.flip(-1).contiguous().numpy())  # it takes BGR, as OpenCV has it
+        return tuple(result.txts or ())
 
     return read
 
 
 def wanted_texts(prompt: Prompt) -> list[str]:
-    """What should stand in the image: `target.text`, one or several, else what the prompt has in double quotes.
+    """Returns the texts that should stand in the image: `target.text`, else the parts of the prompt in double quotes.
 
     Raises ValueError where there is no such text, or one has no letters, or too many: nothing could be judged by it.
     """
@@ -77,12 +77,12 @@ def wanted_texts(prompt: Prompt) -> list[str]:
 
 
 def letters(text: str) -> str:
-    """What of a text is compared: without white space and capitals, letters of double width as plain ones (NFKC)."""
+    """Returns the compared letters of a text: without white space and capitals, double width as plain ones (NFKC)."""
     return "".join(unicodedata.normalize("NFKC", text).casefold().replace(_GONE, "").split())
 
 
 def distance_score(lines: Sequence[str], texts: Sequence[str]) -> float:
-    """Mean over the texts of 1 - min(edit distance, length) / length, in [0, 1]; the letters of `letters`.
+    """Returns the mean over the texts of 1 - min(edit distance, length) / length, in [0, 1], of their `letters`.
 
     A text that stands whole in what was read has distance 0. Otherwise one text alone is compared with all that was
     read, as flow_grpo has it; of several, each with the run of at most MAX_LINES neighbouring lines that is nearest.
@@ -110,7 +110,7 @@ def distance_score(lines: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def recall_score(lines: Sequence[str], texts: Sequence[str]) -> float:
-    """Share of the words of all texts that were read, each as often as it should stand there, in [0, 1].
+    """Returns the share of the words of all texts that were read, each as often as it should be there, in [0, 1].
 
     Raises ValueError where the texts have no words.
     """
@@ -122,14 +122,14 @@ def recall_score(lines: Sequence[str], texts: Sequence[str]) -> float:
 
 
 def _nearest(whole: str, ends: Sequence[int], text: str) -> tuple[int, int, int]:
-    """The smallest distance of a text, at most its length, to a run of lines, and where that run begins and ends."""
+    """Returns the smallest distance of a text, at most its length, to a run of lines, and the run's start and end."""
     best = (len(text), 0, 0)  # nothing was read
     for number, start in enumerate(ends[:-1]):
         for end in ends[number + 1 : number + 1 + MAX_LINES]:
             run = whole[start:end].replace(_GONE, "")
             if len(run) >= 2 * len(text):
                 break  # no nearer than nothing
-            best = min(best, (edit_distance(text, run), start, end), key=lambda found: found[0])
+            best = min(best, (edit_distance(text, run), start, end), key=lambda candidate: candidate[0])
     return best
 
 

@@ -1,15 +1,10 @@
-"""What rewards share that compare an answer with references: texts, words, and how far one is from the other."""
+"""Texts compared with references: the texts, their words and n-grams, and distances between them."""
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Hashable, Sequence
 
-import torch
-from torch import Tensor
-
-from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract
 
@@ -20,36 +15,9 @@ MAX_MARKS = 30  # accents in a row; Unicode's own bound for streams (UAX 15), be
 _SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_SCRIPTS}]|[^\W_{_SCRIPTS}]+")
 
-Reference = TypeVar("Reference")
-
-
-def judge_answers(
-    batch: RewardBatch,
-    tag: str | None,
-    read: Callable[[Prompt], Reference],
-    judge: Callable[[str, Reference], float],
-) -> Tensor:
-    """[B] float32: what `judge` says of each answer and of what `read` makes of its prompt, once for each prompt.
-
-    0 for a text without an answer (`answer_text`); what `read` raises is raised.
-    """
-    texts = batch.outputs.texts
-    assert texts is not None, "scoring checks needs"
-    known: dict[int, Reference] = {}
-    scores = [0.0] * len(batch)
-    for row, (prompt, text) in enumerate(zip(batch.prompts, texts, strict=True)):
-        if id(prompt) not in known:
-            known[id(prompt)] = read(prompt)
-        try:
-            answer = answer_text(text, tag)
-        except ParseError:
-            continue
-        scores[row] = judge(answer, known[id(prompt)])
-    return torch.tensor(scores, dtype=torch.float32)
-
 
 def answer_text(text: str, tag: str | None) -> str:
-    """What stands in the one `tag` of a text (None: all of it), composed (NFC), without white space at its ends.
+    """Returns the text in the one `tag` (None: the whole text), composed (NFC), without white space at its ends.
 
     Raises:
         ParseError: not one such tag, more than MAX_LETTERS letters, or more than MAX_MARKS accents in a row.
@@ -61,7 +29,7 @@ def answer_text(text: str, tag: str | None) -> str:
 
 
 def composed(text: str) -> str:
-    """The text with each letter and its accents as one, where there is such a letter (NFC)."""
+    """Returns the text with each letter and its accents as one character, where there is such a character (NFC)."""
     if text.isascii():
         return text
     in_a_row = 0
@@ -73,7 +41,7 @@ def composed(text: str) -> str:
 
 
 def reference_texts(prompt: Prompt) -> list[str]:
-    """`target.answer` of a prompt, one text or several, read as answers are.
+    """Reads `target.answer` of a prompt, one text or several, by the rules for answers.
 
     Raises ValueError where it is none of these, or one is empty or too long: no answer can be judged by it.
     """
@@ -89,15 +57,15 @@ def reference_texts(prompt: Prompt) -> list[str]:
 
 
 def reference_words(prompt: Prompt) -> list[list[str]]:
-    """The words of each reference (`reference_texts`); raises ValueError as well where one has none."""
-    found = [words(text) for text in reference_texts(prompt)]
-    if not all(found):
+    """Returns the words of each reference (`reference_texts`); raises ValueError as well for one without words."""
+    references = [words(text) for text in reference_texts(prompt)]
+    if not all(references):
         raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
-    return found
+    return references
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, without capitals and punctuation.
+    """Returns the words of a text, without capitals and punctuation.
 
     Of ASCII text these are the tokens of rouge-score without its stemmer, [a-z0-9]+. It knows no other letters; here
     those of all scripts count, and Chinese and Japanese ones are words of their own.
@@ -106,12 +74,12 @@ def words(text: str) -> list[str]:
 
 
 def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    """How often each run of n tokens occurs."""
+    """Counts each run of n tokens."""
     return Counter(zip(*(tokens[start:] for start in range(n)), strict=False))
 
 
 def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
+    """Returns the length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
     places, every = _places(left), (1 << len(left)) - 1
     row = every  # bit i is 0 where the length grows at left[i]
     for symbol in right:
@@ -121,7 +89,7 @@ def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The fewest insertions, deletions and substitutions from left to right (Levenshtein).
+    """Returns the Levenshtein distance: the fewest insertions, deletions and substitutions from left to right.
 
     In len(left) * len(right) / 64 steps: a column of the table is kept as the bits of its differences (Myers 1999).
     """
@@ -141,11 +109,11 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 
 
 def _places(symbols: Sequence[Hashable]) -> dict[Hashable, int]:
-    """The places of each symbol, as the bits of a number."""
-    found: dict[Hashable, list[int]] = {}
+    """Returns the places of each symbol, as the bits of an integer."""
+    by_symbol: dict[Hashable, list[int]] = {}
     for place, symbol in enumerate(symbols):
-        found.setdefault(symbol, []).append(place)
-    return {symbol: _bits(places, len(symbols)) for symbol, places in found.items()}
+        by_symbol.setdefault(symbol, []).append(place)
+    return {symbol: _bits(places, len(symbols)) for symbol, places in by_symbol.items()}
 
 
 def _bits(places: list[int], size: int) -> int:

@@ -1,4 +1,4 @@
-"""What GenEval asks of an image, and whether objects that were found in one fulfil it: rules without any model."""
+"""GenEval's scenes, and whether the objects that a detector found fulfil one: rules without any model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class DetectedObject:
-    """An object that a detector found in an image."""
+    """An object of a detector in an image."""
 
     box: Box  # x1, y1, x2, y2 in pixels of the image
     score: float  # in [0, 1]
@@ -42,7 +42,7 @@ Colors = Callable[[Sequence[DetectedObject], str], Sequence[str]]  # objects of 
 
 @dataclass(frozen=True)
 class Clause:
-    """So many objects of a class, of a colour, in a place relative to those of an earlier clause."""
+    """A number of objects of a class, of a colour, in a place relative to the objects of an earlier clause."""
 
     name: str
     count: int
@@ -52,7 +52,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Scene:
-    """What should be in an image, and what should not."""
+    """The objects that should be in an image, and those that should not."""
 
     include: tuple[Clause, ...]
     exclude: tuple[Clause, ...]  # fewer than `count` of the class
@@ -60,7 +60,7 @@ class Scene:
 
 
 def read_scene(prompt: Prompt, most: int) -> Scene:
-    """The scene of `target.include`, `target.exclude` and `target.tag`, as GenEval's metadata has them.
+    """Reads the scene of `target.include`, `target.exclude` and `target.tag`, as GenEval's metadata has them.
 
     Args:
         most: objects of a class that can be told apart; no clause may ask for more.
@@ -81,33 +81,33 @@ def read_scene(prompt: Prompt, most: int) -> Scene:
 
 
 def same_name(name: str) -> str:
-    """One name for all ways to write a class."""
+    """Returns one name for all spellings of a class."""
     plain = "".join(letter for letter in name.casefold() if letter.isalnum())
     return _OTHER_NAMES.get(plain, plain)
 
 
 def relations(box: Box, other: Box, margin: float) -> set[Relation]:
-    """Where a box lies relative to another: one relation, two in a diagonal, or none where they are too near.
+    """Returns the place of a box relative to another: one relation, two in a diagonal, or none where they are too near.
 
-    The offset of the centres, of which `margin` times the sum of both sizes is taken off in each direction, is
-    compared with half the distance of the centres.
+    The offset of the centres, of which `margin` times the sum of both sizes is taken off in each direction, is compared
+    with half the distance of the centres.
     """
     sizes = [box[2 + axis] - box[axis] + other[2 + axis] - other[axis] for axis in (0, 1)]
     offset = [(box[axis] + box[2 + axis] - other[axis] - other[2 + axis]) / 2 for axis in (0, 1)]
     distance = hypot(*offset)
     beyond = [max(abs(one) - margin * size, 0.0) for one, size in zip(offset, sizes, strict=True)]
-    found: set[Relation] = set()
+    names: set[Relation] = set()
     if max(beyond) < 1e-3:  # pixels: GenEval's
-        return found
+        return names
     if beyond[0] > distance / 2:
-        found.add("left of" if offset[0] < 0 else "right of")
+        names.add("left of" if offset[0] < 0 else "right of")
     if beyond[1] > distance / 2:
-        found.add("above" if offset[1] < 0 else "below")
-    return found
+        names.add("above" if offset[1] < 0 else "below")
+    return names
 
 
 def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) -> list[float]:
-    """What the objects fulfil, a number in [0, 1] for each thing that is asked.
+    """Returns a number in [0, 1] for each thing that the scene asks for.
 
     For each clause of `include`: max(0, 1 - |found - count| / count); then, 0 where that number is not exact, the share
     of the right colour, and whether all objects lie as they should to those of the other clause, which must be
@@ -116,14 +116,14 @@ def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) 
     parts: list[float] = []
     matched: list[Sequence[DetectedObject]] = []
     for clause in scene.include:
-        found = objects.get(same_name(clause.name), ())
-        own = [max(0.0, 1 - abs(len(found) - clause.count) / clause.count)]
+        detected = objects.get(same_name(clause.name), ())
+        own = [max(0.0, 1 - abs(len(detected) - clause.count) / clause.count)]
         if clause.color is not None:
-            own.append(list(colors(found, clause.name)).count(clause.color) / clause.count if own == [1.0] else 0.0)
+            own.append(list(colors(detected, clause.name)).count(clause.color) / clause.count if own == [1.0] else 0.0)
         if clause.position is not None:
-            is_placed = min(own) == 1 and _is_placed(found, matched, clause.position, margin)
+            is_placed = min(own) == 1 and _is_placed(detected, matched, clause.position, margin)
             own.append(float(is_placed))
-        matched.append(found if min(own) == 1 else ())
+        matched.append(detected if min(own) == 1 else ())
         parts += own
     wanted = {same_name(clause.name) for clause in scene.include}  # their numbers are judged already
     others = [clause for clause in scene.exclude if same_name(clause.name) not in wanted]
@@ -131,30 +131,30 @@ def graded_parts(objects: Objects, scene: Scene, colors: Colors, margin: float) 
 
 
 def is_correct(objects: Objects, scene: Scene, colors: Colors, margin: float) -> bool:
-    """GenEval's own verdict: at least so many, of which the surest are looked at; and not too many of others."""
+    """Returns GenEval's own verdict: enough objects, of which the surest are judged, and not too many of others."""
     matched: list[Sequence[DetectedObject]] = []
     for clause in scene.include:
-        found = objects.get(same_name(clause.name), ())[: clause.count]
-        is_right = len(found) == clause.count
+        detected = objects.get(same_name(clause.name), ())[: clause.count]
+        is_right = len(detected) == clause.count
         if is_right and clause.color is not None:
-            is_right = list(colors(found, clause.name)).count(clause.color) == clause.count
+            is_right = list(colors(detected, clause.name)).count(clause.color) == clause.count
         if is_right and clause.position is not None:
-            is_right = _is_placed(found, matched, clause.position, margin)
+            is_right = _is_placed(detected, matched, clause.position, margin)
         if not is_right:
             return False
-        matched.append(found)
+        matched.append(detected)
     return all(len(objects.get(same_name(clause.name), ())) < clause.count for clause in scene.exclude)
 
 
 def _is_placed(
-    found: Sequence[DetectedObject],
+    detected: Sequence[DetectedObject],
     matched: Sequence[Sequence[DetectedObject]],
     position: tuple[Relation, int],
     margin: float,
 ) -> bool:
-    """Whether each object lies in that relation to each of the other clause, of which there is at least one."""
+    """Returns whether each object has that relation to each of the other clause's objects, at least one."""
     relation, number = position
-    pairs = [(one.box, other.box) for one in found for other in matched[number]]
+    pairs = [(one.box, other.box) for one in detected for other in matched[number]]
     return bool(pairs) and all(relation in relations(*pair, margin) for pair in pairs)
 
 
@@ -166,7 +166,7 @@ def _clauses(prompt: Prompt, name: str, most: int) -> tuple[Clause, ...]:
 
 
 def _clause(prompt: Prompt, name: str, entry: Any, number: int, most: int) -> Clause:
-    """One entry of the metadata; files that were columns hold None for what an entry does not have."""
+    """Reads one entry of the metadata; files with columns hold None for what an entry does not have."""
     if not isinstance(entry, Mapping) or any(key not in _FIELDS for key in entry):
         raise _wrong(prompt, name, f"a list of {{{', '.join(_FIELDS)}}}, and nothing else")
     kind, count, color, position = (entry.get(key) for key in _FIELDS)

@@ -1,4 +1,4 @@
-"""What rewards of spans of time share: the true ones, and how well others cover them."""
+"""Spans of time: those of targets and answers, and how well they overlap."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,23 +7,26 @@ import torch
 
 from mmrl.parsing.answers import MAX_SPANS, ParseError, Span, extract, read_spans
 
-from .detections import pairs_by_overlap
+from .boxes import pairs_by_overlap
 
 
 def true_span(span: object, name: str) -> Span:
-    """A span of the target, in seconds; raises ValueError unless it is [start, end] with 0 <= start < end."""
+    """Reads a span of the target, in seconds; raises ValueError unless it is [start, end] with 0 <= start < end."""
     if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(is_seconds, span)) or span[0] >= span[1]:
         raise ValueError(f"{name} must be [start, end] in seconds, 0 <= start < end, got {span!r}")
     return float(span[0]), float(span[1])
 
 
 def is_seconds(value: object) -> bool:
-    """Whether this is a finite number that is not negative, and no truth value."""
+    """Returns whether a value is a finite number of at least 0; truth values are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def answered_spans(text: str, tag: str | None) -> tuple[Span, ...]:
-    """The spans in the `tag` of a text (`read_spans`); raises ParseError where one does not end after it starts."""
+    """Reads the spans in the `tag` of a text (`read_spans`).
+
+    Raises ParseError where one does not end after it starts.
+    """
     spans = read_spans(extract(text, tag))
     if not all(start < end for start, end in spans):
         raise ParseError("a span must end after it starts")
@@ -31,7 +34,7 @@ def answered_spans(text: str, tag: str | None) -> tuple[Span, ...]:
 
 
 def read_anchors(text: str, tag: str, end: int) -> tuple[Span, ...]:
-    """The one span in each `<tag>...</tag>` before the place `end` of a text, those written again in a row as one.
+    """Reads the one span in each `<tag>...</tag>` before the place `end` of a text; repeated ones in a row count once.
 
     Raises:
         ParseError: tags that do not close one after the other, one without exactly one span, or more than MAX_SPANS.
@@ -39,7 +42,7 @@ def read_anchors(text: str, tag: str, end: int) -> tuple[Span, ...]:
     parts = text[:end].split(f"<{tag}>")
     if len(parts) > MAX_SPANS + 1:
         raise ParseError(f"an answer may have {MAX_SPANS} anchors, got {len(parts) - 1}")
-    found: list[Span] = []
+    anchors: list[Span] = []
     for number, part in enumerate(parts):
         content, *after = part.split(f"</{tag}>")
         if len(after) != (1 if number else 0):
@@ -47,23 +50,26 @@ def read_anchors(text: str, tag: str, end: int) -> tuple[Span, ...]:
         spans = answered_spans(content, None) if number else ()
         if number and len(spans) != 1:
             raise ParseError(f"<{tag}> needs one span, got {len(spans)}")
-        found += [span for span in spans if not found or span != found[-1]]
-    return tuple(found)
+        anchors += [span for span in spans if not anchors or span != anchors[-1]]
+    return tuple(anchors)
 
 
 def iou(a: Span, b: Span) -> float:
-    """Intersection over union of two spans."""
+    """Returns the intersection over union of two spans."""
     shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
     return shared / (a[1] - a[0] + b[1] - b[0] - shared)
 
 
 def giou(a: Span, b: Span) -> float:
-    """IoU less the share of the hull that neither covers, in (-1, 1] (Rezatofighi et al. 2019, arXiv 1902.09630)."""
+    """Returns the IoU less the share of the hull that neither covers, in (-1, 1].
+
+    Rezatofighi et al. 2019, arXiv 1902.09630.
+    """
     return iou(a, b) - gap_share([a], [b])
 
 
 def gap_share(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """The time between all that left covers and all that right covers, over their hull; 0 where one covers none."""
+    """Returns the time between all spans of left and all of right, over their hull; 0 where one has none."""
     if not left or not right:
         return 0.0
     starts = [min(start for start, _ in spans) for spans in (left, right)]
@@ -72,17 +78,17 @@ def gap_share(left: Sequence[Span], right: Sequence[Span]) -> float:
 
 
 def union_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """IoU of all time that left covers with all that right covers; 1 where neither covers any, 0 where one does."""
-    ours, theirs = merged(left), merged(right)
-    if not ours or not theirs:
-        return float(ours == theirs)
-    shared = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in ours for b in theirs)
-    covered = sum(end - start for spans in (ours, theirs) for start, end in spans)
+    """Returns the IoU of the time that left covers with that of right; 1 if both are empty, 0 if one is."""
+    left_spans, right_spans = merged(left), merged(right)
+    if not left_spans or not right_spans:
+        return float(left_spans == right_spans)
+    shared = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in left_spans for b in right_spans)
+    covered = sum(end - start for spans in (left_spans, right_spans) for start, end in spans)
     return min(1.0, shared / (covered - shared))  # rounding may leave it an ulp above
 
 
 def matched_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """The largest sum of IoUs over pairs, one with one, / max(n, m); 1 where there are none, 0 where one has none."""
+    """Returns the largest sum of IoUs over pairs, one to one, / max(n, m); 1 if both are empty, 0 if one is."""
     if not left or not right:
         return float(len(left) == len(right))
     overlap = torch.tensor([[iou(a, b) for b in right] for a in left], dtype=torch.float64)
@@ -91,11 +97,11 @@ def matched_iou(left: Sequence[Span], right: Sequence[Span]) -> float:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time as spans that do not meet, in order."""
-    found: list[Span] = []
+    """Returns spans that cover the same time and do not meet, in order."""
+    disjoint: list[Span] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if disjoint and start <= disjoint[-1][1]:
+            disjoint[-1] = disjoint[-1][0], max(disjoint[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            disjoint.append((start, end))
+    return disjoint

@@ -1,11 +1,11 @@
-"""How often a member of a group beats another one of it."""
+"""The win rates of the members of a group, from comparisons of pairs."""
 
 import torch
 from torch import Tensor
 
 
 def win_rates(wins: Tensor) -> Tensor:
-    """[n] in [0, 1]: the mean over the others of how far each of n members is preferred to them; 1/2 for one alone.
+    """Returns [n] in [0, 1]: the mean over the others of how far a member is preferred to them; 1/2 for one alone.
 
     Args:
         wins: [n, n] in [0, 1]; row i, column j: how far i is preferred to j where i is shown first, 1/2 for a tie. What

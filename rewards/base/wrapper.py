@@ -1,4 +1,4 @@
-"""What rewards that wrap other ones share: the weights, the checks and the state of the inner rewards."""
+"""The base of rewards that wrap other rewards: weights, checks, twins and state of the inner rewards."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -8,30 +8,33 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Checking, Placement, Reward, RewardBatch
+from mmrl.core.checked import Checked
+from mmrl.core.contracts import Checking, Placement, Prepared, Reward, RewardBatch, Stateful, Twinned
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import pack, select, units_of
 
 
-class RewardWrapper:
-    """Passes on to the rewards in the fields of a dataclass what is asked of rewards beside their score.
+class RewardWrapper(Checked):
+    """The base of rewards that hold other rewards in their fields: a dataclass with rewards, the inner rewards.
 
-    A field is a reward, a tuple of rewards, a dictionary of them, or None. What the wrapper needs, and its range,
-    are its own: it sets them on itself in `__post_init__` (`override`).
+    A field may be a reward, a tuple of rewards, a dictionary of rewards, or None. The wrapper prepares, checks, twins
+    and saves its inner rewards. A subclass sets its own `needs`, `range` and the like in `__post_init__`, with
+    `override` or `inherit`.
     """
 
     def override(self, **attributes: Any) -> None:
         """Overrides attributes of the class, such as `needs`, for this instance.
 
-        Raises ValueError for an inner reward that learns from its scores: it would not see them; and for a dense one:
-        of its numbers a wrapper would make one.
+        Raises ValueError for an inner reward that learns from its scores, since only rewards of the run see theirs, and
+        for a dense inner reward, since a wrapper makes one number of a sample.
         """
         for name, reward in self.inner_rewards().items():
             if reward.granularity in DENSE:
                 raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
-            if hasattr(reward, "update") and getattr(type(reward), "update", None) is not RewardWrapper.update:
+            is_plain_wrapper = isinstance(reward, RewardWrapper) and type(reward).update is RewardWrapper.update
+            if isinstance(reward, Stateful) and not is_plain_wrapper:
                 raise ValueError(
                     f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "
                     "not inside"
@@ -40,73 +43,87 @@ class RewardWrapper:
             object.__setattr__(self, name, value)
 
     def inherit(self, reward: Reward, **attributes: Any) -> None:
-        """Takes over the attributes of `reward`, but for those given here; needs what both need."""
-        said = {name: getattr(reward, name) for name in ("range", "granularity", "differentiable", "batch_size")}
-        needs = type(self).needs | self.needs_of_inner()  # type: ignore[attr-defined]  # of every reward
-        self.override(**(said | {"needs": needs} | attributes))
+        """Overrides attributes of the class with those of `reward`, except for those in `attributes`.
+
+        The instance needs what the class and all inner rewards need.
+        """
+        inherited = {
+            "range": reward.range,
+            "granularity": reward.granularity,
+            "differentiable": reward.differentiable,
+            "batch_size": reward.batch_size,
+            "needs": type(self).needs | self.needs_of_inner(),  # type: ignore[attr-defined]  # of every reward
+        }
+        self.override(**(inherited | attributes))
 
     def inner_rewards(self) -> dict[str, Reward]:
-        """The inner rewards, by the names of their fields and of their places in these."""
-        found: dict[str, Reward] = {}
+        """Returns the inner rewards by the names of their fields: `reward`, `rewards.0`, `rewards.<key>`."""
+        inner: dict[str, Reward] = {}
         for item in fields(self):  # type: ignore[arg-type]  # the classes that inherit are dataclasses
-            found |= dict(_rewards_in(item.name, getattr(self, item.name))) if item.init else {}
-        return found
+            inner |= dict(_rewards_in(item.name, getattr(self, item.name))) if item.init else {}
+        return inner
 
     @property
     def declaration(self) -> RewardDeclaration:
-        """As many batches may be under way at once as all of the rewards held allow."""
-        concurrency = (RewardDeclaration.of(reward).concurrency for reward in self.inner_rewards().values())
-        return RewardDeclaration(concurrency=min(concurrency, default=1))
+        """Returns what follows from the declarations of the inner rewards: the least concurrency, and so on."""
+        rewards = self.inner_rewards().values()
+        inner = [RewardDeclaration.of(reward) for reward in rewards]
+        return RewardDeclaration(
+            is_relative=bool(inner) and all(one.is_relative for one in inner),
+            concurrency=min((one.concurrency for one in inner), default=1),
+            follows_iteration=any(one.follows_iteration for one in inner),
+            is_changing=any(map(is_changing, rewards)),
+        )
 
     def needs_of_inner(self) -> frozenset[str]:
-        """What at least one of them needs."""
+        """Returns what at least one inner reward needs."""
         return frozenset().union(*(reward.needs for reward in self.inner_rewards().values()))
 
     def prepare(self, placement: Placement) -> None:
-        """Loads the weights of the rewards that have some."""
+        """Prepares the inner rewards that load weights or open services."""
         for reward in self.inner_rewards().values():
-            if hasattr(reward, "prepare"):
+            if isinstance(reward, Prepared):
                 reward.prepare(placement)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same with the tiny twins of those that have some."""
+        """Returns the same wrapper around the tiny twins of the inner rewards that have one."""
         names = iter(self.inner_rewards())
 
         def twin(reward: Reward) -> Reward:
             name = next(names)
-            return reward.tiny(seed, folder / name) if hasattr(reward, "tiny") else reward
+            return reward.tiny(seed, folder / name) if isinstance(reward, Twinned) else reward
 
-        found = {item.name: _mapped(twin, getattr(self, item.name)) for item in fields(self) if item.init}  # type: ignore[arg-type]
-        return replace(self, **found)  # type: ignore[type-var]
+        twins = {item.name: _mapped(twin, getattr(self, item.name)) for item in fields(self) if item.init}  # type: ignore[arg-type]
+        return replace(self, **twins)  # type: ignore[type-var]
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError where one of them could not judge any answer to this prompt."""
+        """Raises ValueError where an inner reward could not judge any answer to this prompt."""
         for reward in self.inner_rewards().values():
             check_prompt(reward, prompt)
 
     def update(self, scores: Scores) -> None:
-        """What is held sees no scores of its own; a holder with a state of its own says what it learns."""
+        """Learns nothing: inner rewards see no scores of their own. A wrapper with a state overrides this."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of those that have one."""
-        return {
-            name: reward.state_dict() for name, reward in self.inner_rewards().items() if hasattr(reward, "state_dict")
-        }
+        """Returns the states of the inner rewards that have one, by their names."""
+        inner = self.inner_rewards().items()
+        return {name: reward.state_dict() for name, reward in inner if isinstance(reward, Stateful)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the states of the inner rewards."""
         for name, reward in self.inner_rewards().items():
-            if hasattr(reward, "state_dict"):
-                reward.load_state_dict(state[name])  # type: ignore[attr-defined]
+            if isinstance(reward, Stateful):
+                reward.load_state_dict(state[name])
 
 
-def check_judges_samples(reward: Reward, what: str = "the reward held") -> None:
-    """Raises ValueError, about `what`, unless the reward judges each sample alone."""
+def check_judges_samples(reward: Reward, what: str = "the inner reward") -> None:
+    """Raises ValueError, which begins with `what`, unless the reward judges each sample alone."""
     if reward.granularity != "sample":
         raise ValueError(f"{what} must judge samples, got one that judges {reward.granularity}s")
 
 
 def score_inner(reward: Reward, batch: RewardBatch) -> Tensor:
-    """[B] what a reward says of a batch, asked about no more samples at once than it wants, but for whole groups."""
+    """Returns the scores [B] of an inner reward, in batches of its `batch_size`, larger only to keep groups whole."""
     parts = [torch.cat(units) for units in pack(units_of(reward, batch), reward.batch_size)]
     if len(parts) < 2:
         return reward.score(batch)
@@ -114,7 +131,7 @@ def score_inner(reward: Reward, batch: RewardBatch) -> Tensor:
 
 
 def check_prompt(reward: Reward, prompt: Prompt) -> None:
-    """Raises ValueError where the reward says that it cannot judge answers to this prompt, or a target field lacks."""
+    """Raises ValueError where the target lacks a field that the reward needs, or its own `check` refuses the prompt."""
     for need in sorted(need.removeprefix("target.") for need in reward.needs if need.startswith("target.")):
         if need not in prompt.target:
             raise ValueError(f"needs {need!r} in the target, got {', '.join(prompt.target) or 'nothing'}")
@@ -123,13 +140,13 @@ def check_prompt(reward: Reward, prompt: Prompt) -> None:
 
 
 def is_changing(reward: Reward) -> bool:
-    """Whether the same sample may score otherwise in another call: noise of its own, the iteration, a state."""
-    inner_rewards = reward.inner_rewards().values() if isinstance(reward, RewardWrapper) else ()
-    has_state = hasattr(reward, "state_dict") and not isinstance(reward, RewardWrapper)
-    return has_state or getattr(reward, "is_changing", False) or any(map(is_changing, inner_rewards))
+    """Returns whether the same sample may score otherwise in another call: by noise, the iteration or a state."""
+    has_state = isinstance(reward, Stateful) and not isinstance(reward, RewardWrapper)
+    return has_state or RewardDeclaration.of(reward).is_changing
 
 
 def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:
+    """Yields the rewards in the value of a field, each with its name."""
     if isinstance(value, Reward):
         yield name, value
     elif isinstance(value, dict):
@@ -141,7 +158,7 @@ def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:
 
 
 def _mapped(change: Callable[[Reward], Reward], value: Any) -> Any:
-    """The value with every reward in it changed, in the order of `_rewards_in`."""
+    """Returns the value with `change` applied to every reward in it, in the order of `_rewards_in`."""
     if isinstance(value, Reward):
         return change(value)
     if isinstance(value, dict):

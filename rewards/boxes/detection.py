@@ -1,17 +1,20 @@
-"""Did the answer find all objects, with boxes that fit? The rewards of Visual-RFT, Vision-R1 and VLM-R1."""
+"""The quality of a list of detections: the rewards of Visual-RFT, Vision-R1 and VLM-R1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box
 
+from ..base.answers import TagReward
+from ..base.boxes import are_new
 from ..base.detection_scores import (
     COCO_THRESHOLDS,
     Compared,
@@ -21,33 +24,32 @@ from ..base.detection_scores import (
     vision_r1,
     visual_rft,
 )
-from ..base.detections import DetectedBox, are_new, read_detections
-from ..base.places import canvas_of, target_detections
+from ..base.detections import DetectedBox, read_detections
+from ..base.grounding import canvas_of, target_detections
 
 Kind = Literal["visual_rft", "vision_r1", "map", "map50", "map_length"]
 Form = Literal["paper", "guarded"]
 
 
 @dataclass(frozen=True)
-class Detection:
-    """How well the answered list of boxes is that of `target.boxes`, in [0, 1]; n answered, m true.
+class Detection(TagReward):
+    """The quality of an answered list of boxes against `target.boxes`, in [0, 1]; n boxes answered, m true ones.
 
     `visual_rft` (Liu et al. 2025, arXiv 2503.01785, section 3.2) is the weighted mean of two parts. Answered boxes that
-    overlap a true one by an IoU above `threshold` are matched with it, one with one: each by falling confidence with
-    the best that is free (`confidence`, the paper's), or so that the sum of IoUs is largest (`hungarian`).
+    overlap a true one by an IoU above `threshold` are matched with true boxes, one to one: each by falling confidence
+    with the best that is free (`confidence`, the paper's), or so that the sum of IoUs is largest (`hungarian`).
       overlap     sum of IoU over the pairs / max(n, m)
       confidence  the mean over the answered boxes of c (matched) or 1 - c (not matched)
-    The paper adds the two (and a format term): that is this reward with weight 2. As in its code a box that is written
-    again is left out. Boxes far from everything with confidence 0 raise the mean: with `form: guarded` a box that
-    matches nothing, or that is written again, never raises the score. The same slopes then start from 0,
+    The paper adds the two parts and a format term: weight 2 of this reward. As in its code a repeated box is left out.
+    Boxes far from everything with confidence 0 raise the mean: with `form: guarded` a box that matches nothing, or is
+    repeated, never raises the score. The confidence then starts from 0,
       confidence  max(0, sum of c over the pairs - sum of c over the other answered boxes) / max(n, m)
-    and a box that is written again is one that is wrong. One place with k true boxes, such as one for each of its
-    labels, may be written k times. Of equal confidences the larger overlap takes its box first, in the paper's code the
-    box that is written first.
+    and a repeated box is a wrong one. One place with k true boxes, such as one for each of its labels, may be written k
+    times. Of equal confidences the larger overlap is matched first, in the paper's code the box that is written first.
 
-    `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w =
-    `format_weight` for a list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with
-    q(x; a, b) = 0 below a, 1 above b, x between, and from iteration `strict_from` on with the numbers in brackets,
+    `vision_r1` (Zhan et al. 2025, arXiv 2503.18013) is (w + recall + precision) / (w + 2), w = `format_weight` for a
+    list that can be read. Boxes are matched so that the sum of IoUs is largest; then, with q(x; a, b) = 0 below a, 1
+    above b, x between, and from iteration `strict_from` on with the numbers in brackets,
       recall      q(pairs with an IoU of at least 0.5 [0.75] / m; 0.5, 0.75)
       precision   sum over the pairs of q(IoU; 0.5, 0.75 [0.75, 0.9]) / n
     The paper's code takes GIoU for IoU, matches by distances in pixels, and first divided by the number of pairs: two
@@ -55,15 +57,15 @@ class Detection:
 
     `map` and `map50` (Shen et al. 2025, VLM-R1, arXiv 2504.07615) are COCO's average precision of one image over IoUs
     of 0.5, 0.55 ... 0.95, or at 0.5; with `labels` its mean over labels. Confidences that are not written are 1, and
-    equal ones are one step of the curve: in the paper's code they count in their order, so that any number of wrong
-    boxes behind a right one is free (1.0 for one right and 9 wrong, here 0.1). Labels that are not in the truth have a
-    precision of 0 here; there they are left out. As in COCO, wrong boxes that are less sure than all right ones cost
-    nothing: a model may guess on with small confidences. `map_length` makes them cost; it is `map` in the order
-    written, as theirs (odLength), times min(1, m / n).
+    equal confidences are one step of the curve: in the paper's code they count in their order, so that any number of
+    wrong boxes behind a right one is free (1.0 for one right and 9 wrong, here 0.1). Labels that are not in the truth
+    have a precision of 0 here; there they are left out. As in COCO, wrong boxes that are less sure than all right ones
+    cost nothing: a model may guess on with small confidences. `map_length` makes them cost: it is `map` in the order
+    written, like VLM-R1's odLength, times min(1, m / n).
 
-    No boxes for no objects scores 1; boxes for none, and none for some, 0 (the latter earns its format in `vision_r1`).
-    So does an answer that is not one list of detections in its `tag` (None: the whole text). With `labels` a pair needs
-    the same label too, but for capitals (`target.labels`).
+    No boxes for no objects scores 1. Boxes for no objects, and no boxes for some, score 0 (the latter earns its format
+    in `vision_r1`). An answer that is not one list of detections in its `tag` (None: the whole text) scores 0. With
+    `labels` a pair also needs the same label, capitals apart (`target.labels`).
     """
 
     source: ClassVar[str] = "Liu et al. 2025 (Visual-RFT), arXiv 2503.01785"
@@ -73,37 +75,22 @@ class Detection:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.boxes"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "visual_rft"
-    overlap_weight: float = 1.0  # of visual_rft, at least 0
-    confidence_weight: float = 1.0  # of visual_rft, at least 0
-    threshold: float = 0.5  # of visual_rft, in [0, 1)
-    matching: Matching = "confidence"  # of visual_rft
-    form: Form = "paper"  # of visual_rft: guarded, so that boxes of nothing never pay
-    format_weight: float = 1.0  # of vision_r1, at least 0
-    strict_from: int | None = 1500  # of vision_r1: the iteration of its code; None: never
-    labels: bool = False
-    tag: str | None = "answer"
+    kind: Kind = "visual_rft"  # the paper's score
+    overlap_weight: Annotated[float, Field(ge=0)] = 1.0  # of visual_rft: weight of the overlap
+    confidence_weight: Annotated[float, Field(ge=0)] = 1.0  # of visual_rft: weight of the confidence
+    threshold: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of visual_rft: IoU above which boxes may be matched
+    matching: Matching = "confidence"  # of visual_rft: by falling confidence, or the largest sum of IoUs
+    form: Form = "paper"  # of visual_rft: the paper's, or guarded, so that boxes of nothing never pay
+    format_weight: Annotated[float, Field(ge=0)] = 1.0  # of vision_r1: weight of a list that can be read
+    # of vision_r1: the iteration from which the strict thresholds hold; null: never
+    strict_from: Annotated[int, Field(ge=0)] | None = 1500
+    labels: bool = False  # whether labels must agree with `target.labels`
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        for name, value, choices in (
-            ("kind", self.kind, get_args(Kind)),
-            ("matching", self.matching, get_args(Matching)),
-            ("form", self.form, get_args(Form)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        if not 0 <= self.threshold < 1:
-            raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
-        if min(self.overlap_weight, self.confidence_weight) < 0 or self.overlap_weight + self.confidence_weight == 0:
-            raise ValueError(
-                f"overlap_weight and confidence_weight must be at least 0 and not both 0, "
-                f"got {self.overlap_weight} and {self.confidence_weight}"
-            )
-        if self.format_weight < 0 or (self.strict_from is not None and self.strict_from < 0):
-            raise ValueError(
-                f"format_weight and strict_from must be at least 0, got {self.format_weight} and {self.strict_from}"
-            )
+        super().__post_init__()
+        if self.overlap_weight + self.confidence_weight == 0:
+            raise ValueError("overlap_weight and confidence_weight must not both be 0")
         if self.labels:
             object.__setattr__(self, "needs", self.needs | {"target.labels"})
 
@@ -112,7 +99,10 @@ class Detection:
         target_detections(prompt, self.labels)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for targets that are no boxes (or labels), or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for targets that are no boxes (or labels), or a prompt without an image.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         is_strict = self.strict_from is not None and batch.iteration >= self.strict_from
         scores = []
@@ -120,25 +110,25 @@ class Detection:
             boxes, labels = target_detections(batch.prompts[row], self.labels)
             canvas = canvas_of(batch, row)
             try:
-                found = self._counted(read_detections(text, self.tag, canvas, len(boxes)), boxes)
+                answered = self._counted(read_detections(text, self.tag, canvas, len(boxes)), boxes)
             except ParseError:
                 scores.append(0.0)
                 continue
-            if found and boxes:
-                compared = compare(found, boxes, labels, is_ordered=self.kind == "map_length")
+            if answered and boxes:
+                compared = compare(answered, boxes, labels, is_ordered=self.kind == "map_length")
                 scores.append(self._judge(compared, is_strict))
             elif self.kind == "vision_r1" and boxes:
                 scores.append(self._with_format(0.0, 0.0))
             else:
-                scores.append(float(not found and not boxes))
+                scores.append(float(not answered and not boxes))
         return torch.tensor(scores, dtype=torch.float32)
 
-    def _counted(self, found: list[DetectedBox], boxes: Sequence[Box]) -> list[DetectedBox]:
-        """The boxes that are judged: those written again are left out where the paper's code does so."""
+    def _counted(self, answered: list[DetectedBox], boxes: Sequence[Box]) -> list[DetectedBox]:
+        """Returns the boxes that are judged; repeated ones are left out where the paper's code does so."""
         if self.kind != "visual_rft" or self.form != "paper":
-            return found
-        is_new = are_new([one.box for one in found], boxes)
-        return [one for one, new in zip(found, is_new, strict=True) if new]
+            return answered
+        is_new = are_new([one.box for one in answered], boxes)
+        return [one for one, new in zip(answered, is_new, strict=True) if new]
 
     def _judge(self, compared: Compared, is_strict: bool) -> float:
         if self.kind == "visual_rft":

@@ -1,42 +1,44 @@
-"""How well an answered mask covers the true one, or answered points lie in it."""
+"""The overlap of an answered mask with the true one, or the share of answered points inside of it."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_literal, shown
+from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Canvas, Point
 
+from ..base.answers import TagReward, is_number
 from ..base.detections import unfenced
+from ..base.grounding import canvas_of
 from ..base.masks import Mask, RunLengths, pixels_of, read_shape, twice_area
-from ..base.places import canvas_of, is_number
 
 Measure = Literal["iou", "dice", "points"]
 MAX_POINTS = 300
 
 
 @dataclass(frozen=True)
-class MaskIou:
-    """Overlap of the answered mask a with `target.mask` m, counted in pixels of the original image, in [0, 1].
+class MaskIou(TagReward):
+    """The overlap of the answered mask a with `target.mask` m, counted in pixels of the original image, in [0, 1].
 
       iou     |a and m| / |a or m| (the reward of SAM-R1 and its kin before its steps)
       dice    2 |a and m| / (|a| + |m|)
-      points  of n answered points, those inside of m / max(n, `num_points`); one that is written again is outside.
-              Seg-Zero and SAM-R1 hand such points to a segmenter; this is what can be said of them without one
-    With a `threshold` the score is 1 where that number is above it, else 0.
+      points  of n answered points, those inside of m / max(n, `num_points`); a repeated point counts as outside.
+              Seg-Zero and SAM-R1 hand such points to a segmenter; this measure needs none
+    With a `threshold` the score is 1 where the measure is above it, else 0.
 
     The target is in run lengths, `{"size": [height, width], "counts": ...}` as pycocotools and COCO's files have them
-    (compressed or not), of the size of the original image, or it is polygons, `[[x1, y1, x2, y2, x3, y3, ...], ...]`,
-    or a box, in its pixels. The answer is one of these as JSON in the `tag` (None: the whole text), and nothing beside
-    it, in the unit that the model writes coordinates in; polygons may be lists of points too, and points are
-    `[[x, y], ...]` or `[{"point_2d": [x, y]}, ...]`. A polygon holds the pixels whose centre it holds (pycocotools also
-    takes some that it touches). What lies outside of the image does not count. 0 for anything else, run lengths of
-    another size, and a box with its corners in the wrong order.
+    (compressed or not), of the size of the original image; or polygons, `[[x1, y1, x2, y2, x3, y3, ...], ...]`, or a
+    box, in pixels of that image. The answer is one of these as JSON in the `tag` (None: the whole text), and nothing
+    beside it, in the unit in which the model writes coordinates. Answered polygons may be lists of points too, and
+    points are `[[x, y], ...]` or `[{"point_2d": [x, y]}, ...]`. A polygon holds the pixels whose centre lies inside of
+    it (pycocotools also takes some that it touches). Pixels outside of the image do not count. The score is 0 for
+    anything else, run lengths of another size, and a box with its corners in the wrong order.
     """
 
     source: ClassVar[str] = "Huang et al. 2025 (SAM-R1), arXiv 2505.22596"
@@ -46,26 +48,21 @@ class MaskIou:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.mask"})
     batch_size: ClassVar[int | None] = None
 
-    measure: Measure = "iou"
-    threshold: float | None = None  # in [0, 1)
-    num_points: int = 2  # of `points`: how many the answer should have at least; Seg-Zero's
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.measure not in get_args(Measure):
-            raise ValueError(f"measure must be one of {', '.join(get_args(Measure))}, got {self.measure!r}")
-        if self.threshold is not None and not 0 <= self.threshold < 1:
-            raise ValueError(f"threshold must be in [0, 1), got {self.threshold}")
-        if self.num_points < 1:
-            raise ValueError(f"num_points must be at least 1, got {self.num_points}")
+    measure: Measure = "iou"  # the measure of overlap
+    # measure above which the score is 1, else 0; null: the measure itself
+    threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
+    num_points: Annotated[int, Field(ge=1)] = 2  # of `points`: how many the answer should have at least; Seg-Zero's
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no mask, or an empty one."""
         _true_shape(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no mask of the image, or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no mask of the image, or a prompt without an image.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         known: dict[tuple[int, Canvas], Mask] = {}  # a group shares its prompt
         scores = []
@@ -80,11 +77,11 @@ class MaskIou:
             scores.append(value if self.threshold is None else float(value > self.threshold))
         return torch.tensor(scores, dtype=torch.float32)
 
-    def _judge(self, said: object, true: Mask, canvas: Canvas) -> float:
+    def _judge(self, value: object, true: Mask, canvas: Canvas) -> float:
         if self.measure == "points":
-            points = _read_points(said, canvas)
+            points = _read_points(value, canvas)
             return sum(_holds(true, point) for point in set(points)) / max(len(points), self.num_points)
-        answered = pixels_of(read_shape(said), canvas, is_answer=True)
+        answered = pixels_of(read_shape(value), canvas, is_answer=True)
         both, total = np.count_nonzero(answered & true), np.count_nonzero(answered) + np.count_nonzero(true)
         return both / (total - both) if self.measure == "iou" else 2 * both / total
 
@@ -94,14 +91,14 @@ def _holds(mask: Mask, point: Point) -> bool:
     return 0 <= x < mask.shape[1] and 0 <= y < mask.shape[0] and bool(mask[int(y), int(x)])
 
 
-def _read_points(said: object, canvas: Canvas) -> list[Point]:
-    """Points in pixels of the original image; raises ParseError where this is no list of them."""
-    if isinstance(said, list) and len(said) == 2 and all(map(is_number, said)):
-        said = [said]
-    if not isinstance(said, list) or len(said) > MAX_POINTS:
-        raise ParseError(f"points are a list of at most {MAX_POINTS}, got {shown(str(said))}")
+def _read_points(value: object, canvas: Canvas) -> list[Point]:
+    """Returns answered points in pixels of the original image; raises ParseError for anything but a list of points."""
+    if isinstance(value, list) and len(value) == 2 and all(map(is_number, value)):
+        value = [value]
+    if not isinstance(value, list) or len(value) > MAX_POINTS:
+        raise ParseError(f"points are a list of at most {MAX_POINTS}, got {shown(str(value))}")
     points = []
-    for one in said:
+    for one in value:
         point = one.get("point_2d") if isinstance(one, dict) else one
         if not isinstance(point, list) or len(point) != 2 or not all(map(is_number, point)):
             raise ParseError(f"a point is two numbers, got {shown(str(one))}")

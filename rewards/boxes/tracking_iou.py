@@ -1,33 +1,34 @@
-"""How well an answer follows an object through the frames: one box for each."""
+"""The overlap of an answered track with the true one: one box for each frame."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_literal, shown
+from mmrl.parsing.answers import ParseError, extract, read_literal, shown
 from mmrl.parsing.coordinates import Box, Canvas
 
+from ..base.answers import TagReward, is_number
 from ..base.boxes import box_overlap, has_area
 from ..base.detections import unfenced
-from ..base.places import canvas_of, is_number, true_box
+from ..base.grounding import canvas_of, true_box
 
 Units = Literal["canvas", "target"]
-Track = list[Box | None]  # None: not in sight
+Track = list[Box | None]  # None: the object is not in sight
 
 
 @dataclass(frozen=True)
-class TrackingIou:
-    """Mean IoU of the answered boxes and those of `target.track`, frame by frame, in [0, 1].
+class TrackingIou(TagReward):
+    """The mean IoU of the answered boxes and those of `target.track`, frame by frame, in [0, 1].
 
-    Li et al. 2025 (VideoChat-R1, arXiv 2504.06958; average overlap of GOT-10k). The answer is one list in
-    the `tag` (None: the whole text) with one box for each frame, `[[x1, y1, x2, y2], ...]`, `null` where the object is
-    not in sight: that frame is 1 where the truth is null too, else 0, as is one with a box without area or with its
-    corners in the wrong order (their code pays both corners swapped, whose area is above 0 again). A list of another
-    length scores 0; theirs must have 8 frames, here as many as the truth has.
+    Li et al. 2025 (VideoChat-R1, arXiv 2504.06958; average overlap of GOT-10k). The answer is one list in the `tag`
+    (None: the whole text) with one box for each frame, `[[x1, y1, x2, y2], ...]`, and `null` where the object is not in
+    sight. A null scores 1 in a frame where the truth is null too, else 0. A box without area or with its corners in the
+    wrong order scores 0 in its frame (the paper's code pays both corners swapped, whose area is above 0 again). A list
+    of another length than the truth scores 0; in the paper both have 8 frames.
 
     Boxes of the target are in pixels of the frames, whose size is that of the prompt's first image. A prompt whose
     frames are a video has none: then `units: target` compares the numbers as they are written, as VideoChat-R1 does.
@@ -40,13 +41,12 @@ class TrackingIou:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "canvases", "target.track"})
     batch_size: ClassVar[int | None] = None
 
-    units: Units = "canvas"  # what the answered numbers are in: the unit of the image, or that of the target
-    tag: str | None = "answer"
+    # unit of the answered numbers: that of the model on the prompt's image, or that of the target
+    units: Units = "canvas"
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.units not in get_args(Units):
-            raise ValueError(f"units must be one of {', '.join(get_args(Units))}, got {self.units!r}")
+        super().__post_init__()
         if self.units == "target":
             object.__setattr__(self, "needs", self.needs - {"canvases"})
 
@@ -55,7 +55,10 @@ class TrackingIou:
         _true_track(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no track, or a prompt without an image."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no track, or a prompt without an image.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         scores = []
         for row, text in enumerate(batch.outputs.texts):
@@ -69,7 +72,7 @@ class TrackingIou:
 
 
 def mean_overlap(track: Track, true: Track) -> float:
-    """Mean over frames of the IoU of two tracks of the same length; 1 for a frame where both have no box."""
+    """Returns the mean over frames of the IoU of two tracks of one length; a frame where both have no box counts 1."""
     boxes = torch.tensor(
         [(box or (0.0,) * 4, other or (0.0,) * 4) for box, other in zip(track, true, strict=True)], dtype=torch.float64
     )
@@ -82,11 +85,11 @@ def mean_overlap(track: Track, true: Track) -> float:
 
 
 def _read_track(text: str, tag: str | None, canvas: Canvas | None, num_frames: int) -> Track:
-    found = read_literal(unfenced(extract(text, tag)).strip())
-    if not isinstance(found, list) or len(found) != num_frames:
-        raise ParseError(f"a track is a list of {num_frames} boxes, got {shown(str(found))}")
+    answer = read_literal(unfenced(extract(text, tag)).strip())
+    if not isinstance(answer, list) or len(answer) != num_frames:
+        raise ParseError(f"a track is a list of {num_frames} boxes, got {shown(str(answer))}")
     track: Track = []
-    for box in found:
+    for box in answer:
         if box is None:
             track.append(None)
             continue

@@ -1,4 +1,4 @@
-"""How different the images of a group are from each other."""
+"""The difference of the images of a group from each other."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,23 +7,24 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 
-from ..base.networks.embedders import Embed, Encoder, load_embedder, write_tiny_embedder
+from ..base.networks.image_embedders import Embed, Encoder, load_embedder, write_tiny_embedder
 
 Share = Literal["member", "group"]
 
 
 @dataclass
-class Diversity:
-    """1 - mean over the other members j of the group of cos(e_i, e_j), e the embeddings of DINO or CLIP.
+class Diversity(Checked):
+    """The mean distance of an image to the others of its group: 1 - mean over j of cos(e_i, e_j), embeddings e.
 
     Its mean over the group is 1 minus the mean cosine of all pairs, the group's diversity. `share: group` gives every
     member that mean instead: a number to watch, of which nothing can be learned where advantages are taken within
     groups. 0 where all images are alike; 2 at most, in a group whose images are opposite to the member.
 
-    Embeddings: the first token of DINOv2 (Oquab et al. 2023, arXiv 2304.07193), or CLIP's (Radford et al. 2021,
-    arXiv 2103.00020). Raises ValueError for a group of one image, which has no diversity.
+    Embeddings: the first token of DINOv2 (Oquab et al. 2023, arXiv 2304.07193), or CLIP's (Radford et al. 2021, arXiv
+    2103.00020). Raises ValueError for a group of one image, which has no diversity.
     """
 
     source: ClassVar[str] = "Oquab et al. 2023, arXiv 2304.07193; Radford et al. 2021, arXiv 2103.00020"
@@ -33,27 +34,22 @@ class Diversity:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
 
-    encoder: Encoder = "dino"
-    model: str | None = None  # hub name or folder; None: facebook/dinov2-base or openai/clip-vit-large-patch14
-    share: Share = "member"
+    encoder: Encoder = "dino"  # the network of the embeddings
+    model: str | None = None  # hub name or folder; null: facebook/dinov2-base or openai/clip-vit-large-patch14
+    share: Share = "member"  # each member's own distance, or the group's mean for all
     _embed: Embed | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.encoder not in ("dino", "clip"):
-            raise ValueError(f"encoder must be dino or clip, got {self.encoder!r}")
-        if self.share not in ("member", "group"):
-            raise ValueError(f"share must be member or group, got {self.share!r}")
-
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random encoder of small sizes, written to `folder`."""
+        """Returns the same reward on a random encoder of small sizes, written to `folder`."""
         write_tiny_embedder(self.encoder, folder, seed)
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._embed = load_embedder(self.encoder, self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._embed is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         embeddings = self._embed(batch.outputs.images)  # [B, D]
@@ -66,7 +62,7 @@ class Diversity:
         return scores
 
     def _group(self, embeddings: Tensor) -> Tensor:
-        """[n] for the embeddings [n, D] of a group."""
+        """Returns the scores [n] of the embeddings [n, D] of a group."""
         others = len(embeddings) - 1
         pairs = (embeddings @ embeddings.T).masked_fill(
             torch.eye(others + 1, dtype=torch.bool, device=embeddings.device), 0

@@ -1,17 +1,19 @@
 """Does an image show the objects, numbers, colours and places that its prompt asks for?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
@@ -36,8 +38,8 @@ LONGEST = 8  # crops of a longer side to short side are cut to their middle, whi
 
 
 @dataclass
-class Geneval:
-    """What of the scene that the prompt asks for a detector finds in the image, in [0, 1].
+class Geneval(Checked):
+    """The share of the scene that a prompt asks for which a detector sees in the image, in [0, 1].
 
     Ghosh et al. 2023 (GenEval, arXiv 2310.11513): objects surer than `threshold` (`counting_threshold` where numbers
     are asked for), at most `max_objects` of a class; colours by CLIP among ten, on the object cut out on grey; places
@@ -49,15 +51,15 @@ class Geneval:
       strict   1 if all of that is fulfilled exactly, else 0
       geneval  GenEval's verdict: at least so many, whose surest have the colour and place, fewer than each exclude
 
-    Differences from flow_grpo's reward server on purpose. There the number of objects can cost any amount: 16 dogs for
-    one are -14, here 0. An object in the wrong place gets both a 0 and a 1 there, 2/3 with its number, here 1/2. A
-    colour that is wrong drops the place from the mean there, here the place is 0. `exclude` is not looked at there;
-    here it is a part where it names a class that is not asked for (of others the exact number is judged).
+    flow_grpo's reward server differs. There the number of objects can cost any amount: 16 dogs for one are -14, here 0.
+    An object in the wrong place gets both a 0 and a 1 there, 2/3 with its number, here 1/2. A wrong colour drops the
+    place from the mean there, here the place is 0. `exclude` is ignored there; here it is a part where it names a class
+    that is not asked for (of others the exact number is judged).
 
     The detector is transformers' Mask2Former of the same checkpoint family instead of mmdet's: objects on the edge of a
     threshold may differ. Any other model for object detection gives boxes without masks: then the colour is that of the
-    box with what is around the object. A class that the detector does not know, and a scene that no image could show,
-    are errors.
+    box, with the surroundings of the object. A class that the detector does not know, and a scene that no image could
+    show, are errors.
     """
 
     source: ClassVar[str] = "Ghosh et al. 2023 (GenEval), arXiv 2310.11513; Liu et al. 2025, arXiv 2505.05470"
@@ -67,37 +69,33 @@ class Geneval:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "target.include", "model"})
     batch_size: ClassVar[int | None] = 16
 
-    form: Form = "graded"  # Flow-GRPO's in training
-    detector: str = "facebook/mask2former-swin-small-coco-instance"  # hub name or folder
-    clip: str = "openai/clip-vit-large-patch14"
-    clip_library: Library = "transformers"
+    form: Form = "graded"  # how the scene is scored; Flow-GRPO trains with graded
+    detector: str = "facebook/mask2former-swin-small-coco-instance"  # hub name or folder of the detector
+    clip: str = "openai/clip-vit-large-patch14"  # hub name, open_clip name or folder of the CLIP that judges colours
+    clip_library: Library = "transformers"  # the library that loads the CLIP
     clip_pretrained: str | None = None  # open_clip only: tag or weights file
-    threshold: float = 0.3
-    counting_threshold: float = 0.9
-    max_objects: int = 16
-    margin: float = 0.1  # of both sizes, that centres must be apart beyond
+    # confidence above which an object counts; GenEval's, as the next three
+    threshold: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    counting_threshold: Annotated[float, Field(ge=0, lt=1)] = 0.9  # the same where numbers are asked for
+    max_objects: Annotated[int, Field(ge=1)] = 16  # objects of a class that are looked at, the surest ones
+    margin: Annotated[float, Field(ge=0, lt=math.inf)] = 0.1  # share of both sizes that centres must be apart beyond
     _detector: Detector | None = field(default=None, init=False, repr=False, compare=False)
     _clip: Clip | None = field(default=None, init=False, repr=False, compare=False)
     _phrases: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)  # by class
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "counting_threshold"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if self.max_objects < 1:
-            raise ValueError(f"max_objects must be at least 1, got {self.max_objects}")
-        if not (isfinite(self.margin) and self.margin >= 0):
-            raise ValueError(f"margin must be at least 0, got {self.margin}")
+        super().__post_init__()
         if self.clip_pretrained is not None and self.clip_library != "open_clip":
             raise ValueError(f"clip_pretrained is open_clip's, got it with clip_library {self.clip_library!r}")
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward with a random Mask2Former and a random CLIP of small sizes, written to `folder`."""
+        """Returns the same reward with a random Mask2Former and a random CLIP of small sizes, written to `folder`."""
         write_tiny_detector(folder / "detector", seed)
         write_tiny_clip(self.clip_library, folder / "clip", seed, embedding=16)
         return replace(self, detector=str(folder / "detector"), clip=str(folder / "clip"), clip_pretrained=None)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         self._detector = load_detector(self.detector, placement.device)
         self._clip = load_clip(self.clip_library, self.clip, self.clip_pretrained, placement.device)
         self._phrases.clear()
@@ -107,7 +105,10 @@ class Geneval:
         self._scene(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError as `check` does, and for images that hold NaN or infinity."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError as `check` does, and for images that hold NaN or infinity.
+        """
         images = batch.outputs.images
         assert self._detector is not None, "prepare comes before score"
         assert images is not None, "scoring checks needs"
@@ -115,13 +116,15 @@ class Geneval:
             raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
         scenes = [self._scene(prompt) for prompt in batch.prompts]  # before the slow part
         images = images.detach().float().clamp(0, 1)
-        found = self._detector.find(images, min(self.threshold, self.counting_threshold))
-        each = zip(images, found, scenes, strict=True)
+        detections = self._detector.find(images, min(self.threshold, self.counting_threshold))
+        each = zip(images, detections, scenes, strict=True)
         return torch.tensor([self._judge(image, objects, scene) for image, objects, scene in each])
 
-    def _judge(self, image: Tensor, found: Objects, scene: Scene) -> float:
+    def _judge(self, image: Tensor, detections: Objects, scene: Scene) -> float:
         least = self.counting_threshold if scene.is_counting else self.threshold
-        objects = {name: [one for one in each if one.score > least][: self.max_objects] for name, each in found.items()}
+        objects = {
+            name: [one for one in each if one.score > least][: self.max_objects] for name, each in detections.items()
+        }
         colors: Colors = partial(self._colors, image)
         if self.form == "geneval":
             return float(is_correct(objects, scene, colors, self.margin))
@@ -141,7 +144,7 @@ class Geneval:
         return scene
 
     def _colors(self, image: Tensor, chosen: Sequence[DetectedObject], name: str) -> list[str]:
-        """The colour of each object of a class in an image [3, H, W], among COLORS."""
+        """Returns the colour of each object of a class in an image [3, H, W], among COLORS."""
         assert self._clip is not None
         if name not in self._phrases:
             texts = [phrase.format(color, name) for color in COLORS for phrase in PHRASES]
@@ -151,12 +154,12 @@ class Geneval:
         return [COLORS[place] for place in (embeddings @ self._phrases[name].T).argmax(1).tolist()]
 
 
-def cut_out(image: Tensor, found: DetectedObject) -> Tensor:
-    """[3, h, w]: the object in its box, with grey where its mask is not; sides as Pillow rounds them, 1 at least."""
-    if found.mask is not None:
-        image = torch.where(found.mask.to(image.device), image, GREY)
+def cut_out(image: Tensor, detected: DetectedObject) -> Tensor:
+    """Returns an object [3, h, w] in its box, grey where its mask is not; sides as Pillow rounds them, at least 1."""
+    if detected.mask is not None:
+        image = torch.where(detected.mask.to(image.device), image, GREY)
     height, width = image.shape[1:]
-    x1, y1, x2, y2 = (round(side) for side in found.box)
+    x1, y1, x2, y2 = (round(side) for side in detected.box)
     left, top = min(x1, width - 1), min(y1, height - 1)
     crop = image[:, top : max(y2, top + 1), left : max(x2, left + 1)]
     longest = LONGEST * min(crop.shape[1:])

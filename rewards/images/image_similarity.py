@@ -1,4 +1,4 @@
-"""How much an image looks like the image of its prompt: edits, variations, image to image."""
+"""The similarity of an image to the image of its prompt: edits, variations, image to image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,26 +8,27 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.media.pictures import as_tensor
 
+from ..base.networks.checkpoints import check_suffix
 from ..base.networks.clip import cosines
-from ..base.networks.embedders import Embed, load_embedder, write_tiny_embedder
-from ..base.networks.files import check_suffix
+from ..base.networks.image_embedders import Embed, load_embedder, write_tiny_embedder
 from ..base.networks.lpips import Lpips, Trunk, load_lpips, write_tiny_lpips
 
 Measure = Literal["dino", "clip", "lpips"]
 
 
 @dataclass
-class ImageSimilarity:
-    """cos of the embeddings of an image and of its prompt's first image, or minus their LPIPS distance.
+class ImageSimilarity(Checked):
+    """The similarity of an image to its prompt's first image: the cosine of embeddings, or minus the LPIPS distance.
 
-    `dino`: first token of DINOv2 (Oquab et al. 2023, arXiv 2304.07193): what is seen, and its details. `clip`: CLIP's
-    image embedding (Radford et al. 2021, arXiv 2103.00020), as flow_grpo's image_similarity: what it is about. `lpips`
+    `dino`: the first token of DINOv2 (Oquab et al. 2023, arXiv 2304.07193), for content and details. `clip`: CLIP's
+    image embedding (Radford et al. 2021, arXiv 2103.00020), for meaning, as flow_grpo's image_similarity. `lpips`
     (Zhang et al. 2018, arXiv 1801.03924, version 0.1): place by place; 0 for the same image, and unbounded below, since
-    its weights are learned. There the prompt's image is first resized (bicubic) to the size of the sample; the others
-    see both images through their own resizing and cropping.
+    its weights are learned. For `lpips` the prompt's image is first resized (bicubic) to the size of the sample; the
+    other encoders resize and crop both images in their own way.
     """
 
     source: ClassVar[str] = "Oquab et al. 2023, arXiv 2304.07193; Zhang et al. 2018 (LPIPS), arXiv 1801.03924"
@@ -37,20 +38,17 @@ class ImageSimilarity:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "prompt.image", "model"})
     batch_size: ClassVar[int | None] = 64
 
-    measure: Measure = "dino"
-    # dino, clip: hub name or folder; None: facebook/dinov2-base or openai/clip-vit-large-patch14. lpips: file of the
-    # trunk's weights with torchvision's names, here or owner/repository/file on the hub; None: torchvision's ImageNet.
+    measure: Measure = "dino"  # the network that compares
+    # dino, clip: hub name or folder; null: facebook/dinov2-base or openai/clip-vit-large-patch14. lpips: file of the
+    # trunk's weights with torchvision's names, here or owner/repository/file on the hub; null: torchvision's ImageNet
     model: str | None = None
-    trunk: Trunk = "alex"  # lpips only; the published code's default
-    linear: str | None = None  # lpips only: file of the linear weights; None: those of the installed package lpips
+    trunk: Trunk = "alex"  # lpips only; the published code's default is alex
+    linear: str | None = None  # lpips only: file of the linear weights; null: those of the installed package lpips
     _embed: Embed | None = field(default=None, init=False, repr=False, compare=False)
     _lpips: Lpips | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.measure not in ("dino", "clip", "lpips"):
-            raise ValueError(f"measure must be dino, clip or lpips, got {self.measure!r}")
-        if self.trunk not in ("alex", "vgg"):
-            raise ValueError(f"trunk must be alex or vgg, got {self.trunk!r}")
+        super().__post_init__()
         if self.measure == "lpips":
             self.range = (float("-inf"), 0.0)  # type: ignore[misc]  # of this one, not of the class
             for name, file in (("model", self.model), ("linear", self.linear)):
@@ -60,7 +58,7 @@ class ImageSimilarity:
             raise ValueError(f"linear is of lpips, got {self.linear!r} with measure {self.measure!r}")
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random network, small for dino and clip, written to `folder`."""
+        """Returns the same reward on a random network, small for dino and clip, written to `folder`."""
         if self.measure == "lpips":
             trunk, linear = write_tiny_lpips(folder, self.trunk, seed)
             return replace(self, model=str(trunk), linear=str(linear))
@@ -75,7 +73,7 @@ class ImageSimilarity:
             self._embed = load_embedder(self.measure, self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert batch.outputs.images is not None, "scoring checks needs"
         if self._lpips is not None:
             return -self._distances(self._lpips, batch, batch.outputs.images)
@@ -91,15 +89,15 @@ class ImageSimilarity:
         size = list(images.shape[-2:])
 
         def resized(reference: Tensor) -> Tensor:
-            found: Tensor = resize(reference, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
-            return found.clamp(0, 1)  # bicubic resizing overshoots
+            result: Tensor = resize(reference, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
+            return result.clamp(0, 1)  # bicubic resizing overshoots
 
         with torch.autocast(images.device.type, enabled=False):
             return lpips(images, _of_prompts(batch, resized).to(images.device))  # type: ignore[no-any-return]
 
 
 def _of_prompts(batch: RewardBatch, use: Callable[[Tensor], Tensor]) -> Tensor:
-    """[B, ...]: what `use` makes of the prompts' first images [1, 3, h, w], each different image opened once."""
+    """Returns [B, ...]: `use` of the prompts' first images [1, 3, h, w], each different image opened once."""
     pictures = [prompt.media[0] for prompt in batch.prompts]
     made = {id(picture): use(as_tensor(picture.load())[None]) for picture in {id(p): p for p in pictures}.values()}
     return torch.cat([made[id(picture)] for picture in pictures])

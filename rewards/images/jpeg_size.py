@@ -1,19 +1,21 @@
-"""How large an image is as a JPEG file: a reward that needs no model."""
+"""The size of an image as a JPEG file: a reward that needs no model."""
 
 import io
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 
 
 @dataclass(frozen=True)
-class JpegSize:
-    """Size in kB (1000 bytes) of the image saved as JPEG, negative for `compressible`: both rewards of DDPO.
+class JpegSize(Checked):
+    """The size in kB (1000 bytes) of the image saved as JPEG, negative for `compressible`: both rewards of DDPO.
 
     Black et al. 2023 (arXiv 2305.13301, section 5.1; github.com/kvablack/ddpo-pytorch). flow_grpo's compressibility is
     this divided by 500: weight 0.002. The range is unbounded on the far side, since a file grows with its image; the
@@ -27,17 +29,16 @@ class JpegSize:
     needs: ClassVar[frozenset[str]] = frozenset({"images"})
     batch_size: ClassVar[int | None] = None
 
-    compressible: bool = True  # reward small files; False rewards large ones
-    quality: int = 95  # Pillow's JPEG quality in [1, 100]; DDPO's
+    compressible: bool = True  # whether small files are rewarded; false rewards large ones
+    quality: Annotated[int, Field(ge=1, le=100)] = 95  # Pillow's JPEG quality; DDPO's
 
     def __post_init__(self) -> None:
-        if not 1 <= self.quality <= 100:
-            raise ValueError(f"quality must be in [1, 100], got {self.quality}")
+        super().__post_init__()
         if not self.compressible:
             object.__setattr__(self, "range", (0.0, float("inf")))  # of this one, not of the class
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32, kB; raises ValueError for an image that holds NaN or infinity."""
+        """Returns the scores [B] float32, kB; raises ValueError for an image that holds NaN or infinity."""
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
         # one by one: each image is still in the cache when it is encoded
@@ -45,7 +46,7 @@ class JpegSize:
         return -sizes if self.compressible else sizes
 
     def _num_bytes(self, image: Tensor) -> int:
-        """Bytes of the JPEG file of an image [3, H, W] in [0, 1]."""
+        """Returns the bytes of the JPEG file of an image [3, H, W] in [0, 1]."""
         if not image.isfinite().all():
             raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
         levels = (image.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)

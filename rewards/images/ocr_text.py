@@ -1,12 +1,14 @@
-"""Can the text be read in the image that should stand there?"""
+"""Can the text that should stand in the image be read in it?"""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
@@ -16,19 +18,20 @@ Measure = Literal["distance", "recall"]
 
 
 @dataclass
-class OcrText:
-    """1 - min(d, n) / n, with d the edit distance between what is read in the image and the text of n letters.
+class OcrText(Checked):
+    """The legibility of a text of n letters: 1 - min(d, n) / n, d the edit distance between it and the text read.
 
-    The text rendering reward of Flow-GRPO (Liu et al. 2025, arXiv 2505.05470), as its code has it: white
-    space and capitals do not count, and a text that stands whole in what is read has d = 0, whatever is around it. The
-    text is `target.text`, or what the prompt has in double quotes, straight or curly. Where there are several, each is
-    compared with the lines that are nearest to it, and the score is the mean; what is read once serves one of them. An
-    image without text scores 0. `recall` is the share of the words that are read, each as often as it should be.
+    The text rendering reward of Flow-GRPO (Liu et al. 2025, arXiv 2505.05470), as its code has it: white space and
+    capitals do not count, and a text that stands whole in the text read has d = 0, whatever is around it. The wanted
+    text is `target.text`, or the part of the prompt in double quotes, straight or curly. Where there are several, each
+    is compared with the lines that are nearest to it, and the score is the mean; a line that is read once serves one of
+    them. An image without text scores 0. `recall` is the share of the words that are read, each as often as it should
+    be.
 
-    Read by RapidOCR, whose package holds its models (PP-OCRv6, small), on the CPU: nothing is downloaded. flow_grpo
-    reads with PaddleOCR, takes the first quoted text only, and fails in the middle of a run where there is none; here
-    such a prompt is refused when the data is loaded. Letters of double width, which OCR of Chinese gives, count as
-    plain ones. For videos: `frame_mean`.
+    The reader is RapidOCR, whose package holds its models (PP-OCRv6, small), on the CPU: nothing is downloaded.
+    flow_grpo reads with PaddleOCR, takes the first quoted text only, and fails in the middle of a run where there is
+    none; here such a prompt is refused when the data is loaded. Letters of double width, which OCR of Chinese gives,
+    count as plain ones. For videos: `frame_mean`.
     """
 
     source: ClassVar[str] = "Liu et al. 2025 (Flow-GRPO), arXiv 2505.05470"
@@ -38,22 +41,19 @@ class OcrText:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = None
 
-    measure: Measure = "distance"  # Flow-GRPO's
-    min_confidence: float = 0.5  # lines that are read with less are none; PaddleOCR's, in [0, 1)
-    detector_side: int = 736  # images whose shorter side has fewer pixels are enlarged to it to look for text
+    measure: Measure = "distance"  # letters by edit distance, Flow-GRPO's, or the share of words
+    # lines that are read with less confidence are ignored; PaddleOCR's
+    min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    # pixels to which the shorter side of a smaller image is enlarged to look for text
+    detector_side: Annotated[int, Field(ge=32)] = 736
     _read: Read | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_confidence < 1:
-            raise ValueError(f"min_confidence must be in [0, 1), got {self.min_confidence}")
-        if self.detector_side < 32:
-            raise ValueError(f"detector_side must be at least 32 pixels, got {self.detector_side}")
-
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same models, which are small, on images that are not enlarged as much; nothing in it is random."""
+        """Returns the same reward with images enlarged less; the models are small already, and nothing is random."""
         return replace(self, detector_side=64)
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the reader; raises ConfigError where a package is missing."""
         self._read = load_reader(self.min_confidence, self.detector_side)
 
     def check(self, prompt: Prompt) -> None:
@@ -63,7 +63,10 @@ class OcrText:
             recall_score((), texts)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError as `check` does, and for an image that holds NaN or infinity."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError as `check` does, and for an image that holds NaN or infinity.
+        """
         images = batch.outputs.images
         assert self._read is not None, "prepare comes before score"
         assert images is not None, "scoring checks needs"

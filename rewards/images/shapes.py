@@ -1,19 +1,20 @@
-"""Does the image show what the prompt of the shapes lab asks for? Read off the pixels, no learned part."""
+"""Does the image show what the prompt of the shapes lab asks for? Judged by the pixels, without a learned part."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.labs.shapes.world import verify
 
 
 @dataclass(frozen=True)
-class Shapes:
-    """The verifier of the shapes lab (`mmrl.labs.shapes.world.verify`) for images [B, 3, 32, 32].
+class Shapes(Checked):
+    """The score of the verifier of the shapes lab (`mmrl.labs.shapes.world.verify`) for images [B, 3, 32, 32].
 
-    `graded` is the mean of the graded scores of colour, shape and position; each of these is a measure of its own;
+    `graded` is the mean of the graded scores of colour, shape and position; each of these is a measure of its own.
     `correct` is 1 where all three are exact and the drawing is clean, else 0.
     """
 
@@ -24,10 +25,13 @@ class Shapes:
     needs: ClassVar[frozenset[str]] = frozenset({"images"})
     batch_size: ClassVar[int | None] = None
 
-    measure: Literal["graded", "correct", "colour", "shape", "position"] = "graded"
+    measure: Literal["graded", "correct", "colour", "shape", "position"] = "graded"  # which score of the verifier
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a prompt that is not of the lab or images of another size."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a prompt that is not of the lab or images of another size.
+        """
         assert batch.outputs.images is not None, "scoring checks needs"
         verdict = verify(batch.outputs.images, [prompt.text for prompt in batch.prompts])
         measures = {

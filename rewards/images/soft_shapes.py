@@ -1,4 +1,4 @@
-"""What the verifier of the shapes lab sees, with a gradient to the pixels."""
+"""The scores of the shapes lab with a gradient to the pixels."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -6,16 +6,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.labs.shapes.soft import soft_scores
 
 
 @dataclass(frozen=True)
-class SoftShapes:
-    """The verifier of the shapes lab without thresholds (`mmrl.labs.shapes.soft`), for images [B, 3, 32, 32].
+class SoftShapes(Checked):
+    """The score of the shapes lab's verifier without thresholds (`mmrl.labs.shapes.soft`), for images [B, 3, 32, 32].
 
     `graded` is the mean of the scores of colour, shape and position; each of these is a measure of its own. For losses
-    that learn from gradients of rewards; what counts in the end is `correct` of the reward `shapes`.
+    that learn from gradients of rewards; a run is judged by `correct` of the reward `shapes`.
     """
 
     source: ClassVar[str] = "mmrl/labs/shapes"
@@ -25,10 +26,13 @@ class SoftShapes:
     needs: ClassVar[frozenset[str]] = frozenset({"images"})
     batch_size: ClassVar[int | None] = None
 
-    measure: Literal["graded", "colour", "shape", "position"] = "graded"
+    measure: Literal["graded", "colour", "shape", "position"] = "graded"  # which score of the verifier
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a prompt that is not of the lab or images of another size."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a prompt that is not of the lab or images of another size.
+        """
         assert batch.outputs.images is not None, "scoring checks needs"
         colour, shape, position = soft_scores(batch.outputs.images.float(), [prompt.text for prompt in batch.prompts])
         measures = {"colour": colour, "shape": shape, "position": position}

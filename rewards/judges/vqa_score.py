@@ -1,4 +1,4 @@
-"""How well an image fits its prompt: the probability that a vision-language model says yes to it."""
+"""VQAScore: the probability that a vision-language model says yes when asked whether an image fits its prompt."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,17 +14,18 @@ from ..base.networks.vlm import Vlm, check_question, load_vlm, pictures, write_t
 
 @dataclass
 class VqaScore:
-    """P("Yes" | image, 'Does this figure show "{prompt}"? Please answer yes or no.'), in [0, 1].
+    """VQAScore: P("Yes" | image, 'Does this figure show "{prompt}"? Please answer yes or no.'), in [0, 1].
 
-    Lin et al. 2024, "VQAScore", arXiv 2404.01291, section 3. Of the answer's first token, over the whole vocabulary at
-    temperature 1. `normalised` divides by P("Yes") + P("No"), which does not fall where a model prefers other words.
+    Lin et al. 2024, "VQAScore", arXiv 2404.01291, section 3. The probability of the answer's first token, over the
+    whole vocabulary at temperature 1. `normalised` divides by P("Yes") + P("No"), which does not fall where a model
+    prefers other words.
 
-    Any image-text-to-text model of transformers with a chat template answers, the question after the image. The paper's
-    own CLIP-FlanT5 is not one of them; its code (github.com/linzhiqiu/t2v_metrics) also asks each of its other models
-    in words of their own ('Does this image show "{prompt}"?' for Qwen2-VL, which `question` can say), and takes the
-    first of an answer's tokens where it has more, so that "Yeah" and "Yes" may count alike. Here an answer must be one
-    token: ConfigError. Images are rounded to 8 bits, so there is no gradient. Weights are in the precision of the run,
-    probabilities in float32.
+    Any image-text-to-text model of transformers with a chat template can answer, the question after the image. The
+    paper's own CLIP-FlanT5 is not one of them. Its code (github.com/linzhiqiu/t2v_metrics) also asks each of its other
+    models in words of their own ('Does this image show "{prompt}"?' for Qwen2-VL, which `question` can say), and takes
+    the first of an answer's tokens where it has more, so that "Yeah" and "Yes" may count alike. Here an answer must be
+    one token: ConfigError. Images are rounded to 8 bits, so there is no gradient. Weights are in the precision of the
+    run, probabilities in float32.
     """
 
     source: ClassVar[str] = "Lin et al. 2024 (VQAScore), arXiv 2404.01291"
@@ -34,11 +35,12 @@ class VqaScore:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 16
 
-    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder of the vision-language model
+    # text after the image; {prompt} stands for the prompt
     question: str = 'Does this figure show "{prompt}"? Please answer yes or no.'
-    yes: str = "Yes"  # one token each; spaces before it and capitals count
-    no: str = "No"  # only asked for where normalised
-    normalised: bool = False
+    yes: str = "Yes"  # answer of a fitting image, one token; spaces before it and capitals count
+    no: str = "No"  # the other answer, one token; used with normalised only
+    normalised: bool = False  # whether the probability is divided by that of both answers
     _vlm: Vlm | None = field(default=None, init=False, repr=False, compare=False)
     _tokens: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
 
@@ -48,7 +50,7 @@ class VqaScore:
             raise ValueError(f"yes and no must differ, got {self.yes!r} for both")
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random model of small sizes, written to `folder`."""
+        """Returns the same reward on a random model of small sizes, written to `folder`."""
         write_tiny_vlm(folder, seed, (self.yes, self.no))
         return replace(self, model=str(folder))
 
@@ -61,10 +63,10 @@ class VqaScore:
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for an image that holds NaN or infinity."""
+        """Returns the scores [B] float32; raises ValueError for an image that holds NaN or infinity."""
         assert self._vlm is not None, "prepare comes before score"
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
         questions = [self.question.replace("{prompt}", prompt.text) for prompt in batch.prompts]
-        found = self._vlm.log_probs([[image] for image in pictures(images)], questions, self._tokens)
-        return found.softmax(1)[:, 0] if self.normalised else found[:, 0].exp()
+        log_probs = self._vlm.log_probs([[image] for image in pictures(images)], questions, self._tokens)
+        return log_probs.softmax(1)[:, 0] if self.normalised else log_probs[:, 0].exp()

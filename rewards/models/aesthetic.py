@@ -1,4 +1,4 @@
-"""How much people would like an image: LAION's aesthetic predictor on CLIP embeddings."""
+"""LAION's aesthetic predictor on CLIP embeddings: how much people would like an image."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,20 +9,19 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
 
+from ..base.networks.checkpoints import Head, check_suffix, find_file, put_weights, read_weights
 from ..base.networks.clip import Clip, load_clip, write_tiny_clip
-from ..base.networks.files import check_suffix, find_file, put_weights, read_weights
-from ..base.networks.heads import Head
 
 EMBEDDING = 768  # of CLIP ViT-L/14
 
 
 @dataclass
 class Aesthetic:
-    """A linear head on the CLIP ViT-L/14 embedding of length 1, trained on human ratings from 1 to 10.
+    """The score of a linear head on the CLIP ViT-L/14 embedding of length 1, trained on human ratings from 1 to 10.
 
     Schuhmann 2022, github.com/christophschuhmann/improved-aesthetic-predictor, `sac+logos+ava1-l14-linearMSE`; the
-    aesthetic reward of DDPO (Black et al. 2023, arXiv 2305.13301). Higher is better, about 4 to 7 in practice;
-    unbounded, since a linear head has no ends.
+    aesthetic reward of DDPO (Black et al. 2023, arXiv 2305.13301). About 4 to 7 in practice; unbounded, since a linear
+    head has no ends.
     """
 
     source: ClassVar[str] = "Schuhmann 2022, github.com/christophschuhmann/improved-aesthetic-predictor"
@@ -33,7 +32,8 @@ class Aesthetic:
     batch_size: ClassVar[int | None] = 64
 
     model: str = "openai/clip-vit-large-patch14"  # hub name or folder of the CLIP that the head was trained on
-    head: str = "trl-lib/ddpo-aesthetic-predictor/aesthetic-model.pth"  # a file, or owner/repository/file on the hub
+    # weights of the head: a file, or owner/repository/file on the hub
+    head: str = "trl-lib/ddpo-aesthetic-predictor/aesthetic-model.pth"
     _clip: Clip | None = field(default=None, init=False, repr=False, compare=False)
     _head: Head | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -41,7 +41,7 @@ class Aesthetic:
         check_suffix("head", self.head)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random CLIP of small sizes and a random head, written to `folder`."""
+        """Returns the same reward on a random CLIP of small sizes and a random head, written to `folder`."""
         from safetensors.torch import save_file
 
         write_tiny_clip("transformers", folder / "clip", seed, embedding=EMBEDDING)
@@ -56,7 +56,7 @@ class Aesthetic:
         self._clip = load_clip("transformers", self.model, None, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None and self._head is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         embeddings = self._clip.images(batch.outputs.images)  # [B, D]

@@ -1,4 +1,4 @@
-"""How much people would prefer an image for its prompt: the Human Preference Score v2 and v2.1."""
+"""The Human Preference Score v2 and v2.1: how much people would prefer an image for its prompt."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,18 +9,18 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 
+from ..base.networks.checkpoints import check_suffix, find_file
 from ..base.networks.clip import Clip, load_checkpoint, write_tiny_clip
-from ..base.networks.files import check_suffix, find_file
 from ..base.networks.resizing import fit_longer_side
 
 
 @dataclass
 class HpsV2:
-    """cos(image, prompt) on an open_clip ViT-H-14 that was trained on people's rankings of images.
+    """The Human Preference Score: cos(image, prompt) on an open_clip ViT-H-14 trained on people's rankings of images.
 
     Wu et al. 2023, arXiv 2306.09341, github.com/tgxs002/HPSv2. About 0.2 to 0.35 in practice. An image is resized
     (bicubic) until its longer side fits the model, then padded with black to a square: the published code's own
-    transform, which does not crop as CLIP's does, nor cut what bicubic resizing overshoots.
+    transform, which neither crops as CLIP's does, nor cuts off the overshoot of bicubic resizing.
 
     The published code resizes tensors, and torchvision changed what that means: without `antialias` until 0.16, as when
     the model was trained, with it since 0.17. The default is what the code does today: a 1024 x 1024 image of one-pixel
@@ -34,16 +34,17 @@ class HpsV2:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
 
-    checkpoint: str = "xswu/HPSv2/HPS_v2.1_compressed.pt"  # a file, or owner/repository/file; v2: HPS_v2_compressed.pt
+    # a file, or owner/repository/file on the hub; v2 is xswu/HPSv2/HPS_v2_compressed.pt
+    checkpoint: str = "xswu/HPSv2/HPS_v2.1_compressed.pt"
     model: str = "ViT-H-14"  # open_clip's name of the architecture, or a folder with an open_clip_config.json
-    antialias: bool = True
+    antialias: bool = True  # whether resizing averages, as in torchvision since 0.17
     _clip: Clip | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_suffix("checkpoint", self.checkpoint)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random CLIP of small sizes, its weights in a checkpoint like the published one."""
+        """Returns the same reward on a random CLIP of small sizes, with a checkpoint like the published one."""
         from safetensors.torch import load_file
 
         write_tiny_clip("open_clip", folder, seed, embedding=4)
@@ -64,7 +65,7 @@ class HpsV2:
         self._clip = replace(clip, preprocess=preprocess, black=-infinite, white=infinite)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         return self._clip.cosines(batch.outputs.images, [prompt.text for prompt in batch.prompts])

@@ -1,4 +1,4 @@
-"""How much people would prefer an image for its prompt: ImageReward."""
+"""ImageReward: how much people would prefer an image for its prompt."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +10,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
 
-from ..base.networks.blip import WHAT, ImageRewardNetwork, load_image_reward
-from ..base.networks.files import check_suffix, find_file
+from ..base.networks.blip import WHAT, ImageRewardNetwork, load_image_reward, write_tiny_image_reward
+from ..base.networks.checkpoints import check_suffix, find_file
 from ..base.networks.resizing import fit_shorter_side, normalised
-from ..base.networks.tiny_blip import write_tiny_image_reward
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
 SCORE_MEAN, SCORE_STD = 0.16717362830052426, 1.0333394966054072  # the published normaliser
@@ -22,14 +21,15 @@ TOKENS = 35  # a prompt is cut there, as in training
 
 @dataclass
 class ImageReward:
-    """(head(BLIP(image, prompt)) - 0.16717) / 1.03334, trained on people's rankings of images for prompts.
+    """The score (head(BLIP(image, prompt)) - 0.16717) / 1.03334, trained on people's rankings of images.
 
     Xu et al. 2023, arXiv 2304.05977, github.com/THUDM/ImageReward, version 1.0: a ViT-L/16 at 224 pixels, BERT whose
-    layers attend to its patches, and layers 768-1024-128-64-16-1 on the first token. Shorter side resized (bicubic),
-    middle cut out; a prompt is cut at 35 tokens. Mostly -2 to 2; unbounded, since a linear head has no ends.
+    layers attend to its patches, and layers 768-1024-128-64-16-1 on the first token. The shorter side is resized
+    (bicubic) and the middle cut out; a prompt is cut at 35 tokens. Mostly -2 to 2; unbounded, since a linear head has
+    no ends.
 
-    The code of ImageReward makes a prompt's `[ENC]` and `[DEC]` marks of its own, which no training prompt holds; here
-    they are words as any other. The score has a gradient to the image, as in the paper's ReFL.
+    The code of ImageReward reads `[ENC]` and `[DEC]` in a prompt as its own marks, which no training prompt holds; here
+    they are words like any other. The score has a gradient to the image, as in the paper's ReFL.
     """
 
     source: ClassVar[str] = "Xu et al. 2023 (ImageReward), arXiv 2304.05977, github.com/THUDM/ImageReward"
@@ -40,7 +40,7 @@ class ImageReward:
     batch_size: ClassVar[int | None] = 64
 
     checkpoint: str = "THUDM/ImageReward/ImageReward.pt"  # a file, or owner/repository/file on the hub
-    tokenizer: str = "google-bert/bert-base-uncased"  # hub name or folder
+    tokenizer: str = "google-bert/bert-base-uncased"  # hub name or folder of BERT's tokenizer
     _network: ImageRewardNetwork | None = field(default=None, init=False, repr=False, compare=False)
     _side: int = field(default=0, init=False, repr=False, compare=False)  # height and width that the network sees
     _tokenizer: Any = field(default=None, init=False, repr=False, compare=False)
@@ -49,7 +49,7 @@ class ImageReward:
         check_suffix("checkpoint", self.checkpoint)
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random network of small sizes with the published names, written to `folder`."""
+        """Returns the same reward on a random network of small sizes with the published names, written to `folder`."""
         file = write_tiny_image_reward(folder, seed)
         return replace(self, checkpoint=str(file), tokenizer=str(folder))
 
@@ -72,7 +72,7 @@ class ImageReward:
         self._network = network.to(placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; with a gradient to the images where they ask for one."""
+        """Returns the scores [B] float32; with a gradient to the images where they require one."""
         assert self._network is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         device = self._network.image.device

@@ -1,28 +1,28 @@
-"""How near the letters of the answer are to those of a right one (document questions)."""
+"""The normalised Levenshtein similarity of the answer and a right one (document questions)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.answers import judge_short
+from ..base.answers import TagReward, judge_answers
 from ..base.references import edit_distance, reference_texts
 
 
 @dataclass(frozen=True)
-class Anls:
-    """Average normalised Levenshtein similarity: over the right answers of `target.answer` the best of
+class Anls(TagReward):
+    """The average normalised Levenshtein similarity, the best over the right answers of `target.answer`:
 
       s = 1 - d if d < `threshold` else 0,   d = edit distance(answer, right) / length of the longer one
 
     of the texts in small letters, with one space for each run of white space and none at the ends. Biten et al. 2019,
-    "Scene Text Visual Question Answering", arXiv 1905.13648; threshold 0.5, as DocVQA (arXiv 2007.00398) scores.
-    0 where the text does not hold exactly one such tag, for no answer, and for one of over
-    10,000 letters.
+    "Scene Text Visual Question Answering", arXiv 1905.13648; threshold 0.5, as DocVQA (arXiv 2007.00398) scores. The
+    score is 0 where the text does not hold exactly one such tag, for no answer, and for an answer of over 10,000
+    letters.
     """
 
     source: ClassVar[str] = "Biten et al. 2019 (ST-VQA), arXiv 1905.13648"
@@ -32,21 +32,19 @@ class Anls:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer"})
     batch_size: ClassVar[int | None] = None
 
-    threshold: float = 0.5  # in (0, 1]
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must be above 0 and at most 1, got {self.threshold}")
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.5  # distance from which the score is 0; the paper's
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no text or list of texts."""
         reference_texts(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no text or list of texts, or that is empty."""
-        return judge_short(batch, self.tag, False, reference_texts, self._judge)
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no text or list of texts, or that is empty.
+        """
+        return judge_answers(batch, self.tag, reference_texts, self._judge)
 
     def _judge(self, answer: str, right: list[str]) -> float:
         return max(self._similarity(_plain(answer), _plain(one)) for one in right)

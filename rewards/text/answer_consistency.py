@@ -1,93 +1,98 @@
-"""A bonus for right answers that follow from the thought before them better than those of the group's peers do."""
+"""A bonus for right answers that follow from the thought before them, compared with right peers (GRPO-CARE)."""
 
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
-from ..base.networks.likelihood import LanguageModel, load_language_model, write_tiny_language_model
+from ..base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
 from ..base.wrapper import RewardWrapper, check_judges_samples
 
 
 @dataclass
 class AnswerConsistency(RewardWrapper):
-    """a_i for each right answer whose likelihood after its own thought is not below that of its right peers, else 0.
+    """A bonus a_i for right answers that are as likely after their own thought as those of right peers, else 0.
 
-    Chen et al. 2025, "GRPO-CARE", arXiv 2506.16141. With a_i the held `reward` (the accuracy) of sample i:
+    Chen et al. 2025, "GRPO-CARE", arXiv 2506.16141. With a_i the inner `reward` (the accuracy) of sample i:
       right       a_i > `threshold` and a_i >= the mean of a over the group
       likelihood  c_i = min(`ceiling`, exp(mean log-probability of the answer's tokens given question and thought))
       bonus       a_i where i is right and c_i >= the mean of c over the right ones of the group - `margin`
     In the mix its weight is the paper's 0.5; the thresholds are those of its code. c_i counts only in comparison with
-    right peers: a model that is always sure of its answers pays nothing.
+    right peers: a model that is always sure of its answers gains nothing.
 
-    The paper's reference is an average of the policy's own weights, and sees the video. Here it is a language model
-    that `model` names, which sees the question's words, the text before the `tag`'s answer, and nothing of images: it
-    asks whether the words lead to the answer. Two more differences: groups are compared, where the paper's code takes
-    the means over all samples on its process, and a group without a right answer gets 0, where the code compares with
-    the mean of nothing. Only the last `max_tokens` tokens up to the answer's end are read. A right answer that is not
-    in exactly one tag, is empty, or longer than that, gets no bonus and is no peer. Neither are controls.
+    The paper's reference is an average of the policy's own weights, and sees the video. Here it is the language model
+    `model`, which sees the words of the question and the text before the answer's `tag`, and no image: it measures
+    whether the words lead to the answer. Two more differences: groups are compared, where the paper's code takes the
+    means over all samples on its process; and a group without a right answer gets 0, where the code compares with the
+    mean of nothing. Only the last `max_tokens` tokens up to the answer's end are read. A right answer that is not in
+    exactly one tag, is empty, or is longer than `max_tokens`, gets no bonus and is no peer. Neither are controls.
     """
 
-    reward: Reward
+    reward: Reward  # the accuracy, such as {name: exact_answer}
 
     source: ClassVar[str] = "Chen et al. 2025 (GRPO-CARE), arXiv 2506.16141"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # the upper end is that of the reward that it holds
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # the upper end is that of the inner reward
     granularity: ClassVar[Granularity] = "group"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the reward that it holds
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
-    model: str = "Qwen/Qwen2.5-0.5B-Instruct"  # hub name or folder
-    threshold: float = 0.1  # at least 0
-    ceiling: float = 0.95  # in (0, 1]
-    margin: float = 0.01  # at least 0
-    max_tokens: int = 2048  # at least 2
-    tag: str = "answer"
+    model: str = "Qwen/Qwen2.5-0.5B-Instruct"  # hub name or folder of the language model
+    threshold: Annotated[float, Field(ge=0)] = 0.1  # accuracy above which an answer may be right
+    ceiling: Annotated[float, Field(gt=0, le=1)] = 0.95  # the largest likelihood that counts
+    margin: Annotated[float, Field(ge=0)] = 0.01  # how far the likelihood may be below the mean of the right peers
+    max_tokens: Annotated[int, Field(ge=2)] = 2048  # tokens that the language model reads, the last ones
+    tag: str = "answer"  # the tag of the answer, `<tag>...</tag>`
     _model: LanguageModel | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_tag(self.tag)
-        if self.threshold < 0 or self.margin < 0:
-            raise ValueError(f"threshold and margin must be at least 0, got {self.threshold} and {self.margin}")
-        if not 0 < self.ceiling <= 1:
-            raise ValueError(f"ceiling must be in (0, 1], got {self.ceiling}")
-        if self.max_tokens < 2:
-            raise ValueError(f"max_tokens must be at least 2, got {self.max_tokens}")
         check_judges_samples(self.reward)
         if not self.threshold < self.reward.range[1] < math.inf:
-            raise ValueError(f"the reward held must end above the threshold {self.threshold}, got {self.reward.range}")
+            raise ValueError(f"the inner reward must end above the threshold {self.threshold}, got {self.reward.range}")
         self.override(needs=self.needs | self.needs_of_inner(), range=(0.0, self.reward.range[1]))
 
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward, with the tag that this reward reads."""
+        return replace(super().declaration, answer_tag=self.tag)
+
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same on a random Llama of small sizes, with the tiny twin of the reward that it holds."""
+        """Returns the same reward on a random Llama of small sizes, with the tiny twin of the inner reward."""
         write_tiny_language_model(folder / "model", seed)
         return replace(super().tiny(seed, folder), model=str(folder / "model"))
 
     def prepare(self, placement: Placement) -> None:
+        """Prepares the inner reward and loads the language model; raises ConfigError where it cannot be loaded."""
         super().prepare(placement)
         self._model = load_language_model(self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; 0 for the controls."""
+        """Returns the scores [B] float32; 0 for the controls."""
         scores = torch.zeros(len(batch))
         accuracy = self.reward.score(batch).float().cpu()
         for rows in batch.members():
             mean = accuracy[rows].double().mean()
             right = [row for row in rows.tolist() if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]
-            found = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
-            for row, likelihood in found.items():
-                if likelihood >= sum(found.values()) / len(found) - self.margin - 1e-6:  # rounding of equal ones
+            likelihoods = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
+            for row, likelihood in likelihoods.items():
+                if (
+                    likelihood >= sum(likelihoods.values()) / len(likelihoods) - self.margin - 1e-6
+                ):  # rounding of equal ones
                     scores[row] = accuracy[row]
         return scores
 
     def _likelihood(self, batch: RewardBatch, row: int) -> float | None:
-        """c of a sample; None where it has no answer."""
+        """Returns the likelihood c of a sample's answer; None where the sample has no answer."""
         assert self._model is not None, "prepare comes before score"
         assert batch.outputs.texts is not None, "scoring checks needs"
         text = batch.outputs.texts[row]

@@ -2,32 +2,34 @@
 
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, check_tag, extract
+from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, extract
+
+from ..base.answers import TagReward
 
 Kind = Literal["one", "set"]
 MAX_LABEL = 1000  # characters; composing Unicode can take quadratic time
 
 
 @dataclass(frozen=True)
-class Classification:
-    """How well the label in the `tag` (None: the whole text) is `target.label`, in [0, 1].
+class Classification(TagReward):
+    """The correctness of the label in the `tag` (None: the whole text) against `target.label`, in [0, 1].
 
       one  1 where it is the right label, or one of several right ones; else 0
       set  F1 of the set of answered labels, between commas, and the set of right ones: 2 |both| / (|one| + |other|)
     Labels are compared in composed Unicode (NFC) and case-folded letters, without white space and underscores, as Liu
     et al. 2025 (Visual-RFT, arXiv 2503.01785) compare those of fine-grained classes: `Boeing_737-200` is `boeing
-    737-200`. With `strict` only white space at the ends and its amount inside do not matter.
+    737-200`. With `strict`, only white space at the ends and its amount inside do not matter.
 
-    Theirs is right wherever the true label stands somewhere in the answer, so that a list of all classes is always
-    right, and `male` is in `female`; here the answer has to be the label. Labels that are answered twice count once. 0
-    where the text does not hold exactly one such tag, or nothing in it.
+    The paper's code also accepts a true label anywhere in the answer, so that a list of all classes is always right,
+    and `male` is in `female`; here the answer must be the label. Labels that are answered twice count once. The score
+    is 0 where the text does not hold exactly one such tag, or the tag is empty.
     """
 
     source: ClassVar[str] = "Liu et al. 2025 (Visual-RFT), arXiv 2503.01785"
@@ -37,21 +39,19 @@ class Classification:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.label"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "one"
-    strict: bool = False
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+    kind: Kind = "one"  # one label, or a set of labels between commas
+    strict: bool = False  # whether capitals and underscores count
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no label or list of labels, or one is empty."""
         self._right_labels(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no label or list of labels, or where one is empty."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no label or list of labels, or where one is empty.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         pairs = zip(batch.outputs.texts, map(self._right_labels, batch.prompts), strict=True)
         return torch.tensor([self._judge(text, right) for text, right in pairs], dtype=torch.float32)
@@ -65,8 +65,8 @@ class Classification:
             return 0.0
         if self.kind == "one":
             return float(self._plain(answer) in right)
-        said = {self._plain(label) for label in answer.split(",")} - {""}
-        return 2 * len(said & right) / (len(said) + len(right))
+        answered = {self._plain(label) for label in answer.split(",")} - {""}
+        return 2 * len(answered & right) / (len(answered) + len(right))
 
     def _right_labels(self, prompt: Prompt) -> set[str]:
         given = prompt.target["label"]
@@ -82,7 +82,7 @@ class Classification:
         return set(map(self._plain, labels))
 
     def _plain(self, label: str) -> str:
-        """The label as it is compared; nothing for one that is longer than MAX_LABEL, which is none."""
+        """Returns the label as it is compared; empty for one that is longer than MAX_LABEL, which is no label."""
         words = label.split()
         if len(" ".join(words)) > MAX_LABEL:
             return ""

@@ -8,21 +8,22 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_boxed
+from mmrl.parsing.answers import ParseError, extract, read_boxed
 
+from ..base.answers import TagReward
 from ..base.references import composed
 
 
 @dataclass(frozen=True)
-class ExactAnswer:
-    """1 where the text in the `tag` (None: the whole text) equals `target.answer`, or one of several right answers.
+class ExactAnswer(TagReward):
+    r"""A match: 1 where the text in the `tag` (None: the whole text) equals `target.answer`, or one of several, else 0.
 
-    Both are compared without white space at their ends, with one space for each run of white space inside, and in
-    case-folded letters unless `ignore_case` is off, an accent as part of its letter (Unicode's NFC, which nobody sees);
-    nothing else is made equal ("3" is not "3.0"). 0 where the text does not hold exactly one such tag. The answer
-    rewards of R1-V and its kin.
+    Both are compared without white space at their ends, with one space for each run of white space inside, in
+    case-folded letters unless `ignore_case` is off, and with an accent as part of its letter (Unicode's NFC, which
+    nobody sees). Nothing else is made equal ("3" is not "3.0"). The score is 0 where the text does not hold exactly one
+    such tag. The answer rewards of R1-V and its kin.
 
-    With `boxed` the answer is what stands in the one `\\boxed{...}` of that text, thoughts before `</think>` apart.
+    With `boxed` the answer is the content of the one `\boxed{...}` of that text, thoughts before `</think>` apart.
     """
 
     source: ClassVar[str] = "R1-V 2025, github.com/Deep-Agent/R1-V"
@@ -32,19 +33,20 @@ class ExactAnswer:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer"})
     batch_size: ClassVar[int | None] = None
 
-    tag: str | None = "answer"
-    ignore_case: bool = True
-    boxed: bool = False  # EasyR1's answers to geometry3k, with `tag` null
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
+    ignore_case: bool = True  # whether capitals are small letters
+    # whether the answer stands in the one `\boxed{...}` of that text; EasyR1's answers to geometry3k, with `tag` null
+    boxed: bool = False
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no text or list of texts, or empty."""
         self._right_answers(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no text or list of texts, or that is empty."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a target that is no text or list of texts, or that is empty.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         pairs = zip(batch.outputs.texts, map(self._right_answers, batch.prompts), strict=True)
         return torch.tensor([float(self._is_right(text, right)) for text, right in pairs], dtype=torch.float32)

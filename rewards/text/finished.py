@@ -1,4 +1,4 @@
-"""Did the answer end by itself, or was it cut?"""
+"""Did the answer end before the token budget?"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,9 +10,9 @@ from mmrl.core.contracts import Granularity, RewardBatch
 
 @dataclass(frozen=True)
 class Finished:
-    """1 where the answer ended by itself, 0 where it was cut at the token budget: how a run penalises truncation.
+    """A flag: 1 where the answer ended by itself, 0 where it was cut at the token budget, to penalise truncation.
 
-    With a small weight beside the other rewards an answer that never ends scores less than the same one that does.
+    With a small weight beside the other rewards an answer that never ends scores less than the same answer that does.
     """
 
     source: ClassVar[str] = "mmrl"
@@ -23,6 +23,6 @@ class Finished:
     batch_size: ClassVar[int | None] = None
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32."""
+        """Returns the scores [B] float32."""
         assert batch.outputs.is_finished is not None, "scoring checks needs"
         return batch.outputs.is_finished.float()

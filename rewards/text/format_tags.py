@@ -12,19 +12,18 @@ from mmrl.parsing.answers import ParseError, check_tags, extract, read_boxed, ta
 
 @dataclass(frozen=True)
 class FormatTags:
-    """1 where the text is the `tags` in order, each once and with something in it, and nothing around them, else 0.
+    r"""A check of format: 1 where the text is the `tags` in order, each once and not empty, and nothing else; or 0.
 
-    White space around, between and inside of them is free. Anything else is refused that lets a model answer twice or
-    beside the point: a repeated, nested, unclosed or empty tag, text before, between or after. The rule of a single tag
-    is that by which every reward reads an answer out of its tag (`mmrl.parsing.answers.tagged`), so that what has this
-    format can be read. DeepSeek-AI 2025 (arXiv 2501.12948); the regular expressions of R1-V and its kin let more
-    through.
+    White space around, between and inside of tags is free. Everything is refused that lets a model answer twice or
+    beside the point: a repeated, nested, unclosed or empty tag, and text before, between or after tags. All rewards
+    read an answer out of its tag by the same rule (`mmrl.parsing.answers.tagged`), so that a text of this format can be
+    read. DeepSeek-AI 2025 (arXiv 2501.12948); the regular expressions of R1-V and its kin let more through.
 
-    With `boxed` a text follows the tags, with one `\\boxed{...}` in it that is not empty (EasyR1's format of
+    With `boxed` a text follows the tags, with one `\boxed{...}` in it that is not empty (EasyR1's format of
     mathematics: think, then say the answer).
 
-    With `is_graded` the score is the share of what holds: each tag once and not empty, anywhere (and the box, if it is
-    asked for), and the whole rule.
+    With `is_graded` the score is the share of what holds: each tag once and not empty, anywhere (and the box, with
+    `boxed`), and the whole rule.
     """
 
     source: ClassVar[str] = "DeepSeek-AI 2025 (DeepSeek-R1), arXiv 2501.12948"
@@ -34,15 +33,15 @@ class FormatTags:
     needs: ClassVar[frozenset[str]] = frozenset({"texts"})
     batch_size: ClassVar[int | None] = None
 
-    tags: tuple[str, ...] = ("think", "answer")
-    is_graded: bool = False
-    boxed: bool = False
+    tags: tuple[str, ...] = ("think", "answer")  # the tags, in their order
+    is_graded: bool = False  # whether a text that breaks the rule scores the share of what holds
+    boxed: bool = False  # whether one `\boxed{...}` must follow the tags
 
     def __post_init__(self) -> None:
         check_tags(self.tags)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32."""
+        """Returns the scores [B] float32."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         return torch.tensor([self._judge(text) for text in batch.outputs.texts], dtype=torch.float32)
 
@@ -55,17 +54,17 @@ class FormatTags:
 
     def _is_whole(self, text: str) -> bool:
         try:
-            found = tagged(text, self.tags)
+            parsed = tagged(text, self.tags)
         except ParseError:
             return False
         behind = text.rpartition(f"</{self.tags[-1]}>")[2] if self.boxed else ""
-        before = found.outside[: len(found.outside) - len(behind)]
-        is_filled = all(map(str.strip, found.contents))
+        before = parsed.outside[: len(parsed.outside) - len(behind)]
+        is_filled = all(map(str.strip, parsed.contents))
         return is_filled and not before.strip() and (not self.boxed or _has_box(behind))
 
 
 def _has(text: str, tag: str) -> bool:
-    """Whether the tag is in the text once, with something in it."""
+    """Returns whether the tag is in the text once, with something in it."""
     try:
         return bool(extract(text, tag).strip())
     except ParseError:
@@ -73,7 +72,7 @@ def _has(text: str, tag: str) -> bool:
 
 
 def _has_box(text: str) -> bool:
-    """Whether there is one `\\boxed{...}` behind the thoughts, with something in it."""
+    r"""Returns whether there is one `\boxed{...}` behind the thoughts, with something in it."""
     try:
         return bool(read_boxed(text).strip())
     except ParseError:

@@ -2,28 +2,30 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
-from mmrl.parsing.answers import ParseError, check_tag, extract, read_boxed, read_numbers
+from mmrl.parsing.answers import ParseError, extract, read_boxed, read_numbers
 
+from ..base.answers import TagReward
 from ..base.references import answer_text
 
 
 @dataclass(frozen=True)
-class MajorityVote:
-    """1 for each sample whose answer is its group's most frequent one, else 0; no target is read.
+class MajorityVote(TagReward):
+    r"""A vote of the group: 1 for each sample whose answer is the most frequent one, else 0; no target is read.
 
     MM-UPT (Wei et al. 2025, arXiv 2505.22453), TTRL (Zuo et al. 2025, arXiv 2504.16084). With `soft` each sample's
     score is the share of the votes that its answer has (EMPO, Zhang et al. 2025, arXiv 2504.05812, without clusters).
 
-    Answers are read from the `tag` (None: the whole text), with `boxed` from the one `\\boxed{...}` in it. They are
-    the same where they are but for white space and capitals, or where both are one number ("3" and "3.0"). A text
-    without exactly one answer, or with an empty one, does not vote and scores 0: in MM-UPT's code "no answer" is an
-    answer that can win. Controls do not vote either.
+    Answers are read from the `tag` (None: the whole text), with `boxed` from the one `\boxed{...}` in it. Two answers
+    are the same where they differ in white space and capitals only, or where both are one number ("3" and "3.0"). A
+    text without exactly one answer, or with an empty one, does not vote and scores 0: in MM-UPT's code "no answer" is
+    an answer that can win. Controls do not vote either.
 
     A tie has no majority: all of the group score 0, where the papers' code takes the answer that came first, so that
     the order of samples decides. With a `min_share` an answer needs at least that share of the votes too. So a group
@@ -37,18 +39,15 @@ class MajorityVote:
     needs: ClassVar[frozenset[str]] = frozenset({"texts"})
     batch_size: ClassVar[int | None] = None
 
-    soft: bool = False
-    min_share: float = 0.0  # in [0, 1]; the papers have none
-    boxed: bool = False  # MM-UPT's and TTRL's answers, with `tag` null
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if not 0 <= self.min_share <= 1:
-            raise ValueError(f"min_share must be in [0, 1], got {self.min_share}")
+    soft: bool = False  # whether a sample scores its answer's share of the votes
+    # share of the votes that an answer needs; the papers have none
+    min_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    # whether the answer stands in the one `\boxed{...}` of that text; MM-UPT's and TTRL's, with `tag` null
+    boxed: bool = False
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; 0 for the controls."""
+        """Returns the scores [B] float32; 0 for the controls."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         answers = [self._answer(text) for text in batch.outputs.texts]
         scores = torch.zeros(len(batch))
@@ -60,7 +59,7 @@ class MajorityVote:
         return scores
 
     def _worth(self, votes: Counter[str]) -> dict[str, float]:
-        """What each answer of a group scores; 0 for those that are not there."""
+        """Returns the scores of the answers of a group; an answer that is not there scores 0."""
         enough = {answer: n / votes.total() for answer, n in votes.items() if n >= self.min_share * votes.total()}
         if self.soft:
             return enough

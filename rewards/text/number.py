@@ -3,16 +3,17 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, get_args
+from math import inf
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag, shown
+from mmrl.parsing.answers import ParseError, shown
 
-from ..base.answers import judge_short
-from ..base.places import is_number
+from ..base.answers import TagReward, is_number, judge_answers
 
 Kind = Literal["relaxed", "linear", "mean"]
 
@@ -24,8 +25,8 @@ _MEASURE = re.compile(rf"([+-]?+)(?:[$\u20ac\u00a3\u00a5] ?)?+({_DIGITS})(?:{_UN
 
 
 @dataclass(frozen=True)
-class Number:
-    r"""How near the number p in the `tag` (None: the whole text) is to g, `target.answer`, by e = |p - g| / |g|:
+class Number(TagReward):
+    r"""The nearness of the number p in the `tag` (None: the whole text) to g, `target.answer`, by e = |p - g| / |g|:
 
       relaxed  1 where e <= `tolerance`, else 0 (ChartQA's relaxed accuracy, Masry et al. 2022, arXiv 2203.10244: 0.05)
       linear   1 - min(1, e) (the regression reward of Video-R1, Feng et al. 2025, arXiv 2503.21776)
@@ -34,13 +35,13 @@ class Number:
     Where g is 0 only 0 itself is right, e = 0; any other number is infinitely far. Exact: 1.05 is within 5 % of 1.
 
     A number is ASCII digits with a sign, a decimal point and commas between thousands ("1,234.5"); "3" is "3.0".
-    Exponents, fractions, NaN and several numbers are none and score 0, as does a text that does not hold exactly one
-    such tag. With `ignore_units` a currency sign before and a unit behind are left out, whatever they are: "$5",
-    "10 cm", "5 %" are 5, 10 and 5. With `boxed` the number stands in the one `\boxed{...}` of that text.
+    Exponents, fractions, NaN and several numbers score 0, as does a text that does not hold exactly one such tag. With
+    `ignore_units` a currency sign before and a unit behind are left out, whatever they are: "$5", "10 cm", "5 %" are 5,
+    10 and 5. With `boxed` the number stands in the one `\boxed{...}` of that text.
 
-    On purpose not as in the sources: Video-R1 gives the right answer 0 no reward, and takes a comma for a decimal
-    point; ChartQA's script compares with 0 as texts ("0.0" is wrong) and divides by 100 where there is a "%"; that of
-    VSI-Bench counts e = 1 - t too, which the paper does not.
+    The sources differ: Video-R1 gives the right answer 0 no reward, and takes a comma for a decimal point; ChartQA's
+    script compares with 0 as texts ("0.0" is wrong) and divides by 100 where there is a "%"; that of VSI-Bench counts e
+    = 1 - t too, which the paper does not.
     """
 
     source: ClassVar[str] = (
@@ -52,26 +53,20 @@ class Number:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "relaxed"
-    tolerance: float = 0.05  # at least 0; of `relaxed`
-    ignore_units: bool = False
-    tag: str | None = "answer"
-    boxed: bool = False
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if not 0 <= self.tolerance < float("inf"):
-            raise ValueError(f"tolerance must be at least 0 and finite, got {self.tolerance}")
+    kind: Kind = "relaxed"  # how an error counts
+    # of `relaxed`: the largest relative error that is right; ChartQA's
+    tolerance: Annotated[float, Field(ge=0, lt=inf)] = 0.05
+    ignore_units: bool = False  # whether a currency sign before and a unit behind the number are left out
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
+    boxed: bool = False  # whether the answer stands in the one `\boxed{...}` of that text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no number."""
         self._right(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that is no number."""
-        return judge_short(batch, self.tag, self.boxed, self._right, self._judge)
+        """Returns the scores [B] float32; raises ValueError for a target that is no number."""
+        return judge_answers(batch, self.tag, self._right, self._judge, boxed=self.boxed)
 
     def _judge(self, answer: str, right: Fraction) -> float:
         error = relative_error(read_number(answer, self.ignore_units), right)
@@ -96,20 +91,22 @@ class Number:
 
 
 def relative_error(number: Fraction, right: Fraction) -> Fraction | None:
-    """|number - right| / |right|; None for infinity, where only `right` is 0."""
+    """Returns |number - right| / |right|; None for infinity, where only `right` is 0."""
     if right == 0:
         return Fraction(0) if number == 0 else None
     return abs(number - right) / abs(right)
 
 
 def read_number(text: str, ignore_units: bool) -> Fraction:
-    """The one number that a text is, exactly; with a currency sign before or a unit behind it where these are ignored.
+    """Reads the one number that a text is, exactly.
+
+    With `ignore_units` a currency sign before and a unit behind are left out.
 
     Raises:
         ParseError: the text is anything else.
     """
-    found = (_MEASURE if ignore_units else _NUMBER).fullmatch(text.replace("\u2212", "-"))
-    if found is None:
+    match = (_MEASURE if ignore_units else _NUMBER).fullmatch(text.replace("\u2212", "-"))
+    if match is None:
         raise ParseError(f"this is not one number: {shown(text)}")
-    whole, _, decimals = found[2].replace(",", "").partition(".")
-    return Fraction(f"{found[1]}{whole or 0}.{decimals or 0}")
+    whole, _, decimals = match[2].replace(",", "").partition(".")
+    return Fraction(f"{match[1]}{whole or 0}.{decimals or 0}")

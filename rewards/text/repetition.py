@@ -1,12 +1,14 @@
-"""A penalty for saying the same again."""
+"""A penalty for repeated n-grams."""
 
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.parsing.answers import MAX_CHARACTERS
 
@@ -28,17 +30,17 @@ _BLANK = frozenset(
 
 
 @dataclass(frozen=True)
-class Repetition:
-    """-(1 - different n-grams / all n-grams) of the text: 0 where none comes twice, towards -1 where all are the same.
+class Repetition(Checked):
+    """A penalty -(1 - different n-grams / all n-grams) of the text: 0 without repetition, towards -1 with nothing else.
 
-    Yeo et al. 2025, "Demystifying Long Chain-of-Thought", arXiv 2502.03373, appendix C.2, as in open-r1: n-grams of
-    3 words, what stands between white space, in small letters. `letter` takes letters instead of words, white space
-    left out, for writing without spaces (open-r1 cuts Chinese into words). 0 for a text with no n-gram, an empty one
-    too.
+    Yeo et al. 2025, "Demystifying Long Chain-of-Thought", arXiv 2502.03373, appendix C.2, as in open-r1: n-grams of 3
+    words, separated by white space, in small letters. `letter` takes letters instead of words, white space left out,
+    for writing without spaces (open-r1 cuts Chinese into words). The score is 0 for a text without n-grams, such as an
+    empty one.
 
     Characters that cannot be seen (Unicode's default ignorable code points, such as a zero-width space or a variation
     selector, other formats and controls, the blank letters U+2800 and U+FFFC) are left out, so that they make no word
-    different. Of a text over a million characters the beginning counts.
+    different. Of a text over a million characters only the beginning counts.
     """
 
     source: ClassVar[str] = "Yeo et al. 2025, arXiv 2502.03373, appendix C.2; github.com/huggingface/open-r1"
@@ -48,22 +50,16 @@ class Repetition:
     needs: ClassVar[frozenset[str]] = frozenset({"texts"})
     batch_size: ClassVar[int | None] = None
 
-    size: int = 3  # words or letters of an n-gram, 1 to 100
-    unit: Unit = "word"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.size <= 100:
-            raise ValueError(f"size must be from 1 to 100, got {self.size}")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+    size: Annotated[int, Field(ge=1, le=100)] = 3  # words or letters of an n-gram
+    unit: Unit = "word"  # what n-grams are made of
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32."""
+        """Returns the scores [B] float32."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         return torch.tensor([0.0 - self._repeated(text) for text in batch.outputs.texts], dtype=torch.float32)
 
     def _repeated(self, text: str) -> float:
-        """The share of n-grams that have been there before."""
+        """Returns the share of n-grams that stand in the text before."""
         words = _visible(text[:MAX_CHARACTERS]).lower().split()
         tokens = words if self.unit == "word" else "".join(words)
         total = len(tokens) - self.size + 1
@@ -76,7 +72,7 @@ class Repetition:
 
 
 def _visible(text: str) -> str:
-    """The text without characters that nothing shows of; white space stays."""
+    """Returns the text without characters that cannot be seen; white space stays."""
     return text.translate({ord(letter): None for letter in set(text) if _is_invisible(letter)})
 
 

@@ -1,16 +1,18 @@
-"""How different an answer is from the others of its group."""
+"""The difference of an answer from the others of its group."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 
-from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
+from ..base.answers import TagReward
+from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, ngrams, words
 from .bleu import sentence_bleu
 
@@ -18,8 +20,8 @@ Kind = Literal["distinct", "self_bleu", "embedding"]
 
 
 @dataclass
-class ResponseDiversity:
-    """What an answer adds to the variety of its group, in [0, 1]; 0 for one that others give word for word.
+class ResponseDiversity(TagReward):
+    """The share that an answer adds to the variety of its group, in [0, 1]; 0 for one that others give word for word.
 
       distinct   of the answer's runs of n words, each counted as often as it stands there, the share of different
                  ones that no other answer has: what the answer adds to the distinct-n of Li et al. 2016
@@ -27,12 +29,13 @@ class ResponseDiversity:
       self_bleu  1 - BLEU of the answer with the others as its references (Zhu et al. 2018, arXiv 1802.01886)
       embedding  1 - the mean over the others of the cosine of the two embeddings, cut off at 0 (`model`, `pooling`
                  and too long answers as in `semantic_similarity`)
-    distinct-n and Self-BLEU as published are one number for a set of texts, the same for all in a group, so that
-    nobody's advantage depends on it; these are their terms for each answer.
+    distinct-n and Self-BLEU as published are one number for a set of texts, the same for all in a group, so that no
+    advantage depends on it; these are their terms for each answer.
 
-    Nonsense is as different as can be: use it behind a gate, or with a small weight beside an accuracy. An answer
-    that is empty, has no words, is longer than 10,000 letters, or lacks its one `tag` (None: the whole text) scores 0
-    and is not compared with; so do controls. Alone in its group an answer scores 0: there is nothing to differ from.
+    Nonsense is as different as can be: use it behind a gate, or with a small weight beside an accuracy. An answer that
+    is empty, has no words, is longer than 10,000 letters, or lacks its one `tag` (None: the whole text) scores 0 and is
+    not compared with; neither are controls, which score 0 too. An answer alone in its group scores 0: there is no other
+    answer to compare with.
     """
 
     source: ClassVar[str] = "Li et al. 2016, arXiv 1510.03055; Zhu et al. 2018 (Texygen), arXiv 1802.01886"
@@ -42,36 +45,33 @@ class ResponseDiversity:
     needs: ClassVar[frozenset[str]] = frozenset({"texts"})  # and "model" of kind embedding
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "distinct"
-    n: int = 2  # in 1 .. 9: words in a run of `distinct`, the longest run of `self_bleu` (4 there is BLEU's own)
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    pooling: Pooling = "model"
-    tag: str | None = None
+    kind: Kind = "distinct"  # how answers are compared
+    # words in a run of `distinct`, or in the longest run of `self_bleu` (4 there is BLEU's own)
+    n: Annotated[int, Field(ge=1, le=9)] = 2
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"  # of `embedding`: hub name or folder of the text encoder
+    pooling: Pooling = "model"  # of `embedding`: how the encoder pools tokens; model: as its folder says
+    tag: str | None = None  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        for name, value, allowed in (("kind", self.kind, Kind), ("pooling", self.pooling, Pooling)):
-            if value not in get_args(allowed):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-        if not 1 <= self.n <= 9:
-            raise ValueError(f"n must be in 1 .. 9, got {self.n}")
+        super().__post_init__()
         if self.kind == "embedding":
             object.__setattr__(self, "needs", self.needs | {"model"})  # of this one, not of the class
 
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward, of kind embedding on a random BERT of small sizes, written to `folder`."""
+        """Returns the same reward, with kind `embedding` on a random BERT of small sizes, written to `folder`."""
         if self.kind != "embedding":
             return self
         write_tiny_embedder(folder, seed)
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
+        """Loads the text encoder of kind `embedding`; raises ConfigError where it cannot be loaded."""
         if self.kind == "embedding":
             self._embedder = load_embedder(self.model, self.pooling, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; 0 for the controls."""
+        """Returns the scores [B] float32; 0 for the controls."""
         texts = batch.outputs.texts
         assert texts is not None, "scoring checks needs"
         assert self._embedder is not None or self.kind != "embedding", "prepare comes before score"
@@ -84,7 +84,7 @@ class ResponseDiversity:
         return scores.clamp(0, 1)
 
     def _answer(self, text: str) -> str | None:
-        """What is compared of a text; None where there is nothing."""
+        """Returns the part of a text that is compared; None where there is nothing to compare."""
         try:
             answer = answer_text(text, self.tag)
         except ParseError:

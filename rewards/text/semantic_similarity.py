@@ -1,37 +1,38 @@
-"""How near an answer is to a reference in meaning: the cosine of their embeddings."""
+"""The similarity in meaning of an answer and a reference: the cosine of their embeddings."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Placement, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, check_tag
+from mmrl.parsing.answers import ParseError
 
-from ..base.networks.embeddings import Embedder, Pooling, load_embedder, write_tiny_embedder
+from ..base.answers import TagReward
+from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, reference_texts
 
 Kind = Literal["sentence", "tokens"]
 
 
 @dataclass
-class SemanticSimilarity:
-    """Similarity of an answer to `target.answer`, cut off at 0: in [0, 1], 1 for the reference itself.
+class SemanticSimilarity(TagReward):
+    """The similarity of an answer to `target.answer` by embeddings, in [0, 1]: cut off at 0, 1 for the reference.
 
       sentence  cos of the two texts' embeddings (Reimers and Gurevych 2019, arXiv 1908.10084)
       tokens    (mean over i of max over j of cos_ij + mean over j of max over i of cos_ij) / 2 over the tokens i of the
                 answer and j of the reference, by the model's table of token embeddings, without context: BMAS of
                 Mixed-R1 (Xu et al. 2025, arXiv 2505.24164), whose table is the policy's own (`model` names it)
-    Of several references the best counts. BMAS knows no order: the reference's tokens in any order, or written twice,
+    Of several references the best counts. BMAS ignores order: the reference's tokens in any order, or written twice,
     score 1 as well; `sentence` does not let that through.
 
-    `model` is an encoder of the sentence-transformers layout, or one of transformers with `pooling` set to mean, cls
-    or last. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than
-    the model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: cut to what
-    the model reads, as others do, it could say anything behind that.
+    `model` is an encoder of the sentence-transformers layout, or one of transformers with `pooling` set to mean, cls or
+    last. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than the
+    model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: an answer that was
+    cut to what the model reads could say anything behind the cut.
     """
 
     source: ClassVar[str] = "Reimers and Gurevych 2019, arXiv 1908.10084; Xu et al. 2025 (Mixed-R1), arXiv 2505.24164"
@@ -41,26 +42,22 @@ class SemanticSimilarity:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
     batch_size: ClassVar[int | None] = None
 
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"  # hub name or folder; 256 tokens
-    kind: Kind = "sentence"
-    pooling: Pooling = "model"
-    prefix: str = ""
-    tag: str | None = "answer"
+    # hub name or folder of the text encoder; this one reads 256 tokens
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    kind: Kind = "sentence"  # what is compared: sentences, or their tokens
+    pooling: Pooling = "model"  # how the encoder pools tokens; model: as its folder says
+    prefix: str = ""  # text before each answer and reference, such as "query: " for E5
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        for name, value, allowed in (("kind", self.kind, Kind), ("pooling", self.pooling, Pooling)):
-            if value not in get_args(allowed):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-
     def tiny(self, seed: int, folder: Path) -> Self:
-        """The same reward on a random BERT of small sizes, written to `folder`."""
+        """Returns the same reward on a random BERT of small sizes, written to `folder`."""
         write_tiny_embedder(folder, seed)
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
         # Tokens are not pooled: a plain language model, which says nothing of it, will do.
+        """Loads the model; raises ConfigError where it cannot be loaded."""
         pooling = "mean" if self.kind == "tokens" and self.pooling == "model" else self.pooling
         self._embedder = load_embedder(self.model, pooling, placement.device)
 
@@ -69,7 +66,7 @@ class SemanticSimilarity:
         self._references(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that `check` refuses."""
+        """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         assert self._embedder is not None, "prepare comes before score"
         assert batch.outputs.texts is not None, "scoring checks needs"
         prompts = {id(prompt): prompt for prompt in batch.prompts}  # of each group one
@@ -85,14 +82,14 @@ class SemanticSimilarity:
         return torch.tensor(scores, dtype=torch.float32).clamp(0, 1)
 
     def _embed(self, texts: set[str]) -> dict[str, Tensor]:
-        """[K, D] for each text; K is 1 for a sentence."""
+        """Returns the embeddings [K, D] of each text; K is 1 for a sentence."""
         assert self._embedder is not None, "score checks it"
         if self.kind == "tokens":
             return {text: self._embedder.tokens(text) for text in texts}
         return {text: embedding[None] for text, embedding in self._embedder.sentences(list(texts)).items()}
 
     def _answer(self, text: str) -> str | None:
-        """What is embedded of an answer; None where it is none."""
+        """Returns the text of an answer that is embedded; None for a text without an answer."""
         assert self._embedder is not None, "score checks it"
         try:
             answer = answer_text(text, self.tag)
@@ -111,7 +108,7 @@ class SemanticSimilarity:
 
 
 def similarity(answered: Tensor, reference: Tensor) -> float:
-    """The mean of both directions' mean of maxima of the cosines of [N, D] with [M, D], rows of length 1."""
+    """Returns the mean of both directions' means of maxima of the cosines of [N, D] and [M, D], rows of length 1."""
     with torch.autocast(answered.device.type, enabled=False):
         cosines = answered @ reference.T
     return float((cosines.amax(1).mean() + cosines.amax(0).mean()) / 2)

@@ -1,31 +1,31 @@
-"""How few words or letters of an answer must be changed to make it the reference: 1 - WER."""
+"""1 - WER: how few words or letters of an answer must be changed to make it the reference."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import check_tag
 
-from ..base.references import edit_distance, judge_answers, reference_texts
+from ..base.answers import TagReward, judge_answers
+from ..base.references import edit_distance, reference_texts
 
 Unit = Literal["word", "letter"]
 
 
 @dataclass(frozen=True)
-class Wer:
-    """max(0, 1 - errors / m), in [0, 1]; errors are insertions, deletions and substitutions against `target.answer`.
+class Wer(TagReward):
+    """One minus the error rate: max(0, 1 - errors / m), in [0, 1].
 
-    m is the reference's length in words (`unit: word`, WER) or in letters and spaces (`letter`, CER). An error rate
-    has no upper end, since an answer may hold more wrong words than the reference has words; what is above 1 counts
-    as 1, as in Video-R1's reward for reading text (Feng et al. 2025, arXiv 2503.21776). Of several references the
-    best counts.
+    Errors are insertions, deletions and substitutions against `target.answer`; m is the reference's length in words
+    (`unit: word`, WER) or in letters and spaces (`letter`, CER). An error rate has no upper end, since an answer may
+    hold more wrong words than the reference has words; a rate above 1 counts as 1, as in Video-R1's reward for reading
+    text (Feng et al. 2025, arXiv 2503.21776). Of several references the best counts.
 
-    Words are what stands between white space; runs of it count as one space. Capitals and punctuation count, but for
-    capitals with `ignore_case`. 0 for an answer without exactly one `tag` (None: the whole text), or longer than
-    10,000 letters.
+    Words are separated by white space; a run of it counts as one space. Punctuation counts, and so do capitals unless
+    `ignore_case`. The score is 0 for an answer without exactly one `tag` (None: the whole text), or longer than 10,000
+    letters.
     """
 
     source: ClassVar[str] = "Feng et al. 2025 (Video-R1), arXiv 2503.21776; github.com/jitsi/jiwer"
@@ -35,21 +35,16 @@ class Wer:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer"})
     batch_size: ClassVar[int | None] = None
 
-    unit: Unit = "word"
-    ignore_case: bool = False
-    tag: str | None = "answer"
-
-    def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {self.unit!r}")
+    unit: Unit = "word"  # what errors are counted in
+    ignore_case: bool = False  # whether capitals are small letters
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a target that is no text or list of texts, or that is empty."""
         self._references(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that `check` refuses."""
+        """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         return judge_answers(batch, self.tag, self._references, self._score)
 
     def _references(self, prompt: Prompt) -> list[list[str]]:
@@ -65,7 +60,7 @@ class Wer:
 
 
 def _errors(answered: list[str], reference: list[str]) -> int:
-    """Errors, at most as many as the reference is long."""
+    """Returns the number of errors, at most as many as the reference is long."""
     if abs(len(answered) - len(reference)) >= len(reference):
         return len(reference)  # at least so many, whatever they say
     return min(edit_distance(reference, answered), len(reference))

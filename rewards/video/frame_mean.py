@@ -1,9 +1,10 @@
-"""Any reward of images for videos: asked about frames, one by one."""
+"""Any reward of images for videos: the mean over frames."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
@@ -16,38 +17,37 @@ Reduction = Literal["mean", "min", "median"]
 
 @dataclass(frozen=True)
 class FrameMean(RewardWrapper):
-    """The mean over frames of what `reward`, a reward of images, says of each frame as an image of its own.
+    """The mean over frames of the scores that `reward`, a reward of images, gives each frame as an image of its own.
 
-    As DanceGRPO and Flow-GRPO judge videos by rewards of images, such as the text that is to be read in them. `min` is
-    the worst frame, so that a video that is good for most of its time does not pass, `median` the middle frame, or
-    the mean of both middle ones. Of F frames, `frames` (None: all) are asked: the middle ones of as many equal parts,
-    floor((i + 1/2) F / frames); all where the video has fewer. Gradients reach the frames that were asked; those of
-    `min` and `median` the one or two that count.
+    DanceGRPO and Flow-GRPO judge videos in this way, for instance by the text in them. `min` is the worst frame, so
+    that a video that is good for most of its time does not pass, `median` the middle frame, or the mean of both middle
+    ones. Of F frames, `frames` (None: all) are judged: the middle ones of as many equal parts, floor((i + 1/2) F /
+    frames); all where the video has fewer. Gradients reach the judged frames; those of `min` and `median` the one or
+    two that count.
 
-    Range, what is needed (videos in place of images) and whether there is a gradient are those of the reward held;
-    unbounded until one is held. Not more frames are asked at once than that reward wants.
+    Range, needs (videos in place of images) and gradient are those of the inner reward. A batch of frames is no larger
+    than the inner reward's `batch_size`.
     """
 
-    reward: Reward  # such as {name: clip_score}
-    frames: int | None = None  # at least 1
-    reduction: Reduction = "mean"
+    reward: Reward  # a reward of images, such as {name: clip_score}
+    frames: Annotated[int, Field(ge=1)] | None = None  # frames of a video that are judged; null: all
+    reduction: Reduction = "mean"  # how the scores of frames become one
 
     source: ClassVar[str] = "Xue et al. 2025, arXiv 2505.07818; Liu et al. 2025, arXiv 2505.05470"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"videos"})  # beside those of the reward that it holds
+    needs: ClassVar[frozenset[str]] = frozenset({"videos"})  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         inner = self.reward
         if "images" not in inner.needs or "videos" in inner.needs:
             raise ValueError(
-                f"the reward held must judge images, got one that needs {', '.join(sorted(inner.needs)) or 'nothing'}"
+                f"the inner reward must judge images, got one that needs {', '.join(sorted(inner.needs)) or 'nothing'}"
             )
         check_judges_samples(inner)
-        if self.frames is not None and self.frames < 1:
-            raise ValueError(f"frames must be at least 1, or null for all, got {self.frames}")
         self.override(
             range=inner.range,
             differentiable=inner.differentiable,
@@ -55,7 +55,10 @@ class FrameMean(RewardWrapper):
         )
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for videos without frames or with NaN, and what the reward held raises."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for videos without frames or with NaN, and what the inner reward raises.
+        """
         videos = frames_of(batch, fewest=1)
         chosen = videos[:, _places(videos.shape[1], self.frames)]  # [B, n, 3, H, W]
         size = self.reward.batch_size or max(1, chosen.shape[0] * chosen.shape[1])
@@ -69,14 +72,14 @@ class FrameMean(RewardWrapper):
 
 
 def _places(num_frames: int, wanted: int | None) -> list[int]:
-    """Which frames are asked: the middle of each of `wanted` equal parts of the video."""
+    """Returns the numbers of the frames that are judged: the middle of each of `wanted` equal parts of the video."""
     if wanted is None or wanted >= num_frames:
         return list(range(num_frames))
     return [(2 * part + 1) * num_frames // (2 * wanted) for part in range(wanted)]
 
 
 def _as_images(batch: RewardBatch, frames: Tensor, rows: Tensor) -> RewardBatch:
-    """The frames [n, 3, H, W] of the videos `rows` [n] as n images that answer the same prompts."""
+    """Returns the frames [n, 3, H, W] of the videos `rows` [n] as n images that answer the same prompts."""
     chosen = rows.tolist()
     return replace(
         batch,

@@ -1,8 +1,9 @@
 """A bonus for right answers where the order of the frames helped to find them (T-GRPO)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
@@ -13,7 +14,7 @@ from ..base.wrapper import RewardWrapper, check_judges_samples
 
 @dataclass(frozen=True)
 class TemporalContrast(RewardWrapper):
-    """1 for each answer that is right, in groups that are as good on ordered frames as the shuffled ones allow, else 0.
+    """A bonus: 1 for each right answer in groups where ordered frames help, compared with shuffled frames, else 0.
 
     Feng et al. 2025, "Video-R1", arXiv 2503.21776, section 3.1: with p the mean of `reward` over a group's answers and
     p~ that over its controls, answers to the same question about shuffled frames (`sampler.controls`, half as many as
@@ -25,25 +26,25 @@ class TemporalContrast(RewardWrapper):
     in a mixture, get 0.
     """
 
-    reward: Reward
-    share: float = 0.8
-    threshold: float = 0.1
+    reward: Reward  # the accuracy, such as {name: exact_answer}
+    # how much of the accuracy on shuffled frames must be reached; the code's, as the next one
+    share: Annotated[float, Field(ge=0)] = 0.8
+    threshold: float = 0.1  # accuracy above which an answer is right
 
     source: ClassVar[str] = "Feng et al. 2025 (Video-R1), arXiv 2503.21776, section 3.1"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[Granularity] = "group"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"controls"})  # beside those of the reward that it holds
+    needs: ClassVar[frozenset[str]] = frozenset({"controls"})  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        if self.share < 0:
-            raise ValueError(f"share must be at least 0, got {self.share}")
+        super().__post_init__()
         check_judges_samples(self.reward)
         self.override(needs=self.needs | self.needs_of_inner())
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32 in {0, 1}; 0 for the controls."""
+        """Returns the scores [B] float32 in {0, 1}; 0 for the controls."""
         is_member = batch.is_member
         accuracy = self.reward.score(batch)
         ordered = group_mean(accuracy, batch.group, is_member)

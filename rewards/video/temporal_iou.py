@@ -1,24 +1,26 @@
-"""How well the span of time in an answer covers the true one."""
+"""The overlap of the answered span of time with the true one."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
-from mmrl.parsing.answers import ParseError, Span, check_tag, extract, read_span
+from mmrl.parsing.answers import ParseError, Span, extract, read_span
 
+from ..base.answers import TagReward
 from ..base.spans import giou, iou, is_seconds, true_span
 
 Kind = Literal["iou", "giou", "timestamp_aware"]
 
 
 @dataclass(frozen=True)
-class TemporalIou:
-    """Overlap of the answered span with `target.span` = [start, end], both in seconds, in [0, 1].
+class TemporalIou(TagReward):
+    """The overlap of the answered span with `target.span` = [start, end], both in seconds, in [0, 1].
 
       iou              intersection / union (VideoChat-R1; Time-R1 divides by the hull, which is the union where the two
                        spans meet, and gives 0 as well where they do not)
@@ -27,8 +29,9 @@ class TemporalIou:
       timestamp_aware  IoU * max(0, 1 - |s - s*| / T) * max(0, 1 - |e - e*| / T) with T = `target.duration` in seconds
                        (Time-R1, Wang et al. 2025, arXiv 2503.13377; without the max its code goes below 0)
 
-    The span is the last one in the `tag` (None: in the text). 0 where there is none, or where it does not end after it
-    starts. With a `threshold` the score is 1 where that number is at least it, else 0 (recall at a tIoU).
+    The span is the last one in the `tag` (None: in the text). The score is 0 where there is no span, or where it does
+    not end after it starts. With a `threshold` the score is 1 where the overlap is at least that, else 0 (recall at a
+    tIoU).
     """
 
     source: ClassVar[str] = "Li et al. 2025 (VideoChat-R1), arXiv 2504.06958"
@@ -38,26 +41,22 @@ class TemporalIou:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.span"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "iou"
-    threshold: float | None = None  # in (0, 1]: 0.5 is the usual one
-    tag: str | None = "answer"
+    kind: Kind = "iou"  # which overlap
+    # overlap from which the score is 1, else 0; 0.5 is the usual one; null: the overlap itself
+    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if self.threshold is not None and not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must be in (0, 1], got {self.threshold}")
-
+        super().__post_init__()
         if self.kind == "timestamp_aware":
             object.__setattr__(self, "needs", self.needs | {"target.duration"})  # of this one, not of the class
 
     def check(self, prompt: Prompt) -> None:
-        """Raises ValueError for a target that is no span, or lacks the duration that is asked for."""
+        """Raises ValueError for a target that is no span, or lacks the duration that the kind needs."""
         self._target(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that `check` refuses."""
+        """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         scores = [self._score(text, prompt) for text, prompt in zip(batch.outputs.texts, batch.prompts, strict=True)]
         return torch.tensor(scores, dtype=torch.float32)
@@ -75,7 +74,7 @@ class TemporalIou:
         return value if self.threshold is None else float(value >= self.threshold)
 
     def _target(self, prompt: Prompt) -> tuple[Span, float]:
-        """The true span, and the duration that errors are measured by: infinite where they are not."""
+        """Returns the true span, and the duration that errors are divided by: infinite where the kind has none."""
         span, duration = true_span(prompt.target["span"], "target.span"), prompt.target.get("duration")
         if self.kind != "timestamp_aware":
             return span, math.inf

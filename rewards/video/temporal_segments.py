@@ -1,8 +1,8 @@
-"""How well the spans of time in an answer cover all true ones, and whether the thought came closer step by step."""
+"""The overlap of the answered spans of time with all true ones, and progress of the thought towards them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import MAX_SPANS, ParseError, Span, check_tag
 
+from ..base.answers import TagReward
 from ..base.spans import answered_spans, gap_share, matched_iou, read_anchors, true_span, union_iou
 
 Kind = Literal["union", "matched"]
@@ -18,19 +19,19 @@ Form = Literal["added", "guarded"]
 
 
 @dataclass(frozen=True)
-class TemporalSegments:
-    """Overlap of the answered spans with `target.spans` = [[start, end], ...] in seconds, in [0, 1].
+class TemporalSegments(TagReward):
+    """The overlap of the answered spans with `target.spans` = [[start, end], ...] in seconds, in [0, 1].
 
       union    IoU of the time that all answered spans cover with that of all true ones (VideoChat-R1, Li et al. 2025,
                arXiv 2504.06958): where one span ends and the next begins at once does not matter
-      matched  the largest sum of IoUs over pairs, one with one, / max(number answered, number true), as in
-               VisionReasoner (arXiv 2505.12081) for boxes: more spans than there are lower it, however they lie
+      matched  the largest sum of IoUs over pairs, one to one, / max(number answered, number true), as in
+               VisionReasoner (arXiv 2505.12081) for boxes: too many spans lower it, however they lie
     No spans for none score 1; spans for none, and none for some, 0. The answer is in `tag` (None: the whole text), as
-    JSON or in words (`read_spans`); 0 where it cannot be read or a span does not end after it starts.
+    JSON or in words (`read_spans`); the score is 0 where it cannot be read or a span does not end after it starts.
 
-    With `anchors` the thought before the answer should hold spans in tags of that name, for instance
-    `<timestamp>3 to 9</timestamp>`, and each anchor and then the answer should cover the truth no worse than the one
-    before (TAR-TVG, Guo et al. 2025, arXiv 2508.07683). An anchor that is written again right away is one anchor.
+    With `anchors` the thought before the answer should hold spans in tags of that name, for instance `<timestamp>3 to
+    9</timestamp>`, and each anchor and then the answer should cover the truth no worse than the anchor before (TAR-TVG,
+    Guo et al. 2025, arXiv 2508.07683). An anchor that is repeated right away is one anchor.
       added    the mean of three terms, so that weight 3 is their sum, in [-2/3, 1]: the answer's overlap; the mean of
                the anchors' overlaps, later ones counting more (1, 2, ... m); the share of the steps, from anchor to
                anchor to answer, that come no less close. As in the paper the overlap of time that does not meet is
@@ -48,17 +49,14 @@ class TemporalSegments:
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.spans"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "union"
-    anchors: str | None = None  # name of their tag; TAR-TVG's is timestamp
+    kind: Kind = "union"  # which overlap
+    anchors: str | None = None  # name of the tag of spans in the thought; TAR-TVG's is timestamp; null: none are read
     form: Form = "added"  # how anchors count
-    tag: str | None = "answer"
+    tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
     def __post_init__(self) -> None:
-        check_tag(self.tag)
+        super().__post_init__()
         check_tag(self.anchors)
-        for name, value, choices in (("kind", self.kind, get_args(Kind)), ("form", self.form, get_args(Form))):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         if self.anchors is not None and self.tag in (None, self.anchors):
             raise ValueError(f"anchors stand before the tag of the answer, got tag {self.tag!r}")
         if self.anchors is not None and self.form == "added":
@@ -69,7 +67,7 @@ class TemporalSegments:
         _true_spans(prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a target that `check` refuses."""
+        """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         scores = [self._score(text, prompt) for text, prompt in zip(batch.outputs.texts, batch.prompts, strict=True)]
         return torch.tensor(scores, dtype=torch.float32)
@@ -100,12 +98,12 @@ class TemporalSegments:
         return (union_iou if self.kind == "union" else matched_iou)(answered, true)
 
     def _signed_overlap(self, answered: tuple[Span, ...], true: list[Span]) -> float:
-        """The overlap, or where there is none minus the share of their hull that lies between the two."""
+        """Returns the overlap; for spans that do not meet, minus the share of their hull that lies between them."""
         return self._overlap(answered, true) - gap_share(answered, true)
 
 
 def _true_spans(prompt: Prompt) -> list[Span]:
-    """`target.spans` of a prompt, maybe none."""
+    """Returns `target.spans` of a prompt, which may be empty."""
     given = prompt.target["spans"]
     if not isinstance(given, list | tuple):
         raise ValueError(f"target.spans must be a list of [start, end] in seconds, got {given!r}")

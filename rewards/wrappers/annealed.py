@@ -1,12 +1,13 @@
-"""From one reward to another over the iterations of a run, or from one to nothing."""
+"""A change from one reward to another over the iterations of a run, or from one to nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule, Shape
 
 from ..base.wrapper import RewardWrapper, score_inner
@@ -14,33 +15,32 @@ from ..base.wrapper import RewardWrapper, score_inner
 
 @dataclass(frozen=True)
 class Annealed(RewardWrapper):
-    """(1 - a) r + a r2 with a from 0 at the iteration `first` to 1 at `last`; r2 is the reward `then`, or 0.
+    """A mixture of two rewards that moves over the run: (1 - a) r + a r2, a from 0 at iteration `first` to 1 at `last`.
 
-    Such as from a soft reward, which early answers can earn, to the strict one that is meant (curricula of rewards,
-    e.g. Vision-R1's tightening thresholds, arXiv 2503.18013). A weight of the mix that changes does the same for
-    whole terms; this one can stand inside of other wrappers. Held-out scores are those of the end of the run. A reward
-    whose share is 0 is not asked.
+    r2 is the reward `then`, or 0. For instance from a soft reward, which early answers can earn, to the strict reward
+    that is meant (curricula of rewards, e.g. Vision-R1's tightening thresholds, arXiv 2503.18013). A weight of the mix
+    that changes does the same for whole terms; this one can stand inside of other wrappers. Held-out scores are those
+    of the end of the run. A reward whose share is 0 is not called.
 
     Raises ValueError where the two judge different things (samples, groups), or for a `last` that is not after `first`.
     """
 
-    reward: Reward
-    last: int
-    then: Reward | None = None
-    first: int = 0
-    shape: Shape = "linear"
+    reward: Reward  # the reward at the start
+    last: int  # the iteration from which the second reward counts alone
+    then: Reward | None = None  # the reward at the end; null: 0
+    first: int = 0  # the last iteration at which the first reward counts alone
+    shape: Shape = "linear"  # how the share moves between the two
     _schedule: Schedule = field(init=False, repr=False, compare=False)
 
     source: ClassVar[str] = "Zhan et al. 2025 (Vision-R1), arXiv 2503.18013 (progressive rules)"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the rewards held
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner rewards
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
-    follows_iteration: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         low, high = self.reward.range
         other_low, other_high = (0.0, 0.0) if self.then is None else self.then.range
         if self.then is not None and self.then.granularity != self.reward.granularity:
@@ -53,11 +53,16 @@ class Annealed(RewardWrapper):
             differentiable=self.reward.differentiable and (self.then is None or self.then.differentiable),
         )
 
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner rewards; the same sample scores otherwise in a later iteration."""
+        return replace(super().declaration, follows_iteration=True, is_changing=True)
+
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the rewards held raise."""
+        """Returns the scores [B] float32; raises what the inner rewards raise."""
         share = self._schedule(batch.iteration)
         terms = [(self.reward, 1 - share)] + ([] if self.then is None else [(self.then, share)])
-        asked = [part * score_inner(reward, batch) for reward, part in terms if part > 0]
-        if not asked:
+        scores = [part * score_inner(reward, batch) for reward, part in terms if part > 0]
+        if not scores:
             return torch.zeros(len(batch))
-        return torch.stack([one.to(asked[0].device) for one in asked]).sum(0)
+        return torch.stack([one.to(scores[0].device) for one in scores]).sum(0)

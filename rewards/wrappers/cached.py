@@ -1,4 +1,4 @@
-"""Any reward, asked once about the same sample."""
+"""A memory of scores: any reward, called once for the same sample."""
 
 import math
 import threading
@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
@@ -21,67 +22,66 @@ from ..base.wrapper import RewardWrapper, check_judges_samples, is_changing
 
 @dataclass
 class Cached(RewardWrapper):
-    """What `reward` said of the same prompt and output before, else what it says now.
+    """A memory of scores: the earlier score of `reward` for the same prompt and output, else its score now.
 
     For slow judges of answers that come up again: greedy evaluation, groups that have converged, a resumed run within
-    one process. The last `size` different samples are remembered, in memory only: the scores do not depend on it, so
-    that there is no state to save. A sample is the same where its prompt (text, system, media, target) and all of its
-    outputs are. NaN is not remembered: it may have been the server's fault. The reward held must judge samples by
-    these alone: one that draws noise (`dithered`), follows the iteration (`annealed`) or has a state is to stand around
-    this one, not inside.
+    one process. The last `size` different samples are remembered, in memory only: the scores do not depend on the
+    memory, so there is no state to save. Two samples are the same where their prompts (text, system, media, target) and
+    all of their outputs are. NaN is not remembered: it may have been the server's fault. The inner reward must judge
+    samples by these alone: a reward that draws noise (`dithered`), follows the iteration (`annealed`) or has a state
+    must stand around this one, not inside.
 
-    Raises ValueError for a reward that does not judge samples or has a state, or a size below 1.
+    Raises ValueError for a reward that does not judge samples or has a state.
     """
 
-    reward: Reward
-    size: int = 65536
+    reward: Reward  # the reward whose scores are remembered
+    size: Annotated[int, Field(ge=1)] = 65536  # samples that are remembered, the last ones
     _known: "OrderedDict[Hashable, float]" = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     source: ClassVar[str] = "memoisation, Michie 1968, doi 10.1038/218019a0"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the reward held
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner reward
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
+        super().__post_init__()
         check_judges_samples(self.reward)
         if is_changing(self.reward):
-            raise ValueError("the reward held changes from call to call; put cached inside of it")
+            raise ValueError("the inner reward changes from call to call; put cached inside of it")
         self.inherit(self.reward, differentiable=False)  # a number from the past has no gradient
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the reward held raises."""
+        """Returns the scores [B] float32; raises what the inner reward raises."""
         names = [_name(batch, row) for row in range(len(batch))]
         with self._lock:
-            found = {name: self._known[name] for name in names if name in self._known}
-        missing = {name: row for row, name in reversed(list(enumerate(names))) if name not in found}
+            scores = {name: self._known[name] for name in names if name in self._known}
+        missing = {name: row for row, name in reversed(list(enumerate(names))) if name not in scores}
         if missing:
             new = self.reward.score(select(batch, torch.tensor(list(missing.values())))).tolist()
-            found |= dict(zip(missing, new, strict=True))
+            scores |= dict(zip(missing, new, strict=True))
         with self._lock:
-            for name in (name for name in names if not math.isnan(found[name])):
-                self._known[name] = found[name]
+            for name in (name for name in names if not math.isnan(scores[name])):
+                self._known[name] = scores[name]
                 self._known.move_to_end(name)
             while len(self._known) > self.size:
                 self._known.popitem(last=False)
-        return torch.tensor([found[name] for name in names], dtype=torch.float32)
+        return torch.tensor([scores[name] for name in names], dtype=torch.float32)
 
 
 def _name(batch: RewardBatch, row: int) -> Hashable:
-    """Equal for samples that are the same."""
+    """Returns a key that is equal for samples that are the same."""
     prompt, outputs = batch.prompts[row], batch.outputs
     values = ((item.name, getattr(outputs, item.name)) for item in fields(Outputs))
-    said = tuple((name, _frozen(value[row])) for name, value in values if value is not None)
-    return (prompt.text, prompt.system, prompt.media, prompt.clips, _written(prompt.target), said)
+    frozen = tuple((name, _frozen(value[row])) for name, value in values if value is not None)
+    return (prompt.text, prompt.system, prompt.media, prompt.clips, _written(prompt.target), frozen)
 
 
 def _written(value: Any) -> Hashable:
-    """A value of a target part by part: `repr` leaves out the middle of a large array."""
+    """Returns a value of a target part by part, since `repr` leaves out the middle of a large array."""
     if isinstance(value, Mapping):
         return tuple((repr(key), _written(value[key])) for key in sorted(value, key=repr))
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ def _written(value: Any) -> Hashable:
 
 
 def _frozen(value: Any) -> Hashable:
-    """A tensor as its shape and the digest of its bytes; all else is hashable."""
+    """Returns a tensor as its shape and the digest of its bytes; other values are hashable as they are."""
     if not isinstance(value, Tensor):
         return value  # type: ignore[no-any-return]
     plain = value.detach().cpu().contiguous()

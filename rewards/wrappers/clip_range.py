@@ -1,4 +1,4 @@
-"""Any reward, cut off at both ends."""
+"""Any reward, clipped at both ends."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from ..base.wrapper import RewardWrapper
 
 @dataclass(frozen=True)
 class ClipRange(RewardWrapper):
-    """min(max(r, low), high): an outlier of one reward then cannot decide a group or drown the others of a mix.
+    """A clipped reward: min(max(r, low), high), so that an outlier cannot decide a group or drown the others of a mix.
 
-    Scores beyond the ends have no gradient. Raises ValueError where low is not below high, or where the reward held
+    Scores beyond the ends have no gradient. Raises ValueError where low is not below high, or where the inner reward
     cannot reach between them.
     """
 
-    reward: Reward
+    reward: Reward  # the reward that is clipped
     low: float = 0.0  # what lower scores become
     high: float = 1.0  # what higher scores become
 
@@ -27,19 +27,20 @@ class ClipRange(RewardWrapper):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         low, high = self.reward.range
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"low must be below high, both finite, got {self.low} and {self.high}")
         if not max(self.low, low) < min(self.high, high):
             raise ValueError(
-                f"the reward held runs from {low:g} to {high:g}: cut to {self.low:g} to {self.high:g} it is constant"
+                f"the inner reward runs from {low:g} to {high:g}: cut to {self.low:g} to {self.high:g} it is constant"
             )
         self.inherit(self.reward, range=(max(self.low, low), min(self.high, high)))
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the reward held raises."""
+        """Returns the scores [B] float32; raises what the inner reward raises."""
         return self.reward.score(batch).clamp(self.low, self.high)

@@ -1,12 +1,14 @@
 """A reward with a little noise, so that groups of equal answers still have a gradient."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.keys import generator
 
 from ..base.wrapper import RewardWrapper
@@ -16,40 +18,39 @@ Noise = Literal["gaussian", "uniform"]
 
 @dataclass(frozen=True)
 class Dithered(RewardWrapper):
-    """r + n with zero-mean noise of standard deviation `std`.
+    """A reward with noise: r + n with zero-mean noise of standard deviation `std`.
 
     Wei et al. 2025, "ReDit: Reward Dithering for Improved LLM Policy Optimization", arXiv 2506.18631, section 4, for
     discrete rewards. The noise of a sample comes from its own seed: it does not depend on the batch, and a resumed run
-    draws it again. `gaussian` noise makes the range unbounded; `uniform` noise is within +-sqrt(3) std. In groups
-    whose true rewards agree the advantages are noise alone: keep `std` far below the steps of the reward, and use the
-    reward itself for evaluation.
-
-    Raises ValueError for a std that is not above 0.
+    draws it again. `gaussian` noise makes the range unbounded; `uniform` noise is within +-sqrt(3) std. In groups whose
+    true rewards agree the advantages are noise alone: keep `std` far below the steps of the reward, and use the reward
+    itself for evaluation.
     """
 
-    reward: Reward
-    std: float = 0.05  # the paper's
-    noise: Noise = "gaussian"
+    reward: Reward  # the reward that noise is added to
+    std: Annotated[float, Field(gt=0)] = 0.05  # standard deviation of the noise; the paper's
+    noise: Noise = "gaussian"  # distribution of the noise
 
     source: ClassVar[str] = "Wei et al. 2025 (ReDit), arXiv 2506.18631"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # each sample has noise of its own
 
     def __post_init__(self) -> None:
-        if not self.std > 0:
-            raise ValueError(f"std must be above 0, got {self.std}")
-        if self.noise not in get_args(Noise):
-            raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {self.noise!r}")
+        super().__post_init__()
         low, high = self.reward.range
         reach = float("inf") if self.noise == "gaussian" else 3**0.5 * self.std
         self.inherit(self.reward, range=(low - reach, high + reach))
 
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; each sample has noise of its own."""
+        return replace(super().declaration, is_changing=True)
+
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the reward held raises."""
+        """Returns the scores [B] float32; raises what the inner reward raises."""
         scores = self.reward.score(batch)
         noise = torch.tensor([self._noise(seed) for seed in batch.seeds])
         return scores + noise.to(scores.device)

@@ -1,4 +1,4 @@
-"""What the data says of the outputs that it brings."""
+"""The score that the data gives the outputs that it brings."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from mmrl.core.contracts import Granularity, RewardBatch
 class GivenScore:
     """The score that the data gives each output of the samplers `given` and `given_and_drawn`; of a pair 1 and 0.
 
-    `drawn` is the score of what the policy drew beside them. The target's `given_scores` holds the others, which the
-    layouts `given_images` and `given_answers` read.
+    `drawn` is the score of samples that the policy draws beside them. The target's `given_scores` holds the others,
+    which the layouts `given_images` and `given_answers` read.
 
     Raises ValueError for a score that is not finite.
     """
@@ -27,14 +27,14 @@ class GivenScore:
     needs: ClassVar[frozenset[str]] = frozenset({"given", "target.given_scores"})
     batch_size: ClassVar[int | None] = None
 
-    drawn: float = 0.0
+    drawn: float = 0.0  # the score of a sample that the policy draws
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.drawn):
             raise ValueError(f"drawn must be a finite number, got {self.drawn}")
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32."""
+        """Returns the scores [B] float32."""
         assert batch.outputs.given is not None, "scoring checks needs"
         pairs = zip(batch.prompts, batch.outputs.given.tolist(), strict=True)
         return torch.tensor(

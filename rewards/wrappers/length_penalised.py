@@ -1,9 +1,10 @@
-"""A reward made less by the length of the answer, compared with the others of its group."""
+"""A reward that depends on the length of the answer, compared with the others of its group."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
@@ -16,7 +17,7 @@ Kind = Literal["kimi", "efficient"]
 
 @dataclass(frozen=True)
 class LengthPenalised(RewardWrapper):
-    """r and what the length of the answer, n tokens, adds or takes, compared within the group.
+    """A reward r with a bonus or penalty for the length of the answer, n tokens, compared within the group.
 
       kimi       r + penalty l for right answers, r + penalty min(0, l) for wrong ones, with
                  l = 1/2 - (n - shortest) / (longest - shortest), 0 where all are of one length
@@ -27,29 +28,28 @@ class LengthPenalised(RewardWrapper):
 
     An answer is right where r is at least `threshold`. Samples drawn for comparison only set no length.
 
-    Raises ValueError for a penalty that is not above 0 (for `efficient` in (0, 1)), or a reward of groups or episodes.
+    Raises ValueError for `efficient` with a penalty of 1 and more, and for a reward of groups or episodes.
     """
 
-    reward: Reward
-    kind: Kind = "kimi"
-    penalty: float = 0.5  # how much the length counts
-    threshold: float = 0.5
+    reward: Reward  # the accuracy
+    kind: Kind = "kimi"  # the paper's formula
+    penalty: Annotated[float, Field(gt=0)] = 0.5  # how much the length counts; below 1 for efficient
+    threshold: float = 0.5  # score from which an answer is right
 
     source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"
     range: ClassVar[tuple[float, float]] = (
         float("-inf"),
         float("inf"),
-    )  # that of the reward held, wider by the penalty
+    )  # that of the inner reward, wider by the penalty
     granularity: ClassVar[Granularity] = "group"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"num_tokens"})  # beside those of the reward held
+    needs: ClassVar[frozenset[str]] = frozenset({"num_tokens"})  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if not self.penalty > 0 or (self.kind == "efficient" and self.penalty >= 1):
-            raise ValueError(f"penalty must be above 0, and below 1 for 'efficient', got {self.penalty}")
+        super().__post_init__()
+        if self.kind == "efficient" and self.penalty >= 1:
+            raise ValueError(f"penalty must be below 1 for kind 'efficient', got {self.penalty}")
         low, high = self.reward.range
         check_judges_samples(self.reward)
         if self.kind == "efficient" and low < 0:
@@ -60,7 +60,7 @@ class LengthPenalised(RewardWrapper):
         self.override(range=ends, needs=self.needs | self.reward.needs)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the reward held raises."""
+        """Returns the scores [B] float32; raises what the inner reward raises."""
         assert batch.outputs.num_tokens is not None, "scoring checks needs"
         scores, lengths = score_inner(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
         is_right = scores >= self.threshold
@@ -75,7 +75,7 @@ class LengthPenalised(RewardWrapper):
 
 
 def _shorter(lengths: Tensor, group: Tensor, counted: Tensor) -> Tensor:
-    """[B] float64 in [-1/2, 1/2]: 1/2 for the shortest of those `counted` in the group, -1/2 for the longest."""
+    """Returns [B] float64 in [-1/2, 1/2]: 1/2 for the shortest of those `counted` in a group, -1/2 for the longest."""
     place = group.unique(return_inverse=True)[1]
     ends = torch.zeros(2, int(place.max()) + 1 if len(place) else 0, dtype=torch.float64)
     shortest = (ends[0] + torch.inf).scatter_reduce(0, place[counted], lengths[counted], "amin")[place]

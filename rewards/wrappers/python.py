@@ -5,12 +5,15 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE, stray
 from mmrl.system.user_modules import own_module
 
@@ -32,41 +35,41 @@ ALWAYS = ("prompt", "target", "seed", "iteration")  # there for every sample
 
 
 @dataclass(frozen=True)
-class Python:
-    """What `function`, written `module:function`, says: of each sample, or of a whole batch.
+class Python(Checked):
+    """The score of a function of your own, written `module:function`: one number for each sample, or for a whole batch.
 
-    `mode: sample`: its parameters say what it wants, and what it needs follows from them:
+    `mode: sample`: the names of its parameters say what the function gets, and what the reward needs follows from them:
       text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome: the sample's own
       prompt: the `Prompt` (text, media, target, system). target: its target, a mapping. seed, iteration: numbers
       any other name: that field of the target; a default value stands in where something is not there
     So `def close(text, answer): return float(answer in text)` needs texts and `target.answer`, and returns a number.
-    For pictures: `def dark(image): return 1 - image.mean()`; a tensor of one number is one too.
+    For pictures: `def dark(image): return 1 - image.mean()`; a tensor of one number is a number too.
 
-    `mode: batch`: it is called with the `RewardBatch` and returns B numbers, a list or a tensor [B]. Say in `needs`
-    what it looks at, and in `granularity` whether it compares the samples of a group or an episode: then it gets
-    these whole. The module is found in the working folder and among installed packages.
+    `mode: batch`: the function is called with the `RewardBatch` and returns B numbers, a list or a tensor [B]. Say in
+    `needs` what it looks at, and in `granularity` whether it compares the samples of a group or an episode: then it
+    gets these whole. The module is searched in the working folder and among installed packages.
 
     With `granularity` token, step (of denoising) or segment (of tokens) the function for batches returns a number for
     each decision: a list of B lists with `batch.num_decisions[b]` numbers each, or a tensor [B, K] with 0 behind them.
     `batch.outputs.pieces` are the texts of the tokens. For segments, `segments` names a function that is called with
-    the batch too, and says of each token in the same form whether a segment ends there; the numbers stand at these
-    ends, with 0 elsewhere. The last token of an answer always ends one.
+    the batch too, and returns in the same form whether a segment ends at each token; the numbers stand at these ends,
+    with 0 elsewhere. The last token of an answer always ends a segment.
 
-    What it returns is checked: one finite number for each sample, within `range`. True and False are 1 and 0; None,
-    NaN or a text are errors. A function that cannot judge a sample should raise: the sample is then left out and
-    counted, and the others are asked about alone. `range` is unbounded until you give both ends. With `differentiable`
-    a tensor that it returns keeps its gradient.
+    The returned values are checked: one finite number for each sample, within `range`. True and False are 1 and 0;
+    None, NaN or a text are errors. A function that cannot judge a sample should raise: the sample is then left out and
+    counted, and the others are judged alone. `range` is unbounded until you give both ends. With `differentiable` a
+    tensor that the function returns keeps its gradient.
     """
 
     source: ClassVar[str] = "a function of the user's own"
 
-    function: str
-    mode: Mode = "sample"
-    range: tuple[float, float] = (-inf, inf)
-    granularity: Granularity = "sample"  # of a function for batches
-    differentiable: bool = False
+    function: str  # your function, `module:function`
+    mode: Mode = "sample"  # whether the function is called for each sample or for a batch
+    range: tuple[float, float] = (-inf, inf)  # both ends of the score, [low, high]
+    granularity: Granularity = "sample"  # what a function for batches judges
+    differentiable: bool = False  # whether the returned tensor keeps its gradient
     needs: frozenset[str] = frozenset()  # beside what parameters say: images, texts, target.answer, prompt.image ...
-    batch_size: int | None = None  # samples at once, at most
+    batch_size: Annotated[int, Field(ge=1)] | None = None  # samples at once, at most; null: any number
     segments: str | None = None  # `module:function` that says where segments end; of granularity segment
 
     _ends: Callable[..., Any] | None = field(init=False, repr=False, compare=False)
@@ -74,10 +77,9 @@ class Python:
     _parameters: dict[str, Any] = field(init=False, repr=False, compare=False)  # names, and defaults or MISSING
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.range[0] < self.range[1]:
             raise ValueError(f"range must be [low, high] with low < high, got {list(self.range)}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, or null for any, got {self.batch_size}")
         object.__setattr__(self, "_call", _imported(self.function))
         if (self.segments is None) == (self.granularity == "segment"):
             raise ValueError(f"granularity segment and `segments` go together, got {self.granularity}, {self.segments}")
@@ -88,21 +90,22 @@ class Python:
             return
         if self.granularity not in ("sample", "turn"):
             raise ValueError(f"granularity {self.granularity} needs mode batch: a function for samples sees one alone")
-        wanted = {_need(name) for name, default in parameters.items() if default is MISSING and name not in ALWAYS}
-        object.__setattr__(self, "needs", self.needs | wanted)
+        needed = {_need(name) for name, default in parameters.items() if default is MISSING and name not in ALWAYS}
+        object.__setattr__(self, "needs", self.needs | needed)
 
     @property
-    def follows_iteration(self) -> bool:
-        """Whether it looks at the iteration, as far as its parameters tell."""
-        return "iteration" in self._parameters
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether the same sample may score otherwise in another call, as far as its parameters tell."""
-        return not {"seed", "iteration"}.isdisjoint(self._parameters)
+    def declaration(self) -> RewardDeclaration:
+        """Returns what the names of the parameters tell: whether the function reads the iteration or the seed."""
+        return RewardDeclaration(
+            follows_iteration="iteration" in self._parameters,
+            is_changing=not {"seed", "iteration"}.isdisjoint(self._parameters),
+        )
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32, or [B, K]; raises ValueError where the function returns else, and what the function raises."""
+        """Returns the scores [B] float32, or [B, K].
+
+        Raises ValueError where the function returns anything else, and what the function raises.
+        """
         is_number = None  # None: everywhere
         if self.granularity in DENSE:
             values = self._numbers_of_decisions(self._call(batch), batch, self.function)
@@ -112,8 +115,8 @@ class Python:
         elif self.mode == "batch":
             values = self._numbers_of_batch(self._call(batch), len(batch))
         else:
-            found = [self._number(self._call(**self._wanted(batch, row)), batch, row) for row in range(len(batch))]
-            values = torch.stack(found) if found else torch.zeros(0)
+            numbers = [self._number(self._call(**self._arguments(batch, row)), batch, row) for row in range(len(batch))]
+            values = torch.stack(numbers) if numbers else torch.zeros(0)
         low, high = self.range
         outside = ~((values >= low) & (values <= high) & values.isfinite())
         if is_number is not None:
@@ -127,15 +130,15 @@ class Python:
         return values if self.differentiable else values.detach()
 
     def ends(self, batch: RewardBatch) -> Tensor:
-        """[B, K] bool: where segments end. Raises ValueError where the function says something else."""
+        """Returns [B, K] bool: where segments end. Raises ValueError where the function returns anything else."""
         assert self._ends is not None and self.segments is not None, "only segments have ends"
-        said = self._numbers_of_decisions(self._ends(batch), batch, self.segments)
-        if not ((said == 0) | (said == 1)).all():
-            raise ValueError(f"{self.segments} must say true or false of each token, got {_shown(said)}")
-        return said.bool()
+        ends = self._numbers_of_decisions(self._ends(batch), batch, self.segments)
+        if not ((ends == 0) | (ends == 1)).all():
+            raise ValueError(f"{self.segments} must say true or false of each token, got {_shown(ends)}")
+        return ends.bool()
 
-    def _wanted(self, batch: RewardBatch, row: int) -> dict[str, Any]:
-        """The arguments of the function for one sample; those that are not there keep their defaults."""
+    def _arguments(self, batch: RewardBatch, row: int) -> dict[str, Any]:
+        """Returns the arguments of the function for one sample; those that are not there keep their defaults."""
         prompt = batch.prompts[row]
         there = {"prompt": prompt, "target": prompt.target, "seed": batch.seeds[row], "iteration": batch.iteration}
         arguments = {}
@@ -154,7 +157,7 @@ class Python:
         return arguments
 
     def _number(self, value: Any, batch: RewardBatch, row: int) -> Tensor:
-        """What the function returned for one sample as a tensor without dimensions."""
+        """Returns the result of the function for one sample as a tensor without dimensions."""
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
             return value.reshape(()).float().cpu()  # beside numbers that are plain ones
         number = value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value  # numpy's
@@ -166,7 +169,7 @@ class Python:
         )
 
     def _numbers_of_decisions(self, values: Any, batch: RewardBatch, function: str) -> Tensor:
-        """What a function returned for each decision of B samples as a tensor [B, K], 0 behind the last ones."""
+        """Returns the numbers of a function for the decisions of B samples as a tensor [B, K], padded with 0."""
         there = batch.is_decision
         if isinstance(values, Tensor):
             if values.shape != there.shape or values.is_complex():
@@ -184,7 +187,7 @@ class Python:
         return numbers
 
     def _numbers_of_batch(self, values: Any, count: int) -> Tensor:
-        """What the function returned for B samples as a tensor [B]."""
+        """Returns the result of the function for B samples as a tensor [B]."""
         if not isinstance(values, Tensor):
             try:
                 values = torch.as_tensor(values, dtype=torch.float32)
@@ -193,7 +196,7 @@ class Python:
                     f"{self.function} returned {_shown(values)}; a score is one number for each sample"
                 ) from error
         if values.shape != (count,) or values.is_complex():
-            # not a failure, after which samples are asked about alone: a list of one number then looks right
+            # not a failure, after which samples are judged alone: a list of one number then looks right
             raise ConfigError(
                 f"{self.function} returned numbers of shape {list(values.shape)} for a batch of {count} samples;"
                 f" allowed is [{count}]"
@@ -203,23 +206,23 @@ class Python:
 
 
 def _imported(function: str) -> Callable[..., Any]:
-    """The function `module:function`; raises ConfigError where there is none."""
+    """Imports the function `module:function`; raises ConfigError where there is none."""
     module_name, _, name = function.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"function must be written module:function, such as my_rewards:brightness, got {function!r}")
     module = own_module(module_name, f"function {function!r}")
-    found = getattr(module, name, None)
-    if not callable(found):
+    imported = getattr(module, name, None)
+    if not callable(imported):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
         raise ConfigError(f"{module_name} has no function {name!r}; its functions are {', '.join(functions) or 'none'}")
-    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
+    if inspect.iscoroutinefunction(imported) or inspect.isgeneratorfunction(imported):
         raise ConfigError(f"function {function!r} is asynchronous or a generator; allowed is one that returns")
-    checked: Callable[..., Any] = found
+    checked: Callable[..., Any] = imported
     return checked
 
 
 def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Names of the parameters, with their defaults or MISSING; raises ConfigError for those that cannot be named."""
+    """Returns the names of the parameters, with their defaults or MISSING; raises ConfigError for unnamed ones."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -234,12 +237,12 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _need(name: str) -> str:
-    """What a parameter without a default needs, in the words of `Reward.needs`."""
+    """Returns what a parameter without a default needs, in the words of `Reward.needs`."""
     return OUTPUTS.get(name, f"target.{name}")
 
 
 def _one(values: Any, row: int) -> Any:
-    """What one sample has: a tensor for media, else a plain value; a copy that the function may change."""
+    """Returns one sample's part: a tensor for media, else a plain value; a copy that the function may change."""
     value = values[row]
     if isinstance(value, Tensor):
         return value.item() if value.ndim == 0 else value.clone()

@@ -1,4 +1,4 @@
-"""Several rewards, of which a field of the target says the one that judges: for mixtures of tasks."""
+"""Several rewards, of which a field of the target names the one that judges: for mixtures of tasks."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,56 +15,62 @@ from ..base.wrapper import RewardWrapper, check_prompt, score_inner
 
 @dataclass(frozen=True)
 class Router(RewardWrapper):
-    """The reward `rewards[target.<by>]` of each sample's prompt: boxes by their IoU, sums by their number, and so on.
+    """A choice of rewards by task: the reward `rewards[target.<by>]` judges each sample of a prompt.
 
-    As the trainers of Video-R1 (arXiv 2503.21776) and its kin score each kind of question by its own rule; there the
-    kind of the first row of a batch sometimes decides for all. Each prompt needs what its own reward needs; media are
-    the same for all. A kind without a reward is an error when the data is loaded.
+    For instance boxes by their IoU and sums by their number, as the trainers of Video-R1 (arXiv 2503.21776) and its kin
+    score each kind of question by its own rule; there the kind of the first row of a batch sometimes decides for all.
+    Each prompt needs what its own reward needs; media are the same for all. A kind without a reward is an error when
+    the data is loaded.
 
     Raises ValueError for no rewards, or rewards of episodes and turns beside others.
     """
 
-    rewards: dict[str, Reward]
-    by: str = "task"  # a field of the target that is a text
+    rewards: dict[str, Reward]  # the rewards by the kinds of prompts
+    by: str = "task"  # the field of the target that names the kind, a text
 
     source: ClassVar[str] = "Feng et al. 2025 (Video-R1), arXiv 2503.21776"
     range: ClassVar[tuple[float, float]] = (
         float("-inf"),
         float("inf"),
-    )  # from the lowest to the highest end of the rewards held
+    )  # from the lowest to the highest end of the inner rewards
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.rewards:
             raise ValueError("rewards must be a section with at least one reward, got none")
-        found = {reward.granularity for reward in self.rewards.values()}
-        if not (len(found) == 1 or found <= {"sample", "group"}):
-            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
+        granularities = {reward.granularity for reward in self.rewards.values()}
+        if not (len(granularities) == 1 or granularities <= {"sample", "group"}):
+            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
         ends = [reward.range for reward in self.rewards.values()]
         sizes = [reward.batch_size for reward in self.rewards.values() if reward.batch_size is not None]
         media = frozenset(need for need in self.needs_of_inner() if not need.startswith("target."))
         self.override(
             range=(min(low for low, _ in ends), max(high for _, high in ends)),
-            granularity="group" if "group" in found else next(iter(found)),
+            granularity="group" if "group" in granularities else next(iter(granularities)),
             differentiable=all(reward.differentiable for reward in self.rewards.values()),
             needs=media | {f"target.{self.by}"},
             batch_size=min(sizes, default=None),
         )
 
     def check(self, prompt: Prompt) -> None:
+        """Raises ValueError for a kind without a reward, or where the reward of the kind refuses the prompt."""
         check_prompt(self._reward_for(prompt), prompt)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises ValueError for a kind without a reward, and what the rewards held raise."""
+        """Returns the scores [B] float32.
+
+        Raises ValueError for a kind without a reward, and what the inner rewards raise.
+        """
         rows: dict[int, list[int]] = {}
         for row, prompt in enumerate(batch.prompts):
             rows.setdefault(id(self._reward_for(prompt)), []).append(row)
-        asked = {id(reward): reward for reward in self.rewards.values()}
+        by_id = {id(reward): reward for reward in self.rewards.values()}
         places = [torch.tensor(chosen) for chosen in rows.values()]
-        parts = [score_inner(asked[key], select(batch, place)) for key, place in zip(rows, places, strict=True)]
+        parts = [score_inner(by_id[key], select(batch, place)) for key, place in zip(rows, places, strict=True)]
         together = torch.cat([part.to(parts[0].device) for part in parts])
         return together[torch.cat(places).argsort()]
 

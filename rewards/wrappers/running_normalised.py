@@ -1,32 +1,33 @@
 """A reward in standard deviations from the mean of all its scores of the run so far."""
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
 from mmrl.core.data import Scores
+from mmrl.core.declarations import RewardDeclaration
 
 from ..base.wrapper import RewardWrapper
 
 
 @dataclass
 class RunningNormalised(RewardWrapper):
-    """(r - mean) / (std + epsilon), both over all scores of earlier iterations; r itself before there are two.
+    """A reward in standard deviations: (r - mean) / (std + epsilon), both over all scores of earlier iterations.
 
-    Statistics as in Engstrom et al. 2020, "Implementation Matters in Deep RL", arXiv 2005.12729, which divides by a
-    running std. They are the same for all samples of an iteration and on all processes, are learned after it, and are
-    in the checkpoint. Rewards of other scales then mix as their weights say; unbounded, since a std may be small.
-    Samples that could not be judged or are drawn for comparison only do not count. An evaluation has statistics of its
-    own, which stay empty: it says r.
+    r itself before there are two scores. Statistics as in Engstrom et al. 2020, "Implementation Matters in Deep RL",
+    arXiv 2005.12729, which divides by a running std. They are the same for all samples of an iteration and on all
+    processes, are learned after it, and are in the checkpoint. Rewards of other scales then mix as their weights say;
+    unbounded, since a std may be small. Samples that could not be judged or are drawn for comparison only do not count.
+    An evaluation has statistics of its own, which stay empty: its scores are r.
 
-    It stands around other wrappers, not inside of them: only a reward of the run sees its scores. Raises ValueError for
-    an epsilon below 0.
+    This wrapper stands around other wrappers, not inside of them: only a reward of the run sees its scores.
     """
 
-    reward: Reward
-    epsilon: float = 1e-4  # added to the std
+    reward: Reward  # the reward that is normalised
+    epsilon: Annotated[float, Field(ge=0)] = 1e-4  # added to the std
     _count: int = field(default=0, init=False, compare=False)
     _mean: float = field(default=0.0, init=False, compare=False)
     _squares: float = field(default=0.0, init=False, compare=False)  # sum of squared distances from the mean
@@ -35,27 +36,30 @@ class RunningNormalised(RewardWrapper):
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the reward held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
-    is_changing: ClassVar[bool] = True  # the same sample scores otherwise in a later iteration
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+        super().__post_init__()
         self.inherit(self.reward, range=(float("-inf"), float("inf")))
 
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; the same sample scores otherwise in a later iteration."""
+        return replace(super().declaration, is_changing=True)
+
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the reward held raises."""
+        """Returns the scores [B] float32; raises what the inner reward raises."""
         shift, scale = self._now()
         return (self.reward.score(batch) - shift) / scale
 
     def _now(self) -> tuple[float, float]:
-        """What is taken off, and what is divided by."""
+        """Returns the mean that is subtracted, and the number that is divided by."""
         spread = (self._squares / self._count) ** 0.5 if self._count else 0.0
         return (self._mean, spread + self.epsilon) if self._count > 1 and spread > 0 else (0.0, 1.0)
 
     def update(self, scores: Scores) -> None:
-        """Learns from the scores [B, 1] of an iteration, which it made itself."""
+        """Learns the statistics from this reward's own scores [B, 1] of an iteration."""
         shift, scale = self._now()
         values = scores.values[:, 0].double()
         own = values[values.isfinite() & ~scores.is_control] * scale + shift
@@ -68,9 +72,11 @@ class RunningNormalised(RewardWrapper):
         self._count = total
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns the statistics, and the states of inner rewards."""
         own = {"count": self._count, "mean": self._mean, "squares": self._squares}
         return own | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the statistics, and the states of inner rewards."""
         self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
         super().load_state_dict(state)

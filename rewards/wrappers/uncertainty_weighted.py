@@ -1,10 +1,11 @@
-"""Several judges of the same thing, believed as far as they agree."""
+"""Several judges of the same thing, with less weight where they disagree."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
@@ -16,7 +17,7 @@ Kind = Literal["discount", "lower_bound", "variance"]
 
 @dataclass(frozen=True)
 class UncertaintyWeighted(RewardWrapper):
-    """The mean m of several rewards, made less by their disagreement u, the population std over them.
+    """The mean m of several rewards, reduced by their disagreement u, the population std over them.
 
       discount     m e^(-scale u), for rewards of at least 0: Zhang et al. 2025, "Ctrl-U", arXiv 2410.11236, equation 5,
                    weights its loss by e^(-U); there U is the disagreement of one judge about two images
@@ -25,32 +26,29 @@ class UncertaintyWeighted(RewardWrapper):
       variance     m - scale u^2, u^2 the variance (1 / n): the uncertainty-weighted optimization (UWO) of Coste et al.
                    2023, "Reward Model Ensembles Help Mitigate Overoptimization", arXiv 2310.02743
 
-    Where all agree it is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around those
-    that are not.
+    Where all agree the score is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around
+    those that are not.
 
-    Raises ValueError for fewer than two rewards, ones that judge different things, or a negative scale.
+    Raises ValueError for fewer than two rewards, or rewards that judge different things.
     """
 
-    rewards: tuple[Reward, ...]
-    kind: Kind = "lower_bound"
-    scale: float = 1.0  # how much disagreement counts
+    rewards: tuple[Reward, ...]  # the rewards, at least two
+    kind: Kind = "lower_bound"  # how disagreement counts
+    scale: Annotated[float, Field(ge=0)] = 1.0  # how much disagreement counts
 
     source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO, arXiv 2310.02743"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the rewards held
+    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the inner rewards
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the rewards held
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
     batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.rewards) < 2:
             raise ValueError(f"rewards must be at least two, got {len(self.rewards)}")
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if not self.scale >= 0:
-            raise ValueError(f"scale must be at least 0, got {self.scale}")
-        if len(found := {reward.granularity for reward in self.rewards}) > 1:
-            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(found))}")
+        if len(granularities := {reward.granularity for reward in self.rewards}) > 1:
+            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
         low = min(reward.range[0] for reward in self.rewards)
         high = max(reward.range[1] for reward in self.rewards)
         if self.kind == "discount" and low < 0:
@@ -64,23 +62,23 @@ class UncertaintyWeighted(RewardWrapper):
         )
 
     def _lowest(self, low: float, high: float) -> float:
-        """The lower end for rewards from `low` to `high`: all forms are least where each reward is at an end."""
+        """Returns the lower end for rewards from `low` to `high`: all forms are least with each reward at an end."""
         if self.scale == 0:
             return low
         if not math.isfinite(high - low):
             return 0.0 if self.kind == "discount" else -math.inf
-        found = []
+        ends = []
         for number in range(len(self.rewards) + 1):
             share = number / len(self.rewards)  # of the rewards that are at the high end
             mean, spread = low + (high - low) * share, (high - low) * math.sqrt(share * (1 - share))
             if self.kind == "discount":
-                found.append(mean * math.exp(-self.scale * spread))
+                ends.append(mean * math.exp(-self.scale * spread))
             else:
-                found.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
-        return min(found)
+                ends.append(mean - self.scale * (spread**2 if self.kind == "variance" else spread))
+        return min(ends)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """[B] float32; raises what the rewards held raise."""
+        """Returns the scores [B] float32; raises what the inner rewards raise."""
         first, *others = (reward.score(batch) for reward in self.rewards)
         values = torch.stack([first, *(other.to(first.device) for other in others)])  # [n, B]
         mean = values.mean(0)

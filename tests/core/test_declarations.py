@@ -25,8 +25,6 @@ from mmrl.core.declarations import (
 from mmrl.system.errors import ConfigError
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
-# Kinds whose shipped plug-ins still say in attributes what they are to say in a declaration.
-TO_DO = {"rewards"}
 
 
 def own(body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -228,20 +226,7 @@ def test_what_is_a_plug_ins_own_may_be_called_anything_else(tmp_path: Path, monk
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
 def test_a_shipped_plug_in_has_no_attribute_that_nothing_reads(kind: plugins.Kind, name: str) -> None:
-    if kind in TO_DO:
-        pytest.skip(f"{kind} are not converted yet")
     misspelt.refuse_misspelt(kind, plugins.find(kind, name))
-
-
-@pytest.mark.parametrize("kind", sorted(TO_DO))
-def test_a_kind_that_is_converted_leaves_the_list(kind: plugins.Kind) -> None:
-    refused = []
-    for name in plugins.names(kind):
-        try:
-            misspelt.refuse_misspelt(kind, plugins.find(kind, name))
-        except ConfigError as error:
-            refused.append(str(error))
-    assert refused, f"all of {kind} are converted: take them out of TO_DO"
 
 
 def test_every_former_name_leads_to_a_field() -> None:

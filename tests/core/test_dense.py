@@ -261,7 +261,7 @@ def test_outputs_alone_have_no_decisions() -> None:
 def test_no_wrapper_holds_a_dense_reward() -> None:
     """It would make a number of a sample of those of its decisions, each in its own way."""
     held, images = ({"name": f"tests.core.test_dense:{kind}"} for kind in ("Numbered", "OfImages"))
-    plain = {"name": "tests.rewards.held:Written"}
+    plain = {"name": "tests.rewards.inner:Written"}
     several: dict[str, Any] = {"router": {"rewards": {"a": held}}, "uncertainty_weighted": {"rewards": [held, held]}}
     beside: dict[str, Any] = {"gated": {"gate": plain}, "trusted": {"accuracy": plain}, "annealed": {"last": 3}}
     wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), RewardWrapper)]

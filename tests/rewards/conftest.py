@@ -1,5 +1,6 @@
 """Batches for reward tests, and a module of a user."""
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,8 +38,10 @@ def make_batch() -> Callable[..., RewardBatch]:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module my_rewards of a user, in the working folder."""
+    """The module my_rewards of a user, in the working folder; another test's module of that name is put aside."""
     (tmp_path / "my_rewards.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    yield __import__("my_rewards")
-    del sys.modules["my_rewards"]
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    importlib.invalidate_caches()
+    yield importlib.import_module("my_rewards")
+    sys.modules.pop("my_rewards", None)

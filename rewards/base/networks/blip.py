@@ -1,4 +1,4 @@
-"""ImageReward's network out of the BLIP of transformers, from a checkpoint with the published names."""
+"""ImageReward's network, made of transformers' BLIP and loaded from a checkpoint with the published names."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
 
-from .files import put_weights, read_weights
-from .heads import Head
+from .checkpoints import Head, put_weights, read_weights
+from .tiny import randomise
 
 WHAT = "ImageReward checkpoint"
 HEAD_WIDTH = 64  # of an attention head of all published BLIPs: 16 in ViT-L (1024), 12 in BERT (768)
@@ -32,14 +32,18 @@ _PATCHES, _PLACES = "image.embeddings.patch_embedding.weight", "image.embeddings
 _IMAGE_MLP, _TEXT_MLP = "image.encoder.layers.0.mlp.fc1.weight", "text.encoder.layer.0.intermediate.dense.weight"
 _WORDS, _TEXT_PLACES = "text.embeddings.word_embeddings.weight", "text.embeddings.position_embeddings.weight"
 
+# Of the tiny twin, which has two attention heads.
+PIXELS, PATCH, WIDTH, LAYERS = 32, 8, 128, 2
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"-()"
+
 _UNUSED: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}  # for generation
 
 
 class ImageRewardNetwork(nn.Module):
-    """An image tower, a BERT whose layers also look at its patches, and a head on BERT's first token."""
+    """The network of ImageReward: an image tower, a BERT that attends to its patches, a head on BERT's first token."""
 
     def __init__(self, image: dict[str, Any], text: dict[str, Any]) -> None:
-        """Sizes by the names of transformers' BlipVisionConfig and BlipTextConfig."""
+        """Makes the network; sizes by the names of transformers' BlipVisionConfig and BlipTextConfig."""
         from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
         super().__init__()
@@ -52,7 +56,7 @@ class ImageRewardNetwork(nn.Module):
         self.head = Head(text["hidden_size"])
 
     def forward(self, pixels: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What the head says [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1; not normalised."""
+        """Returns the raw scores [B] of pixels [B, 3, h, w] and tokens [B, L] where mask [B, L] is 1."""
         patches = self.image(pixel_values=pixels).last_hidden_state
         words: Any = self.text(  # is_decoder=False: every word sees all others
             input_ids=tokens, attention_mask=mask, encoder_hidden_states=patches, is_decoder=False
@@ -62,14 +66,14 @@ class ImageRewardNetwork(nn.Module):
 
 
 def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
-    """The frozen network of a checkpoint in float32, and the height and width in pixels of the images that it sees.
+    """Loads the frozen network of a checkpoint in float32; returns it with the side in pixels of its images.
 
     All sizes are those of the weights. Raises ConfigError where the file holds another network.
     """
     weights = read_weights(WHAT, file)
-    found = {renamed: value.float() for name, value in weights.items() if (renamed := own_name(name))}
+    own_weights = {renamed: value.float() for name, value in weights.items() if (renamed := own_name(name))}
     try:
-        image, text = _sizes(found)
+        image, text = _sizes(own_weights)
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{file} does not hold the {WHAT}: nothing in it is {error}") from error
     if image["hidden_size"] % HEAD_WIDTH or text["hidden_size"] % HEAD_WIDTH:
@@ -77,17 +81,17 @@ def load_image_reward(file: Path) -> tuple[ImageRewardNetwork, int]:
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced
         network = ImageRewardNetwork(image, text)
     read = network.state_dict().keys()  # the file also holds projections and position numbers, which are not used
-    put_weights(WHAT, file, network, {name: value for name, value in found.items() if name in read})
+    put_weights(WHAT, file, network, {name: value for name, value in own_weights.items() if name in read})
     return network, image["image_size"]
 
 
 def own_name(published: str) -> str | None:
-    """What `ImageRewardNetwork` calls a weight of the published network; None: it is not read."""
+    """Returns the name in `ImageRewardNetwork` of a published weight; None for one that is not used."""
     return _translated(published, NAMES)
 
 
 def published_name(own: str) -> str:
-    """What the published network calls a weight of `ImageRewardNetwork`."""
+    """Returns the published name of a weight of `ImageRewardNetwork`."""
     name = _translated(own, tuple((right, left) for left, right in NAMES))
     assert name is not None
     return name
@@ -127,3 +131,28 @@ def _sizes(weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _num_layers(weights: dict[str, Tensor], pattern: str) -> int:
     return 1 + max(int(match[1]) for name in weights if (match := re.fullmatch(pattern, name)))
+
+
+def write_tiny_image_reward(folder: Path, seed: int) -> Path:
+    """Writes checkpoint and tokenizer of a random, small network; returns the checkpoint's file."""
+    from transformers import BertTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(folder)
+    tower = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 4 * WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+    }
+    image = {**tower, "image_size": PIXELS, "patch_size": PATCH}
+    text = {**tower, "encoder_hidden_size": WIDTH, "vocab_size": len(words) + 2, "max_position_embeddings": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = ImageRewardNetwork(image, text)
+    for part in (network.image, network.text):  # the head stays as it is: a larger one would enlarge rounding errors
+        randomise(part, torch.Generator().manual_seed(seed))
+    weights = {published_name(name): value for name, value in network.state_dict().items()}
+    torch.save(weights, folder / "ImageReward.pt")
+    return folder / "ImageReward.pt"

@@ -1,4 +1,4 @@
-"""A frozen CLIP from transformers or open_clip behind one face, and random small twins of both."""
+"""A frozen CLIP of transformers or open_clip behind one interface, and random small twins of both."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from mmrl.core.contracts import ConfigError
 
-from .files import put_weights, read_weights
+from .checkpoints import put_weights, read_weights
 from .tiny import randomise
 
 Library = Literal["transformers", "open_clip"]
@@ -40,7 +40,7 @@ class Clip:
     logit_bias: float = 0.0  # and to add then
 
     def images(self, images: Tensor) -> Tensor:
-        """Embeddings [B, D] of images [B, 3, H, W] in [0, 1], with a gradient to the images where they ask for one."""
+        """Returns the embeddings [B, D] of images [B, 3, H, W] in [0, 1], with a gradient where images require one."""
         with torch.autocast(self.black.device.type, enabled=False):
             pixels = self.preprocess(images.to(self.black.device, torch.float32))
             # Bicubic resizing overshoots at edges; 8-bit images, which CLIP was trained on, cut that off.
@@ -49,7 +49,7 @@ class Clip:
 
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings [B, D] of B texts, each different text encoded once, cut at the model's context length."""
+        """Returns the embeddings [B, D] of B texts, cut at the context length; each different text is encoded once."""
         unique = list(dict.fromkeys(texts))
         row = {text: number for number, text in enumerate(unique)}
         with torch.autocast(self.black.device.type, enabled=False):
@@ -57,12 +57,12 @@ class Clip:
         return embeddings[[row[text] for text in texts]]
 
     def cosines(self, images: Tensor, texts: Sequence[str]) -> Tensor:
-        """[B] in [-1, 1]: how well each image [B, 3, H, W] fits its text."""
+        """Returns the cosines [B] in [-1, 1] of images [B, 3, H, W] and their texts."""
         return cosines(self.images(images), self.texts(texts))
 
 
 def cosines(left: Tensor, right: Tensor) -> Tensor:
-    """[B] in [-1, 1], of embeddings [B, D] of length 1, whose product rounds to a little more than 1 at times."""
+    """Returns the cosines [B] in [-1, 1] of embeddings [B, D] of length 1, whose product may round to more than 1."""
     return (left * right).sum(-1).clamp(-1, 1)
 
 
@@ -136,7 +136,7 @@ def _load_open_clip(model: str, pretrained: str | None, device: torch.device) ->
 
 
 def load_checkpoint(what: str, model: str, file: Path, device: torch.device) -> Clip:
-    """An open_clip of an architecture (its name, or a folder with its configuration) with the weights of a file.
+    """Loads weights from a file into an open_clip architecture, given by its name or a folder with its configuration.
 
     Raises ConfigError, which calls the file `what`, where there is no such architecture or the file holds another one.
     """

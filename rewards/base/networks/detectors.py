@@ -1,4 +1,4 @@
-"""Detectors of transformers behind one face: what objects of which class an image shows, and where."""
+"""Detectors of transformers behind one interface: objects of an image by class, with places and confidences."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -60,18 +60,18 @@ def load_detector(model: str, device: torch.device) -> Detector:
             if has_masks:
                 seen = pixels["pixel_values"].shape[-2:]
                 pairs = zip(outputs.class_queries_logits, outputs.masks_queries_logits, strict=True)
-                found = [_with_masks(classes, masks, seen, size, threshold) for classes, masks in pairs]
+                detections = [_with_masks(classes, masks, seen, size, threshold) for classes, masks in pairs]
             else:
                 sizes = [size] * len(images)
                 each = processor.post_process_object_detection(outputs, threshold=threshold, target_sizes=sizes)
-                found = [_with_boxes(one, size) for one in each]
-        return [_by_class(objects, labels) for objects in found]
+                detections = [_with_boxes(one, size) for one in each]
+        return [_by_class(objects, labels) for objects in detections]
 
     return Detector({same_name(label): label for label in network.config.id2label.values()}, find)
 
 
 def _loaded(model: str) -> tuple[Any, Any, bool]:
-    """The network in float32, its image processor, and whether it draws masks."""
+    """Returns the network in float32, its image processor, and whether its detections have masks."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForObjectDetection
     from transformers import Mask2FormerForUniversalSegmentation as Mask2Former
 
@@ -92,7 +92,7 @@ def _loaded(model: str) -> tuple[Any, Any, bool]:
 def _with_masks(
     class_logits: Tensor, mask_logits: Tensor, seen: Sequence[int], size: tuple[int, int], threshold: float
 ) -> list[tuple[int, DetectedObject]]:
-    """Instances of Mask2Former (Cheng et al. 2021, arXiv 2112.01527), as mmdet has them: class number and object.
+    """Returns the instances of Mask2Former (Cheng et al. 2021, arXiv 2112.01527), as mmdet has them: class and object.
 
     Of Q queries and C classes the Q surest pairs; score = probability of the class * mean probability of the mask where
     it is above 1/2. The box is that of the mask, its far sides one pixel beyond the last. (transformers' own
@@ -114,31 +114,31 @@ def _with_masks(
         logits = interpolate(logits, size=height_and_width, mode="bilinear", align_corners=False)
     masks = logits[0] > 0  # [n, H, W]
     inside = (logits[0].sigmoid() * masks).sum((1, 2)) / (masks.sum((1, 2)) + 1e-6)
-    found = []
+    objects = []
     for score, number, mask in zip((scores * inside).tolist(), (places % num_classes).tolist(), masks, strict=True):
         if score > threshold:  # then the mask is not empty
             rows, columns = mask.any(1).nonzero()[:, 0].tolist(), mask.any(0).nonzero()[:, 0].tolist()
             box = float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
-            found.append((number, DetectedObject(box, score, mask)))
-    return found
+            objects.append((number, DetectedObject(box, score, mask)))
+    return objects
 
 
 def _with_boxes(detected: Any, size: tuple[int, int]) -> list[tuple[int, DetectedObject]]:
-    """What transformers' detectors of boxes give for one image, cut at its edges; those wholly outside are none."""
-    found = []
+    """Returns the boxes of transformers' detectors for one image, cut at its edges, without those wholly outside."""
+    objects = []
     for score, number, box in zip(*(detected[key].tolist() for key in ("scores", "labels", "boxes")), strict=True):
         x1, y1, x2, y2 = (min(max(side, 0.0), float(size[1 - place % 2])) for place, side in enumerate(box))
         inside: Box = x1, y1, x2, y2
         if x1 < x2 and y1 < y2:
-            found.append((number, DetectedObject(inside, score)))
-    return found
+            objects.append((number, DetectedObject(inside, score)))
+    return objects
 
 
 def _by_class(objects: list[tuple[int, DetectedObject]], labels: dict[int, str]) -> dict[str, list[DetectedObject]]:
-    found: defaultdict[str, list[DetectedObject]] = defaultdict(list)
+    by_class: defaultdict[str, list[DetectedObject]] = defaultdict(list)
     for number, one in sorted(objects, key=lambda pair: -pair[1].score):
-        found[labels[number]].append(one)
-    return dict(found)
+        by_class[labels[number]].append(one)
+    return dict(by_class)
 
 
 def write_tiny_detector(folder: Path, seed: int) -> None:

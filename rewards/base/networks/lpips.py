@@ -1,4 +1,4 @@
-"""LPIPS: how differently a network for classification sees two images."""
+"""LPIPS: the distance of two images in the features of a network for classification."""
 
 from importlib.util import find_spec
 from itertools import pairwise
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
 
-from .files import find_file, put_weights, read_weights
+from .checkpoints import find_file, put_weights, read_weights
 from .resizing import normalised
 from .tiny import randomise
 
@@ -26,10 +26,10 @@ WHAT, WHAT_LINEAR = "trunk of LPIPS", "linear weights of LPIPS"
 
 
 class Lpips(nn.Module):
-    """Sum over layers of the mean over places of sum_c w_c (a_c - b_c)^2, a and b scaled to length 1 at each place.
+    """The LPIPS distance: sum over layers of the mean over places of sum_c w_c (a_c - b_c)^2, a and b of length 1.
 
-    Zhang et al. 2018, arXiv 1801.03924, version 0.1 of the published weights. Its trunk has no values before
-    they are loaded.
+    Zhang et al. 2018, arXiv 1801.03924, version 0.1 of the published weights. Its trunk has no values before they are
+    loaded.
     """
 
     def __init__(self, trunk: Trunk) -> None:
@@ -47,7 +47,7 @@ class Lpips(nn.Module):
         self.linear = nn.ParameterList([torch.zeros(1, channels, 1, 1) for _, channels in LAYERS[trunk]])
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Distances [B], at least 0, of images [B, 3, H, W] in [0, 1]."""
+        """Returns the distances [B], at least 0, of images [B, 3, H, W] in [0, 1]."""
         first, second = (normalised(images, MEAN, STD) for images in (left, right))
         distance = left.new_zeros(len(left))
         for part, weight in zip(self.parts, self.linear, strict=True):
@@ -58,13 +58,13 @@ class Lpips(nn.Module):
 
 
 def _unit(features: Tensor) -> Tensor:
-    """Scaled to length 1 at each place; where all are 0 they stay 0."""
+    """Scales features to length 1 at each place; where all are 0 they stay 0."""
     length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return features / (length + 1e-10)
 
 
 def load_lpips(trunk: Trunk, weights: str | None, linear: str | None, device: torch.device) -> Lpips:
-    """The frozen measure in float32.
+    """Returns the frozen measure in float32.
 
     Args:
         weights: file of the trunk with torchvision's names, here or on the hub; None: torchvision's ImageNet weights.
@@ -72,10 +72,15 @@ def load_lpips(trunk: Trunk, weights: str | None, linear: str | None, device: to
     Raises ConfigError where one is missing or does not fit.
     """
     measure = Lpips(trunk)
-    found = _imagenet(trunk) if weights is None else read_weights(WHAT, find_file(WHAT, weights))
+    trunk_weights = _imagenet(trunk) if weights is None else read_weights(WHAT, find_file(WHAT, weights))
     named = Path(weights or f"torchvision's {trunk}")
     wanted = measure.features.state_dict().keys()
-    put_weights(WHAT, named, measure.features, {n: found[f"features.{n}"] for n in wanted if f"features.{n}" in found})
+    put_weights(
+        WHAT,
+        named,
+        measure.features,
+        {n: trunk_weights[f"features.{n}"] for n in wanted if f"features.{n}" in trunk_weights},
+    )
     file = _packaged(trunk) if linear is None else find_file(WHAT_LINEAR, linear)
     lines = read_weights(WHAT_LINEAR, file)
     names = {f"lin{number}.model.1.weight": str(number) for number in range(len(measure.linear))}
@@ -88,16 +93,16 @@ def _imagenet(trunk: Trunk) -> dict[str, Tensor]:
 
     source = AlexNet_Weights.IMAGENET1K_V1 if trunk == "alex" else VGG16_Weights.IMAGENET1K_V1
     try:
-        found: dict[str, Tensor] = source.get_state_dict(progress=False)
+        state: dict[str, Tensor] = source.get_state_dict(progress=False)
     except (OSError, RuntimeError) as error:  # no network; a download that was cut off
         raise ConfigError(
             f"torchvision cannot load its ImageNet weights of {trunk}: {error}; a file of them may be given instead"
         ) from error
-    return found
+    return state
 
 
 def _packaged(trunk: Trunk) -> Path:
-    """The published linear weights, which the package lpips holds; it is not imported."""
+    """Returns the published linear weights, which the package lpips holds; it is not imported."""
     package = find_spec("lpips")
     if package is None or package.origin is None:
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""How published models cut images to their size, on tensors and with gradients."""
+"""Resizing and normalising of images as published models do it, on tensors and with gradients."""
 
 import torch
 from torch import Tensor
 
 
 def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
-    """[B, 3, side, side] of images [B, 3, H, W]: the longer side resized to `side`, black above and below or beside."""
+    """Returns images [B, 3, side, side] of [B, 3, H, W]: the longer side resized to `side`, padded with black."""
     from torchvision.transforms.v2.functional import InterpolationMode, resize
 
     height, width = images.shape[-2:]
@@ -18,7 +18,7 @@ def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
 
 
 def fit_shorter_side(images: Tensor, side: int) -> Tensor:
-    """[B, 3, side, side] of images [B, 3, H, W] in [0, 1]: the shorter side resized to `side`, the middle cut out.
+    """Returns images [B, 3, side, side] of [B, 3, H, W] in [0, 1]: shorter side resized to `side`, middle cut out.
 
     Bicubic resizing overshoots at edges; 8-bit images, which models were trained on, cut that off, and so does this.
     """
@@ -30,5 +30,5 @@ def fit_shorter_side(images: Tensor, side: int) -> Tensor:
 
 
 def normalised(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
-    """(images - mean) / std for each channel of images [B, 3, H, W]."""
+    """Returns (images - mean) / std for each channel of images [B, 3, H, W]."""
     return (images - images.new_tensor(mean)[:, None, None]) / images.new_tensor(std)[:, None, None]

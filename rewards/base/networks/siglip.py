@@ -1,4 +1,4 @@
-"""A frozen SigLIP from transformers behind CLIP's face, and a random small twin."""
+"""A frozen SigLIP of transformers behind the interface of `Clip`, and a random small twin."""
 
 from pathlib import Path
 from textwrap import shorten

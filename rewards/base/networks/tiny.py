@@ -1,4 +1,4 @@
-"""Parts of tiny twins: random weights that tell inputs apart, and a tokeniser that reads any text."""
+"""Parts of tiny twins: random weights that tell inputs apart, and a tokenizer that reads any text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,11 @@ from torch import nn
 
 @torch.no_grad()
 def randomise(module: nn.Module, generator: torch.Generator) -> None:
-    """Draws every weight anew so that signals keep their size: the libraries' own are so small that outputs hardly
-    depend on inputs, and a test of a twin would see next to nothing."""
+    """Samples every weight anew so that signals keep their size.
+
+    With the libraries' own, small weights outputs hardly depend on inputs, and a test of a twin would see next to
+    nothing.
+    """
     for name, parameter in module.named_parameters():
         if parameter.ndim == 0:
             continue  # a temperature: the library's own
@@ -24,7 +27,7 @@ def randomise(module: nn.Module, generator: torch.Generator) -> None:
 
 
 def byte_tokenizer(special: Sequence[str], *, eos: str, pad: str, words: Sequence[str] = ()) -> Any:
-    """A fast tokenizer of transformers with a token for each byte, so that no text is unknown.
+    """Returns a fast tokenizer of transformers with a token for each byte, so that no text is unknown.
 
     Args:
         special: marks that are one token each, `eos` and `pad` among them.

@@ -27,7 +27,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Vlm:
-    """An image-text-to-text model of transformers and its processor, which pads on the right.
+    """A frozen image-text-to-text model of transformers and its processor, which pads on the right.
 
     There padding stands behind the question, where a causal model does not see it, and no position moves.
     """
@@ -36,7 +36,7 @@ class Vlm:
     processor: Any
 
     def token(self, answer: str) -> int:
-        """The number of an answer that is one token; raises ConfigError for another one."""
+        """Returns the id of an answer that is one token; raises ConfigError for an answer of more tokens."""
         tokens = self.processor.tokenizer.encode(answer, add_special_tokens=False)
         if len(tokens) != 1:
             raise ConfigError(
@@ -47,16 +47,16 @@ class Vlm:
 
     @torch.no_grad()
     def log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
-        """[B, n] float32: log-probabilities that the answer to each of B questions begins with each of n tokens.
+        """Returns [B, n] float32: log-probs that the answers to B questions begin with each of n tokens.
 
         The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
         images and questions, such as one with a mark for an image.
         """
-        asked = [
+        messages = [
             [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
             for shown, question in zip(images, questions, strict=True)
         ]
-        texts: list[str] = self.processor.apply_chat_template(asked, add_generation_prompt=True)
+        texts: list[str] = self.processor.apply_chat_template(messages, add_generation_prompt=True)
         start = self.processor.tokenizer.bos_token
         is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
         inputs = self.processor(
@@ -74,8 +74,8 @@ class Vlm:
             else:
                 logits = self.model(**inputs, use_cache=False).logits[:, places]
         rows = torch.arange(len(last), device=logits.device)
-        found: Tensor = logits[rows, column].float().log_softmax(-1)[:, list(tokens)]
-        return found
+        log_probs: Tensor = logits[rows, column].float().log_softmax(-1)[:, list(tokens)]
+        return log_probs
 
 
 def check_question(question: str) -> None:
@@ -85,7 +85,7 @@ def check_question(question: str) -> None:
 
 
 def pictures(images: Tensor) -> "list[Image]":
-    """Images [B, 3, H, W] in [0, 1] with 8 bits for each colour; raises ValueError where they hold NaN or infinity."""
+    """Returns images [B, 3, H, W] in [0, 1] as pictures of 8 bits; raises ValueError for NaN or infinity."""
     from torchvision.transforms.v2.functional import to_pil_image
 
     if not images.isfinite().all():

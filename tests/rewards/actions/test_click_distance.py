@@ -116,8 +116,8 @@ def test_without_an_image_nothing_can_be_judged() -> None:
     ("settings", "message"),
     [
         ({"target": "centre"}, "target must be one of box, point, got 'centre'"),
-        ({"power": 0}, "power and reach must be above 0"),
-        ({"reach": -1}, "power and reach must be above 0"),
+        ({"power": 0}, "power must be above 0, got 0"),
+        ({"reach": -1}, "reach must be above 0, or null, got -1"),
         ({"tag": "a b"}, "tags must be"),
     ],
 )

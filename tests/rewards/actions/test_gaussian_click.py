@@ -173,8 +173,8 @@ def test_scaling_and_moving_everything_changes_nothing(
     ("settings", "message"),
     [
         ({"alpha": 0}, "alpha must be above 0, got 0"),
-        ({"point_weight": -1}, "not both 0, got -1 and 1.0"),
-        ({"point_weight": 0, "coverage_weight": 0}, "not both 0"),
+        ({"point_weight": -1}, "point_weight must be at least 0, got -1"),
+        ({"point_weight": 0, "coverage_weight": 0}, "must not both be 0"),
         ({"tag": ""}, "tags must be"),
     ],
 )

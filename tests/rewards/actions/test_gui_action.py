@@ -178,8 +178,8 @@ def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_ba
     [
         ({"type_weight": 1.1}, "type_weight must be"),
         ({"radius": 0}, "radius must be above 0"),
-        ({"min_f1": 0}, "min_f1 in"),
-        ({"malformed": -2}, r"malformed must be in \[-1, 0\], got -2"),
+        ({"min_f1": 0}, "min_f1 must be above 0 and at most 1, got 0"),
+        ({"malformed": -2}, "malformed must be at least -1 and at most 0, got -2"),
         ({"radius_unit": "inch"}, "radius_unit must be one of pixels, share, got 'inch'"),
     ],
 )

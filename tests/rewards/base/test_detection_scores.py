@@ -277,8 +277,8 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
 def test_settings_of_the_kinds_are_checked() -> None:
     for how, message in (
         ({"kind": "ap"}, "kind must be one of visual_rft, vision_r1, map, map50, map_length, got 'ap'"),
-        ({"format_weight": -1}, "format_weight and strict_from must be at least 0"),
-        ({"strict_from": -1}, "format_weight and strict_from must be at least 0"),
+        ({"format_weight": -1}, "format_weight must be at least 0, got -1"),
+        ({"strict_from": -1}, "strict_from must be at least 0, or null, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             Detection(**how)

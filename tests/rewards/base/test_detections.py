@@ -8,7 +8,8 @@ import pytest
 from mmrl.core.plugins import build
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas
-from mmrl.rewards.base.detections import MAX_DETECTIONS, DetectedBox, are_new, read_boxes, read_detections
+from mmrl.rewards.base.boxes import are_new
+from mmrl.rewards.base.detections import MAX_DETECTIONS, DetectedBox, read_boxes, read_detections
 from tests.rewards.example import answers
 
 CANVAS = Canvas((100, 100), (100, 100), "original")

@@ -12,7 +12,7 @@ from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.plugins import build
 from tests.rewards.example import make_batch
-from tests.rewards.held import SECOND, WRITTEN, Written, said, wrapped
+from tests.rewards.inner import SECOND, WRITTEN, Written, said, wrapped
 
 FEW: dict[str, Any] = {"name": "tests.rewards.base.test_wrapper:Few"}
 
@@ -57,7 +57,7 @@ class Elsewhere:
         {"name": "length_penalised", "kind": "efficient", "reward": FEW},
     ],
 )
-def test_a_reward_held_is_asked_about_no_more_samples_at_once_than_it_wants(settings: dict[str, Any]) -> None:
+def test_an_inner_reward_judges_no_more_samples_at_once_than_its_batch_size(settings: dict[str, Any]) -> None:
     batch = said("0.2 1", "0.9 0", "0.4 0.5", "0.5 0.4", "0.8 1", num_tokens=torch.tensor([5, 3, 8, 1, 2]))
     batch = replace(batch, iteration=3)
     free = {key: WRITTEN if value is FEW else value for key, value in settings.items()}

@@ -16,7 +16,8 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas
-from mmrl.rewards.base.detections import box_overlaps, pairs_by_confidence, pairs_by_overlap, read_detections
+from mmrl.rewards.base.boxes import box_overlaps, pairs_by_confidence, pairs_by_overlap
+from mmrl.rewards.base.detections import read_detections
 from mmrl.rewards.boxes.detection import Detection
 from tests.rewards.example import Example, answers
 
@@ -287,7 +288,7 @@ def test_without_an_image_nothing_can_be_judged(make_batch: Make) -> None:
     [
         ({"threshold": 1}, "threshold must be"),
         ({"matching": "best"}, "matching must be one of confidence, hungarian, got 'best'"),
-        ({"overlap_weight": 0, "confidence_weight": 0}, "not both 0"),
+        ({"overlap_weight": 0, "confidence_weight": 0}, "must not both be 0"),
         ({"overlap_weight": -1}, "at least 0"),
         ({"tag": "<answer>"}, "tags must be"),
     ],

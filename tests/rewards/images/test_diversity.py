@@ -80,9 +80,9 @@ def test_a_group_of_one_cannot_be_judged(tmp_path: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="encoder must be dino or clip, got 'vgg'"):
+    with pytest.raises(ValueError, match="encoder must be one of dino, clip, got 'vgg'"):
         Diversity(encoder="vgg")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="share must be member or group"):
+    with pytest.raises(ValueError, match="share must be one of member, group"):
         Diversity(share="all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="cannot load the CLIP '/no/such"):
         Diversity(encoder="clip", model="/no/such").prepare(CPU)

@@ -202,8 +202,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 1.0}, r"threshold must be in \[0, 1\), got 1.0"),
-        ({"counting_threshold": -0.1}, r"counting_threshold must be in \[0, 1\)"),
+        ({"threshold": 1.0}, "threshold must be at least 0 and below 1, got 1.0"),
+        ({"counting_threshold": -0.1}, "counting_threshold must be at least 0 and below 1"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0"),
         ({"margin": -1.0}, "margin must be at least 0"),
         ({"clip_pretrained": "openai"}, "clip_pretrained is open_clip's"),

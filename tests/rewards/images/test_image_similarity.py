@@ -152,9 +152,9 @@ def test_each_image_of_prompts_is_opened_once(tmp_path: Path) -> None:
 def test_settings_are_checked() -> None:
     assert ImageSimilarity().range == (-1.0, 1.0)
     assert ImageSimilarity(measure="lpips").range == (-float("inf"), 0.0)
-    with pytest.raises(ValueError, match="measure must be dino, clip or lpips, got 'dreamsim'"):
+    with pytest.raises(ValueError, match="measure must be one of dino, clip, lpips, got 'dreamsim'"):
         ImageSimilarity(measure="dreamsim")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="trunk must be alex or vgg"):
+    with pytest.raises(ValueError, match="trunk must be one of alex, vgg"):
         ImageSimilarity(measure="lpips", trunk="squeeze")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="linear is of lpips"):
         ImageSimilarity(linear="alex.pth")

@@ -59,7 +59,7 @@ def test_an_image_with_nan_cannot_be_judged(make_batch: Callable[..., RewardBatc
 
 @pytest.mark.parametrize("quality", [0, 101])
 def test_settings_are_checked(quality: int) -> None:
-    with pytest.raises(ValueError, match=rf"quality must be in \[1, 100\], got {quality}"):
+    with pytest.raises(ValueError, match=rf"quality must be at least 1 and at most 100, got {quality}"):
         JpegSize(quality=quality)
 
 

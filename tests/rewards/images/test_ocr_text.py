@@ -273,7 +273,7 @@ def test_a_missing_package_names_its_extra(package: str, monkeypatch: pytest.Mon
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"min_confidence must be in \[0, 1\), got 1"):
+    with pytest.raises(ValueError, match="min_confidence must be at least 0 and below 1, got 1"):
         OcrText(min_confidence=1.0)
-    with pytest.raises(ValueError, match="detector_side must be at least 32 pixels, got 8"):
+    with pytest.raises(ValueError, match="detector_side must be at least 32, got 8"):
         OcrText(detector_side=8)

@@ -145,7 +145,7 @@ def test_settings_are_checked() -> None:
         PairwiseJudge(first="2")
     with pytest.raises(ValueError, match="questions_at_once must be at least 1"):
         PairwiseJudge(questions_at_once=0)
-    with pytest.raises(ValueError, match="questions_at_once must be at most"):
+    with pytest.raises(ValueError, match="questions_at_once must be at least 1 and at most"):
         PairwiseJudge(questions_at_once=10**18)
 
 

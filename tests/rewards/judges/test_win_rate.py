@@ -14,7 +14,7 @@ from mmrl.core.data import Scores
 from mmrl.core.plugins import build
 from mmrl.rewards.base.win_rates import win_rates
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 # The ground truth beats all others, and nobody beats itself: in a group of equals each has one half.
 EXAMPLE = Example(draw=numbers, settings={"reward": WRITTEN})

@@ -191,7 +191,7 @@ def test_the_range_is_that_of_the_scale() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"scale must be in \(0, 100\], got 0"):
+    with pytest.raises(ValueError, match=r"scale must be above 0 and at most 100, got 0"):
         ClipScore(scale=0.0)
     with pytest.raises(ValueError, match="pretrained is open_clip's"):
         ClipScore(pretrained="openai")

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.core.plugins import build
-from mmrl.rewards.base.networks.likelihood import LanguageModel, load_language_model, write_tiny_language_model
+from mmrl.rewards.base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
 from mmrl.rewards.text.answer_consistency import AnswerConsistency
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.text.rouge import Rouge
@@ -179,11 +179,11 @@ def test_it_needs_what_the_reward_needs_that_it_holds(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"reward": {"name": "episode_success"}}, "must judge samples, got one that judges episodes"),
-        ({"reward": {"name": "jpeg_size"}}, "the reward held must end above the threshold"),
-        ({"threshold": -0.1}, "threshold and margin must be at least 0"),
-        ({"margin": -0.1}, "threshold and margin must be at least 0"),
-        ({"threshold": 1.0}, "the reward held must end above the threshold"),
-        ({"ceiling": 0.0}, "ceiling must be in"),
+        ({"reward": {"name": "jpeg_size"}}, "the inner reward must end above the threshold"),
+        ({"threshold": -0.1}, "threshold must be at least 0, got -0.1"),
+        ({"margin": -0.1}, "margin must be at least 0, got -0.1"),
+        ({"threshold": 1.0}, "the inner reward must end above the threshold"),
+        ({"ceiling": 0.0}, "ceiling must be above 0 and at most 1, got 0.0"),
         ({"max_tokens": 1}, "max_tokens must be at least 2"),
         ({"tag": "<answer>"}, "tags must be"),
     ],

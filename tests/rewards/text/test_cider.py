@@ -153,7 +153,7 @@ def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan], ids=str)
 def test_wrong_settings_are_refused(sigma: float) -> None:
-    with pytest.raises(ValueError, match="sigma must be a number of words above 0"):
+    with pytest.raises(ValueError, match="sigma must be above 0 and below inf"):
         Cider("x", sigma=sigma)
 
 

@@ -66,7 +66,7 @@ def test_controls_get_nothing_and_make_no_group_right() -> None:
     assert LengthWindow(ExactAnswer(), min_right=1).score(batch).tolist() == [1, 0, 0, 0]
 
 
-def test_right_is_what_the_reward_held_says_and_its_checks_and_needs_are_passed_on() -> None:
+def test_right_is_what_the_inner_reward_says_and_its_checks_and_needs_are_passed_on() -> None:
     half = build("rewards", {"name": "length_window", "reward": {"name": "text_f1"}, "threshold": 0.7})
     batch = answers(["<answer>red</answer>"] * 4, {"answer": "red house"}, num_tokens=torch.full((4,), 400))
     assert half.score(batch).tolist() == [0] * 4 and replace(half, threshold=0.6).score(batch).tolist() == [1] * 4
@@ -78,8 +78,8 @@ def test_right_is_what_the_reward_held_says_and_its_checks_and_needs_are_passed_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shortest": 513}, "shortest must be from 0 to longest"),
-        ({"shortest": -1}, "shortest must be from 0 to longest"),
+        ({"shortest": 513}, "shortest must be at most longest, got 513 and 512"),
+        ({"shortest": -1}, "shortest must be at least 0, got -1"),
         ({"min_right": 0}, "min_right must be at least 1"),
         ({"reward": LengthWindow(ExactAnswer())}, "must judge samples, got one that judges groups"),
     ],

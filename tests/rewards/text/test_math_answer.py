@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.parsing.answers import ParseError
-from mmrl.rewards.base.mathematics import Mathematician
 from mmrl.rewards.text import math_answer
-from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, _latex
+from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, Mathematician, _latex
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 

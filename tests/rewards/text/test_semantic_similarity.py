@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, BertModel
 
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
-from mmrl.rewards.base.networks.embeddings import Pooling, load_embedder, write_tiny_embedder
+from mmrl.rewards.base.networks.text_embedders import Pooling, load_embedder, write_tiny_embedder
 from mmrl.rewards.text.semantic_similarity import SemanticSimilarity
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown

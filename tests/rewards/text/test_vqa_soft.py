@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.references import MAX_LETTERS
-from mmrl.rewards.base.vqa_words import vqa_plain
-from mmrl.rewards.text.vqa_soft import VqaSoft
+from mmrl.rewards.text.vqa_soft import VqaSoft, vqa_plain
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 

@@ -113,7 +113,7 @@ def test_gradients_reach_the_frames_that_count(reduction: Any, expected: list[fl
     torch.testing.assert_close(gradient.sum((0, 2, 3, 4)), torch.tensor(expected))
 
 
-def test_it_says_what_the_reward_held_says() -> None:
+def test_it_says_what_the_inner_reward_says() -> None:
     reward = FrameMean(Brightness())
     assert reward.needs == {"videos", "target.factor"} and reward.range == (0.0, 2.0) and reward.differentiable
     plain = FrameMean(JpegSize())
@@ -138,7 +138,7 @@ def test_a_reward_with_weights_is_prepared_and_has_its_tiny_twin(tmp_path: Path)
     torch.testing.assert_close(reward.score(batch), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_check_of_the_reward_held_is_asked() -> None:
+def test_the_check_of_the_inner_reward_is_called() -> None:
     with pytest.raises(ValueError, match="needs 'factor' in the target"):
         FrameMean(Brightness()).check(batch_of(VIDEOS).prompts[0])
 
@@ -157,7 +157,7 @@ def test_only_rewards_of_single_images_are_held() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="frames must be at least 1, or null for all, got 0"):
+    with pytest.raises(ValueError, match="frames must be at least 1, or null, got 0"):
         FrameMean(JpegSize(), frames=0)
     with pytest.raises(ConfigError, match=r"rewards.frame_mean.reduction.*'max'"):
         build("rewards", {"name": "frame_mean", "reward": {"name": "jpeg_size"}, "reduction": "max"})

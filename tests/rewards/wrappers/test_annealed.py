@@ -6,7 +6,7 @@ import pytest
 
 from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
-from tests.rewards.held import SECOND, WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
 # at the end of the schedule, where the strict reward alone is left
 EXAMPLE = Example(

@@ -10,7 +10,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs
 from tests.rewards.example import Example, make_batch
-from tests.rewards.held import WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(draw=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
 

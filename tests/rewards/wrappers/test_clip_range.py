@@ -4,7 +4,7 @@ import pytest
 
 from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(draw=numbers, best=lambda: said("1", "0.9"), settings={"reward": WRITTEN, "low": 0.2, "high": 0.8})
 

@@ -11,7 +11,7 @@ from mmrl.core.data import Outputs
 from mmrl.core.plugins import build
 from mmrl.media.pictures import StoredPicture, as_tensor
 from tests.rewards.example import Example, make_batch
-from tests.rewards.held import WRITTEN
+from tests.rewards.inner import WRITTEN
 
 SETTINGS = {"reward": {"name": "jpeg_size", "compressible": False}}
 

@@ -8,7 +8,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(
     draw=numbers, settings={"reward": WRITTEN, "noise": "uniform", "std": 0.01}
@@ -43,7 +43,7 @@ def test_the_range_follows_the_noise() -> None:
         wrapped("dithered", std=0.0)
 
 
-def test_the_reward_held_is_the_middle(source: random.Random | None = None) -> None:
+def test_the_inner_reward_is_the_middle(source: random.Random | None = None) -> None:
     batch = numbers(random.Random(3))
     plain = wrapped("dithered").reward.score(batch)
     near = wrapped("dithered", noise="uniform", std=0.001).score(batch)

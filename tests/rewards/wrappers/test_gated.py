@@ -6,7 +6,7 @@ import pytest
 
 from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
-from tests.rewards.held import SECOND, WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(draw=numbers, best=lambda: said("1 1", "1 0.5"), settings={"reward": WRITTEN, "gate": SECOND})
 

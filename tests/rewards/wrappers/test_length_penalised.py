@@ -8,7 +8,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, said, wrapped
+from tests.rewards.inner import WRITTEN, said, wrapped
 
 
 def lengths(*pairs: tuple[float, int]) -> RewardBatch:
@@ -51,13 +51,13 @@ def test_controls_set_no_length() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="penalty must be above 0"):
         wrapped("length_penalised", penalty=0.0)
-    with pytest.raises(ConfigError, match=r"below 1 for 'efficient', got 1\.0"):
+    with pytest.raises(ConfigError, match=r"below 1 for kind 'efficient', got 1\.0"):
         wrapped("length_penalised", kind="efficient", penalty=1.0)
     with pytest.raises(ConfigError, match="must judge samples"):
         wrapped("length_penalised", reward={"name": "trusted", "reward": WRITTEN, "accuracy": WRITTEN})
 
 
-def test_the_lower_end_may_lie_below_that_of_the_reward_held() -> None:
+def test_the_lower_end_may_lie_below_that_of_the_inner_reward() -> None:
     high = {"name": "clip_range", "reward": WRITTEN, "low": 0.5}
     reward = wrapped("length_penalised", kind="efficient", reward=high, penalty=0.4)
     assert reward.range == pytest.approx((0.3, 1.0))

@@ -10,7 +10,7 @@ from mmrl.core.data import Outputs, Prompt
 from mmrl.core.plugins import build
 from mmrl.core.reward_batches import Demands
 from tests.rewards.example import Example, make_batch
-from tests.rewards.held import SECOND, WRITTEN
+from tests.rewards.inner import SECOND, WRITTEN
 
 SETTINGS: dict[str, Any] = {"rewards": {"first": WRITTEN, "second": SECOND}}
 

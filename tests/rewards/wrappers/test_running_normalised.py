@@ -8,7 +8,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Scores
 from tests.rewards.example import Example
-from tests.rewards.held import WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(draw=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
 

@@ -8,7 +8,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
-from tests.rewards.held import SECOND, WRITTEN, numbers, said, wrapped
+from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(draw=numbers, best=lambda: said(*["1 1"] * 4), settings={"reward": WRITTEN, "accuracy": SECOND})
 

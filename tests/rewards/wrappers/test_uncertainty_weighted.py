@@ -8,7 +8,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.plugins import build
 from tests.rewards.example import Example
-from tests.rewards.held import SECOND, WRITTEN, numbers, said
+from tests.rewards.inner import SECOND, WRITTEN, numbers, said
 
 BOTH = [WRITTEN, SECOND]
 EXAMPLE = Example(draw=numbers, best=lambda: said("1 1"), settings={"rewards": BOTH, "kind": "discount"})

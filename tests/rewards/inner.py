@@ -1,4 +1,4 @@
-"""A reward for wrappers to hold in tests: the number that an answer says."""
+"""An inner reward for tests of wrappers: the number that an answer writes."""
 
 import random
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from mmrl.core.data import Prompt
 from mmrl.core.plugins import build
 from tests.rewards.example import answers
 
-WRITTEN: dict[str, Any] = {"name": "tests.rewards.held:Written"}
-SECOND: dict[str, Any] = {"name": "tests.rewards.held:Written", "place": 1}
+WRITTEN: dict[str, Any] = {"name": "tests.rewards.inner:Written"}
+SECOND: dict[str, Any] = {"name": "tests.rewards.inner:Written", "place": 1}
 
 
 @dataclass
 class Written:
-    """The word `place` of each text as a number in [0, 1]; it remembers the texts that it was asked about."""
+    """The word `place` of each text as a number in [0, 1]; the object remembers the texts that it judged."""
 
     place: int = 0
     high: float = 1.0

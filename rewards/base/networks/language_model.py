@@ -1,4 +1,4 @@
-"""A frozen language model that says how likely one text is after another, and a random small twin."""
+"""A frozen language model that gives the likelihood of one text after another, and a random small twin."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,15 @@ class LanguageModel:
 
     @torch.no_grad()
     def mean_log_prob(self, question: str, thought: str, answer: str, *, max_tokens: int) -> float | None:
-        """The mean log-probability of the answer's tokens after the question and the thought.
+        """Returns the mean log-probability of the answer's tokens after the question and the thought.
 
-        The question is a user's message in the model's chat template, where it has one, else a line of its own. Of
-        what comes before the answer the last tokens count where all are more than `max_tokens`. None for an answer
-        without tokens, or that is longer than that itself. The parts become tokens apart from each other, so that
-        the answer's tokens are known.
+        The question is a user's message in the model's chat template, where it has one, else a line of its own. Of what
+        comes before the answer the last tokens count where all are more than `max_tokens`. None for an answer without
+        tokens, or that is longer than that itself. The parts become tokens apart from each other, so that the answer's
+        tokens are known.
         """
-        asked = self._ids(self._as_chat(question, max_tokens), split_special_tokens=False)
-        before = asked + self._ids(_last(thought, max_tokens))
+        prompt = self._ids(self._as_chat(question, max_tokens), split_special_tokens=False)
+        before = prompt + self._ids(_last(thought, max_tokens))
         after = self._ids(answer) if len(answer) <= 20 * max_tokens else []
         room = max_tokens - len(after)
         if not after or not before or room < 1:
@@ -47,11 +47,11 @@ class LanguageModel:
         if self.tokenizer.chat_template is None:
             return f"{question}\n"
         message = [{"role": "user", "content": question}]
-        asked: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        return asked
+        chat: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        return chat
 
     def _ids(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
-        """Tokens of a text; marks of the model's own are text in what a policy wrote, and marks in the template."""
+        """Returns the tokens of a text; marks of the model are plain text in an answer, and marks in the template."""
         readable = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text for a tokenizer
         ids: list[int] = self.tokenizer(readable, add_special_tokens=False, split_special_tokens=split_special_tokens)[
             "input_ids"
@@ -60,7 +60,7 @@ class LanguageModel:
 
 
 def _last(text: str, max_tokens: int) -> str:
-    """The end of a text, more letters than so many tokens have: what bounds the time of the tokenizer."""
+    """Returns the end of a text, more letters than `max_tokens` tokens have: this bounds the time of the tokenizer."""
     return text[-20 * max_tokens :]
 
 

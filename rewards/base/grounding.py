@@ -1,6 +1,5 @@
-"""What rewards of points and boxes share: the target and the answer, both in pixels of the original image."""
+"""Points and boxes of targets and of answers, in pixels of the original image."""
 
-import sys
 from typing import Any
 
 import torch
@@ -13,11 +12,12 @@ from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.answers import ParseError, extract, read_box
 from mmrl.parsing.coordinates import Box, Canvas, Point
 
+from .answers import is_number
 from .references import composed
 
 
 def target_boxes(batch: RewardBatch) -> Tensor:
-    """[B, 4] float64: `target.box` of each prompt, x1, y1, x2, y2.
+    """Reads `target.box` of each prompt, [B, 4] float64, x1, y1, x2, y2.
 
     Raises ValueError where one is not four finite numbers with x1 < x2 and y1 < y2: no answer can be judged by it.
     """
@@ -25,12 +25,12 @@ def target_boxes(batch: RewardBatch) -> Tensor:
 
 
 def target_box(prompt: Prompt) -> Box:
-    """`target.box` of a prompt; raises ValueError as `target_boxes` does."""
+    """Reads `target.box` of a prompt; raises ValueError as `target_boxes` does."""
     return true_box(prompt.target["box"], "target.box", prompt)
 
 
 def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list[str] | None]:
-    """`target.boxes` of a prompt, maybe none, and `target.labels` where they are asked for.
+    """Reads `target.boxes` of a prompt, which may be empty, and with `has_labels` its `target.labels`.
 
     Labels are composed (NFC). Raises ValueError where these are no boxes (`target_boxes`), or not one text for each.
     """
@@ -49,7 +49,7 @@ def target_detections(prompt: Prompt, has_labels: bool) -> tuple[list[Box], list
 
 
 def true_box(box: Any, name: str, prompt: Prompt) -> Box:
-    """A box of the target, x1, y1, x2, y2; raises ValueError where it is none."""
+    """Reads a box of the target, x1, y1, x2, y2; raises ValueError, which begins with `name`, for anything else."""
     is_four = isinstance(box, list | tuple) and len(box) == 4
     if not is_four or not all(is_number(side) for side in box) or not (box[0] < box[2] and box[1] < box[3]):
         raise ValueError(f"{name} must be [x1, y1, x2, y2] with x1 < x2 and y1 < y2, got {box!r} for {prompt.text!r}")
@@ -57,14 +57,17 @@ def true_box(box: Any, name: str, prompt: Prompt) -> Box:
 
 
 def true_point(point: Any, name: str, prompt: Prompt) -> Point:
-    """A point of the target, x, y; raises ValueError where it is none."""
+    """Reads a point of the target, x, y; raises ValueError, which begins with `name`, for anything else."""
     if not isinstance(point, list | tuple) or len(point) != 2 or not all(map(is_number, point)):
         raise ValueError(f"{name} must be [x, y], got {point!r} for {prompt.text!r}")
     return float(point[0]), float(point[1])
 
 
 def answered_boxes(batch: RewardBatch, tag: str | None) -> Tensor:
-    """[B, 4] float64: the one box in the `tag` of each text, its corners as written; zeros where there is none."""
+    """Reads the one box in the `tag` of each text, [B, 4] float64, its corners as written.
+
+    Zeros stand for a text without such a box.
+    """
     texts = batch.outputs.texts
     assert texts is not None, "scoring checks needs"
     boxes = [(0.0, 0.0, 0.0, 0.0)] * len(batch)
@@ -78,7 +81,7 @@ def answered_boxes(batch: RewardBatch, tag: str | None) -> Tensor:
 
 
 def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
-    """B clicks: of any kind where the policy makes actions, else the one point or box in the `tag` of the text.
+    """Reads B clicks: the actions where the policy makes some, else the one point or box in the `tag` of each text.
 
     None where the answer is not understood or is another action.
     """
@@ -96,14 +99,9 @@ def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
 
 
 def canvas_of(batch: RewardBatch, row: int) -> Canvas:
-    """The canvas of a sample; raises ValueError for a prompt without an image."""
+    """Returns the canvas of a sample; raises ValueError for a prompt without an image."""
     assert batch.outputs.canvases is not None, "scoring checks needs"
     canvas = batch.outputs.canvases[row]
     if canvas is None:
         raise ValueError(f"the prompt {batch.prompts[row].text!r} has no image that coordinates could be of")
     return canvas
-
-
-def is_number(value: object) -> bool:
-    """Whether this is a finite number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

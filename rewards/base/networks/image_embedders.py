@@ -1,4 +1,4 @@
-"""What turns images into embeddings that can be compared with each other: DINO or CLIP, frozen."""
+"""Frozen image encoders whose embeddings can be compared: DINO and CLIP."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def write_tiny_embedder(encoder: Encoder, folder: Path, seed: int) -> None:
 
 
 def _load_dino(model: str, device: torch.device) -> Embed:
-    """DINOv2 (Oquab et al. 2023, arXiv 2304.07193) or DINOv3: the first token after the last normalisation."""
+    """Loads DINOv2 (Oquab et al. 2023, arXiv 2304.07193) or DINOv3: the first token after the last normalisation."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModel
 
     try:

@@ -1,4 +1,6 @@
-"""A frozen text encoder of the sentence-transformers layout, with transformers alone, and a random small twin."""
+"""A frozen text encoder in the layout of sentence-transformers, loaded with transformers alone, and a random small
+twin.
+"""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "
 
 @dataclass(frozen=True)
 class Embedder:
-    """Texts to embeddings of length 1, in float32 whatever the run's precision."""
+    """A frozen text encoder: texts to embeddings of length 1, in float32 whatever the run's precision."""
 
     tokenizer: Any
     model: Any
@@ -31,19 +33,19 @@ class Embedder:
     context: int  # tokens of a text, with its special ones
 
     def fits(self, text: str) -> bool:
-        """Whether the model reads the whole text, and there is something to read."""
+        """Returns whether the model reads the whole text, and there is something to read."""
         return 0 < len(self._tokens([text])["input_ids"][0]) <= self.context
 
     @torch.no_grad()
     def sentences(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """The embedding [D] of each different text; all of them must fit."""
+        """Returns the embedding [D] of each different text; all of them must fit."""
         unique = sorted(set(texts), key=lambda text: (len(text), text))  # little padding, whatever their order
         parts = [self._pooled(unique[start : start + _BATCH]) for start in range(0, len(unique), _BATCH)]
         return dict(zip(unique, torch.cat(parts), strict=True)) if unique else {}
 
     @torch.no_grad()
     def tokens(self, text: str) -> Tensor:
-        """[K, D]: the model's own embeddings of the text's tokens, as they are before any layer, special ones apart."""
+        """Returns [K, D]: the rows of the model's table of token embeddings for a text, without special tokens."""
         ids = self._tokens([text], add_special_tokens=False)["input_ids"][0]
         table = self.model.get_input_embeddings().weight
         return normalize(table[torch.tensor(ids, dtype=torch.int64, device=table.device)], dim=-1)
@@ -67,14 +69,14 @@ class Embedder:
 
 
 def load_embedder(model: str, pooling: Pooling, device: torch.device) -> Embedder:
-    """Loads an encoder by hub name or folder; ConfigError where there is none, or where it is more than an encoder."""
+    """Loads an encoder by hub name or folder. Raises ConfigError where there is none, or where it has other modules."""
     from transformers import AutoModel, AutoTokenizer
 
-    folder, found = _layout(model)
+    folder, own_pooling = _layout(model)
     if pooling == "model":
-        if found is None:
+        if own_pooling is None:
             raise ConfigError(f"{model!r} does not say how its tokens are pooled: set pooling to mean, cls or last")
-        pooling = found
+        pooling = own_pooling
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, subfolder=folder)
         encoder: Any = AutoModel.from_pretrained(model, subfolder=folder, dtype=torch.float32)
@@ -93,7 +95,7 @@ def load_embedder(model: str, pooling: Pooling, device: torch.device) -> Embedde
 
 
 def _layout(model: str) -> tuple[str, Pooling | None]:
-    """The folder of the encoder in a model, and how it says its tokens are pooled: `modules.json`."""
+    """Reads `modules.json` of a model: the folder of its encoder, and how its tokens are pooled."""
     modules = _json(model, "modules.json")
     if modules is None:
         return "", None
@@ -117,7 +119,10 @@ def _pooling(model: str, settings: Any) -> Pooling:
 
 
 def _json(model: str, name: str) -> Any:
-    """A JSON file of a model, None where it has none; ConfigError where that cannot be known or read."""
+    """Reads a JSON file of a model; None where there is none.
+
+    Raises ConfigError where that cannot be known, or the file cannot be read.
+    """
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import RemoteEntryNotFoundError
 

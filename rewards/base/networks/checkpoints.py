@@ -1,4 +1,4 @@
-"""Weights of published heads and checkpoints: a file here or on the hub, read without running code."""
+"""Published checkpoints: files here or on the hub, read without running code; and the head that two of them have."""
 
 import pickle
 from pathlib import Path
@@ -19,7 +19,7 @@ def check_suffix(field: str, file: str) -> None:
 
 
 def find_file(what: str, name: str) -> Path:
-    """A file here, or `owner/repository/file` on the hub.
+    """Returns the path of a file here, or of `owner/repository/file` on the hub.
 
     Args:
         what: what errors call it, such as "aesthetic head".
@@ -39,7 +39,7 @@ def find_file(what: str, name: str) -> Path:
 
 
 def read_weights(what: str, file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by their names; those in an entry `state_dict` or `model` where it holds one.
+    """Reads the tensors of a file by their names, from its entry `state_dict` or `model` where it has one.
 
     Raises ConfigError for a damaged file, one that would run code, or one that holds anything but named tensors.
     """
@@ -68,3 +68,25 @@ def put_weights(what: str, file: Path, module: nn.Module, weights: dict[str, Ten
     except RuntimeError as error:
         raise ConfigError(f"{file} does not hold the {what}: {error}") from error
     module.eval().requires_grad_(False)
+
+
+class Head(nn.Module):
+    """A head of linear layers width-1024-128-64-16-1 without activations between them, with the published names."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, 1024),
+            nn.Dropout(0.2),
+            nn.Linear(1024, 128),
+            nn.Dropout(0.2),
+            nn.Linear(128, 64),
+            nn.Dropout(0.1),
+            nn.Linear(64, 16),
+            nn.Linear(16, 1),
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Returns the scores [B] of embeddings [B, width]."""
+        scores: Tensor = self.layers(embeddings)
+        return scores.squeeze(1)
