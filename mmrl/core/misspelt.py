@@ -65,7 +65,9 @@ def refuse_misspelt(kind: str, cls: type) -> None:
         raise ConfigError(f"{cls.__name__}.declaration: it is no setting; write `declaration: ClassVar[...] = ...`")
     if (state := own & _STATE - {"update"}) and not own >= _STATE:
         lacks = ", ".join(sorted(_STATE - own))
-        raise ConfigError(f"{cls.__name__}.{min(state)}: a plug-in with a state needs all of its methods; it has no {lacks}")
+        raise ConfigError(
+            f"{cls.__name__}.{min(state)}: a plug-in with a state needs all of its methods; it has no {lacks}"
+        )
     for name in sorted(own - {"declaration"}):
         if name in settings and "declaration" in own:
             continue  # the declaration may be made from the setting
