@@ -64,7 +64,7 @@ def test_a_model_that_reads_no_video_refuses_clips(cli: CommandLine) -> None:
         ("sampler={name: autoregressive, max_tokens: 4}", "'autoregressive' draws tokens, but modality"),
         ("sampler.max_turns=0", "max_turns must be at least 1 and at most 10,000, got 0"),
         ("evaluation.sampler={name: autoregressive, max_tokens: 4}", "evaluation.sampler 'autoregressive' draws"),
-        ("advantage.discount=1.5", "discount must be in [0, 1], got 1.5"),
+        ("advantage.discount=1.5", "discount must be at least 0 and at most 1, got 1.5"),
         ("group_size=1", "group_size must be at least 2, got 1"),
     ],
 )
