@@ -65,7 +65,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
         assert said.batch_size is None or (isinstance(said.batch_size, int) and said.batch_size > 0)
     if math.inf in map(abs, cls.range):
         text = " ".join([inspect.getdoc(cls) or "", inspect.getsource(cls)])
-        assert "unbounded" in text or "held" in text, "an infinite range needs a reason"
+        assert "unbounded" in text or "inner reward" in text, "an infinite range needs a reason"
     assert isinstance(reward, Reward)
     assert not {"name", "weight", "label"} & {item.name for item in fields(cls)}, "the mix takes these"
     if "model" in reward.needs:
