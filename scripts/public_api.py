@@ -17,15 +17,14 @@ ROOT = Path(__file__).parents[1]
 FILE, SNAPSHOT = ROOT / "docs" / "api.md", ROOT / "tests" / "public_api.txt"
 # What is public, by subject: a module with all its public names, or `module:name`.
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "Functions": ("mmrl:train", "mmrl.scoring.standalone:score", "mmrl.commands.summary:Outcome"),
+    "Functions": ("mmrl:train", "mmrl:resume", "mmrl.scoring.standalone:score", "mmrl.commands.summary:Outcome"),
+    "Callbacks": ("mmrl.training.callbacks",),
     "Errors": ("mmrl.system.errors:ConfigError", "mmrl.system.errors:RunError", "mmrl.system.errors:DivergedError"),
     "Contracts of plug-ins": ("mmrl.core.contracts", "mmrl.core.rewards"),
     "Declarations": ("mmrl.core.declarations",),
     "Settings": ("mmrl.core.checked:Checked", "mmrl.core.schedules"),
     "What flows": (
         "mmrl.core.data",
-        "mmrl.core.outputs",
-        "mmrl.core.decisions",
         "mmrl.core.views",
         "mmrl.core.forward_outputs",
         "mmrl.core.keys",
