@@ -1,18 +1,76 @@
 """The import of a user's own modules."""
 
 import importlib
-from types import ModuleType
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
 
 from mmrl.system.errors import ConfigError, describe
 
+# Modules that own plug-ins import from, by their names before mmrl 0.2: below `mmrl`, old -> new.
+MOVED: Mapping[str, str] = MappingProxyType(
+    {
+        "actions": "parsing.actions.action",
+        "answer_plans": "plans.answers",
+        "answer_trees": "plans.answers",
+        "answers": "parsing.answers",
+        "config": "core.config",
+        "contracts": "core.contracts",
+        "coordinates": "parsing.coordinates",
+        "data": "core.data",
+        "datasets": "prompts.datasets",
+        "decisions": "core.data",
+        "dense": "core.dense",
+        "errors": "system.errors",
+        "evaluations": "core.forward_outputs",
+        "given": "plans.offline",
+        "judging": "scoring.standalone",
+        "keys": "core.keys",
+        "media": "media.pictures",
+        "neighbours": "plans.flow",
+        "numerics": "core.numerics",
+        "outputs": "core.data",
+        "plans": "plans.flow",
+        "plugins": "core.plugins",
+        "reward_batches": "core.reward_batches",
+        "reward_contracts": "core.rewards",
+        "schedules": "core.schedules",
+        "video": "media.video",
+        "views": "core.views",
+        "weights": "core.weights",
+        "advantages._inner": "advantages.base.wrapper",
+        "losses._decisions": "losses.base.decisions",
+        "losses._denoising": "losses.base.denoising",
+        "losses._log_ratios": "losses.base.log_ratios",
+        "losses._outputs": "losses.base.outputs",
+        "losses._paths": "losses.base.paths",
+        "losses._ratio": "losses.base.ratio",
+        "mixes._mix": "core.mixes",
+        "rewards._answers": "rewards.base.answers",
+        "rewards._held": "rewards.base.wrapper",
+        "samplers._base": "samplers.base.flow",
+        "samplers._kernels": "samplers.base.kernels",
+        "samplers._window": "samplers.base.window",
+    }
+)
+
 
 def own_module(name: str, what: str) -> ModuleType:
-    """Returns a module of the user. Raises ConfigError, which begins with `what`, where the import fails."""
+    """Returns a module of the user. Raises ConfigError, which begins with `what`, where the import fails.
+
+    A module of mmrl that has another name now is named with it.
+    """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        missing = error.name or name
+        former = missing.removeprefix("mmrl.")
+        if missing != former and former in MOVED:
+            moved = f"what it had is in mmrl.{MOVED[former]} now"
+            raise ConfigError(f"{what}: {name} imports from {missing}; {moved} (docs/api.md lists it)") from error
+        if not isinstance(error, ModuleNotFoundError):
+            raise ConfigError(f"{what}: importing {name} failed: {describe(error)}") from error
         raise ConfigError(
-            f"{what}: cannot import {error.name!r}; a user's own modules are looked up in the working folder and in "
+            f"{what}: cannot import {missing!r}; a user's own modules are looked up in the working folder and in "
             "installed packages"
         ) from error
     except ConfigError as error:  # of a declaration in the module

@@ -25,7 +25,7 @@ _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _DOLLARS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)|\\\[((?:(?!\\\]).)*)\\\]", re.DOTALL)
 
 
-class Mathematician(LimitedProcess):
+class _Mathematician(LimitedProcess):
     """A process that reads answers in LaTeX and compares them, with `seconds` of processor time at most for each."""
 
     def __init__(self, seconds: float, float_rounding: int, is_strict: bool) -> None:
@@ -84,7 +84,7 @@ class MathAnswer(TagReward):
             raise ConfigError(
                 "math_answer needs the package math-verify: install the extra, `pip install 'mmrl[math]'`"
             )
-        mathematician = Mathematician(self.seconds, self.float_rounding, self.is_strict)
+        mathematician = _Mathematician(self.seconds, self.float_rounding, self.is_strict)
         object.__setattr__(self, "_mathematician", mathematician)  # no setting
 
     def check(self, prompt: Prompt) -> None:
@@ -112,7 +112,7 @@ class MathAnswer(TagReward):
         return torch.tensor(scores, dtype=torch.float32)
 
     @property
-    def _process(self) -> Mathematician:
+    def _process(self) -> _Mathematician:
         return self._mathematician  # type: ignore[attr-defined, no-any-return]  # set beside the fields
 
     def _right(self, prompt: Prompt) -> list[str]:

@@ -167,7 +167,7 @@ def test_a_prompt_of_another_set_is_refused_by_name(target: dict[str, object]) -
 
 @pytest.mark.parametrize("size", [0, 111, 4097])
 def test_a_size_out_of_range_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=rf"size must be at least 112 and at most 4096, got {size}"):
+    with pytest.raises(ValueError, match=rf"size must be at least 112 and at most 4,096, got {size}"):
         Screens(size)
 
 

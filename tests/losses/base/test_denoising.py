@@ -117,8 +117,8 @@ def test_samples_of_one_draw_have_noise_of_their_own_however_many_prompts_name_i
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"draws": 0}, "draws must be at least 1 and at most 10000, got 0"),
-        ({"draws": 10_001}, "draws must be at least 1 and at most 10000, got 10001"),
+        ({"draws": 0}, "draws must be at least 1 and at most 10,000, got 0"),
+        ({"draws": 10_001}, "draws must be at least 1 and at most 10,000, got 10001"),
         ({"shift": 0.0}, "shift must be above 0"),
         ({"averaged_weight": -1.0}, "averaged_weight must be at least 0"),
         ({"levels": "pair"}, "levels must be one of sample, group"),

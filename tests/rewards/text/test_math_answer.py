@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.parsing.answers import ParseError
 from mmrl.rewards.text import math_answer
-from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, Mathematician, _latex
+from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, _latex, _Mathematician
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -139,7 +139,7 @@ def test_what_takes_too_long_is_wrong_and_the_next_is_judged(text: str) -> None:
 
 @pytest.mark.slow  # starts three processes
 def test_a_process_that_was_killed_from_outside_is_no_wrong_answer() -> None:
-    asked = Mathematician(5, 6, True)
+    asked = _Mathematician(5, 6, True)
     assert asked.are_equal("5", "5")
     assert asked._child is not None
     asked._child.kill()  # between two questions: the next one gets a new process
@@ -154,7 +154,7 @@ def test_a_process_that_was_killed_from_outside_is_no_wrong_answer() -> None:
 
 
 def test_a_process_that_does_not_answer_is_no_wrong_answer() -> None:
-    asked = Mathematician(5, 6, True)
+    asked = _Mathematician(5, 6, True)
     assert asked.are_equal("5", "5")
     asked.patience = 0.2
     with pytest.raises(RuntimeError, match=r"did not answer within 0\.2 seconds"):
@@ -164,7 +164,7 @@ def test_a_process_that_does_not_answer_is_no_wrong_answer() -> None:
 def test_a_process_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(RuntimeError, match="math-verify does not start"):
-        Mathematician(5, 6, True).are_equal("5", "5")
+        _Mathematician(5, 6, True).are_equal("5", "5")
 
 
 @given(TEXTS)
