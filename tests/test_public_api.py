@@ -34,7 +34,7 @@ def test_every_public_name_can_be_imported_and_says_what_it_is(subject: str) -> 
 def test_every_name_that_mmrl_exports_is_public() -> None:
     import mmrl
 
-    listed = {line.split("(")[0].split(" ")[0].rpartition(".")[2] for line in public_api.snapshot().splitlines()}
+    listed = {line.partition(":")[0].rpartition(".")[2] for line in public_api.snapshot().splitlines()}
     assert set(mmrl.__all__) <= listed
 
 
