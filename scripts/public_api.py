@@ -137,7 +137,7 @@ def _call(node: Function) -> str:
 
 
 def _is_public(name: str) -> bool:
-    return not name.startswith("_")
+    return not name.startswith("_") and name != "formerly"  # names of before, which only the loader reads
 
 
 def _summary(node: ast.ClassDef | Function) -> str:

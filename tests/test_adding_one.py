@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -18,8 +19,9 @@ import torch
 from mmrl.assembly.build import build
 from mmrl.commands import listing
 from mmrl.commands.train import train
-from mmrl.core import plugins
+from mmrl.core import contracts, plugins
 from mmrl.core.config import DatasetSettings, load_config
+from mmrl.core.data import Granularity, WeightsName
 from mmrl.core.plugins import KINDS
 from mmrl.prompts import layout
 from mmrl.prompts.datasets import load_dataset_prompts
@@ -278,6 +280,53 @@ def test_a_class_that_is_no_plug_in_is_refused_before_anything_is_loaded(
     config = load_config("lab/reinforce", [f"{kind}={{name: 'half:Half'}}"])
     with pytest.raises(ConfigError, match=f"'half:Half' {message} "):
         build(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parent", "body", "message"),
+    [
+        (
+            "loss",
+            "losses.grpo:Grpo",
+            "needs = frozenset({'refrence'})",
+            "needs must be of old, reference, averaged, got 'refrence' (did you mean 'reference'?)",
+        ),
+        ("loss", "losses.grpo:Grpo", "scope = 'desicion'", "scope must be of decision, path, group, got 'desicion'"),
+        (
+            "sampler",
+            "samplers.autoregressive:Autoregressive",
+            "sample_kind = 'token'",
+            "got 'token' (did you mean 'tokens'?)",
+        ),
+        (
+            "rewards.0",
+            "rewards.text.finished:Finished",
+            "granularity = 'samples'",
+            "got 'samples' (did you mean 'sample'?)",
+        ),
+    ],
+)
+def test_a_misspelt_word_of_a_plug_in_is_refused_with_the_right_one(
+    kind: str, parent: str, body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, name = parent.partition(":")
+    lines = ["from dataclasses import dataclass", f"from mmrl.{module} import {name}", "@dataclass(frozen=True)"]
+    (tmp_path / "wrong_word.py").write_text("\n".join([*lines, f"class Own({name}):", f"    {body}", ""]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_word", raising=False)
+    more = ", max_tokens: 4" if kind == "sampler" else ""
+    config = load_config("lab/reinforce", [f"{kind}={{name: 'wrong_word:Own'{more}}}"])
+    with pytest.raises(ConfigError) as caught:
+        build(config)
+    assert "wrong_word:Own" in str(caught.value) and message in str(caught.value)
+
+
+def test_the_words_that_the_loader_knows_are_those_of_the_contracts() -> None:
+    choices = plugins._CHOICES
+    assert set(choices["losses"]["scope"]) == set(get_args(contracts.Scope))
+    assert {*choices["losses"]["needs"], "trained"} == set(get_args(WeightsName))
+    assert set(choices["rewards"]["granularity"]) == set(get_args(Granularity))
+    assert set(choices["samplers"]["sample_kind"]) == {*get_args(contracts.SampleKind), "given"}
 
 
 def own(kind: str, body: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

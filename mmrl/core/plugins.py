@@ -49,6 +49,17 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "losses": ("old_decay", "views", "coefficients", "measure", "__call__"),
 }
 
+# Members whose values are words of mmrl; those of `mmrl.core.contracts`, which imports torch.
+_CHOICES: dict[Kind, dict[str, tuple[str, ...]]] = {
+    "losses": {
+        "kind": ("decisions", "denoising", "outputs"),
+        "needs": ("old", "reference", "averaged"),
+        "scope": ("decision", "path", "group"),
+    },
+    "rewards": {"granularity": ("sample", "turn", "episode", "group", "step", "segment", "token")},
+    "samplers": {"sample_kind": ("latents", "tokens", "turns", "given")},
+}
+
 log = logging.getLogger(__name__)
 
 
@@ -199,12 +210,21 @@ def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
 
 
 def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
-    """Raises ConfigError, which begins with `where`, for a plug-in that lacks a needed member of its kind."""
+    """Raises ConfigError, which begins with `where`, for a plug-in that lacks a needed member of its kind.
+
+    Raises ConfigError as well where a member is not one of the words that mmrl knows, with the nearest right one.
+    """
     lacking = [part for part in _ATTRIBUTES.get(kind, ()) if not hasattr(plugin, part)]
     lacking += [part for part in _METHODS.get(kind, ()) if not callable(getattr(plugin, part, None))]
     if lacking:
         wrong = f"{where}{name!r} is no {singular(kind)}: it has no {', '.join(lacking)}"
         raise ConfigError(f"{wrong} (see mmrl/core/contracts.py)")
+    for part, allowed in _CHOICES.get(kind, {}).items():
+        value = getattr(plugin, part)
+        for got in sorted({value} if isinstance(value, str) else set(value)):
+            if got not in allowed:
+                wrong = f"{where}{singular(kind)} {name!r}: {part} must be of {', '.join(allowed)}, got {got!r}"
+                raise ConfigError(f"{wrong}{near(got, allowed)}")
 
 
 def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:

@@ -323,6 +323,7 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
         if not isinstance(reward, Reward):
             lacking = [part for part in (*Reward.__annotations__, "score") if part not in dir(reward)]
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
+        plugins.refuse_half("rewards", own["name"], reward)
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
         terms.append(RewardTerm(_checked(label_of(settings)), reward, weight))

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from mmrl.core.config import RunConfig
 from mmrl.system.errors import ConfigError, RunError, describe, place
-from mmrl.system.spelling import did_you_mean
+from mmrl.system.spelling import near, nearest
 
 Event = Literal["on_train_begin", "on_iteration_end", "on_evaluate", "on_save", "on_train_end"]
 EVENTS: tuple[Event, ...] = get_args(Event)
@@ -82,8 +82,10 @@ class Callback:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in vars(cls):
-            if name.startswith("on_") and name not in EVENTS:
-                raise ConfigError(f"{cls.__name__}.{name} is no event{did_you_mean(name, EVENTS)}")
+            is_near = f"on_{name}" in EVENTS or nearest(name, [*EVENTS, *dir(Callback)], likeness=0.8) in EVENTS
+            if name not in EVENTS and (name.startswith("on_") or is_near):
+                hint = near(name, EVENTS)
+                raise ConfigError(f"{cls.__name__}.{name} is no event{hint}; events are {', '.join(EVENTS)}")
 
 
 class CallbackError(RunError):

@@ -198,7 +198,12 @@ def test_callbacks_are_called_in_the_order_in_which_they_were_given(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("on_iteration_ended", "on_iteration_end"), ("on_evaluation", "on_evaluate")]
+    ("wrong", "right"),
+    [
+        ("on_iteration_ended", "on_iteration_end"),
+        ("on_evaluation", "on_evaluate"),
+        ("iteration_end", "on_iteration_end"),
+    ],
 )
 def test_a_misspelt_event_is_refused_with_the_right_name_when_the_class_is_defined(wrong: str, right: str) -> None:
     with pytest.raises(ConfigError, match=rf"Notify.{wrong} is no event \(did you mean '{right}'\?\)"):
@@ -206,7 +211,7 @@ def test_a_misspelt_event_is_refused_with_the_right_name_when_the_class_is_defin
 
 
 def test_an_event_of_other_libraries_is_refused_with_the_list_of_events() -> None:
-    with pytest.raises(ConfigError, match="Notify.on_log is no event; known are " + ", ".join(EVENTS)):
+    with pytest.raises(ConfigError, match="Notify.on_log is no event; events are " + ", ".join(EVENTS)):
         type("Notify", (Callback,), {"on_log": lambda self, state, control: None})
 
 
