@@ -92,14 +92,14 @@ def test_a_program_that_cannot_run_in_namespaces_is_told(tmp_path: Path, monkeyp
 SETTINGS_ALONE = """
 import contextlib, fcntl, socket, struct, sys
 from pathlib import Path
-from mmrl.environments import _chromium
+from mmrl.environments.base import chromium
 from tests.environments import test_browser_cage as cage
 from tests.environments.listeners import Listeners
 
 with socket.socket() as any_socket:  # loopback, which is down in a new namespace
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
-_chromium.write_launcher = cage.refuse
-_chromium.ARGUMENTS += ("--allow-loopback-in-peer-connection",)  # WebRTC sends by no other way here
+chromium.write_launcher = cage.refuse
+chromium.ARGUMENTS += ("--allow-loopback-in-peer-connection",)  # WebRTC sends by no other way here
 with Listeners(53) as resolver, Listeners() as listeners:
     with contextlib.suppress(socket.gaierror):  # nobody answers
         socket.getaddrinfo("control.example", 80)
