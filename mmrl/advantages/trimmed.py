@@ -1,10 +1,9 @@
 """Group-relative advantages whose mean and std leave out the worst samples of a group."""
 
 from dataclasses import dataclass
-from itertools import count
+from math import floor
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -36,8 +35,10 @@ class Trimmed(Grpo):
     @property
     def declaration(self) -> AdvantageDeclaration:
         """The declaration: in the smallest group two samples remain to be compared."""
-        sizes = (size for size in count(2) if size - self._num_trimmed(torch.tensor(size)) >= 2)
-        return AdvantageDeclaration(min_group_size=next(sizes))
+        size = max(2, int(1 / (1 - self.ratio)) - 1)  # size (1 - ratio) > 1 from about here on
+        while size - floor(size * self.ratio + 1e-9) < 2:
+            size += 1
+        return AdvantageDeclaration(min_group_size=size)
 
     def _num_trimmed(self, size: Tensor) -> Tensor:
         """Returns the number of samples that are left out of groups of these sizes."""

@@ -103,8 +103,10 @@ def _wrong(name: str, hint: Any, value: Any) -> Iterator[_Wrong]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = _limits(hint)
-        if _is_number(value) and not all(_BOUNDS[key].holds(value, bound) for key, bound in bounds.items()):
+        is_wrong = arguments[0] in (int, float) and not _is_number(value)
+        if is_wrong or not all(_BOUNDS[key].holds(value, bound) for key, bound in bounds.items() if _is_number(value)):
             yield _Wrong(name, bound_in_words(bounds), value)
+            return
         yield from _wrong(name, arguments[0], value)
     elif origin is Literal:
         if value not in arguments:

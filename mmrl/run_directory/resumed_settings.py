@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mmrl.core.plugins import RENAMED
+
 # sections and settings; all else decides the numbers
 MAY_CHANGE = (
     "iterations",
@@ -36,7 +38,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = []
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key, _MISSING), now.get(key, _MISSING)
-        if type(old) is not type(new) or old != new:
+        if type(old) is not type(new) or _present(key, old) != _present(key, new):
             found.append(f"{key}: {_shown(old)} before, {_shown(new)} now")
     more = len(found) - NAMED
     return [*found[:NAMED], f"and {more} more"] if more > 0 else found
@@ -63,6 +65,13 @@ def _flatten(prefix: str, value: Any, found: dict[str, Any]) -> None:
         _flatten(f"{prefix}.{key}" if prefix else str(key), one, found)
     if not inside:
         found[prefix] = value
+
+
+def _present(key: str, value: Any) -> Any:
+    """Returns the value of a setting, where the name of a plug-in is replaced by its present name."""
+    kind = {"advantage": "advantages", "loss": "losses", "sampler": "samplers"}.get(key.partition(".")[0])
+    renamed = {former: name for (of, former), name in RENAMED.items() if of == kind}
+    return renamed.get(value, value) if key.endswith(".name") and isinstance(value, str) else value
 
 
 def _shown(value: Any) -> str:

@@ -37,7 +37,11 @@ MOVED: Mapping[str, str] = MappingProxyType(
         "video": "media.video",
         "views": "core.views",
         "weights": "core.weights",
+        "checkpoint": "training.checkpoint",
+        "run": "commands.train",
+        "trainer": "training.trainer",
         "advantages._inner": "advantages.base.wrapper",
+        "advantages.entropy_shaped": "advantages.entropy_advantage",
         "losses._decisions": "losses.base.decisions",
         "losses._denoising": "losses.base.denoising",
         "losses._log_ratios": "losses.base.log_ratios",
@@ -67,6 +71,9 @@ def own_module(name: str, what: str) -> ModuleType:
         if missing != former and former in MOVED:
             moved = f"what it had is in mmrl.{MOVED[former]} now"
             raise ConfigError(f"{what}: {name} imports from {missing}; {moved} (docs/api.md lists it)") from error
+        if former.startswith("rewards."):
+            where = "rewards stand in folders by what they judge, such as mmrl.rewards.boxes.box_iou"
+            raise ConfigError(f"{what}: {name} imports from {missing}; {where}") from error
         if not isinstance(error, ModuleNotFoundError):
             raise ConfigError(f"{what}: importing {name} failed: {describe(error)}") from error
         raise ConfigError(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import pack, select, units_of
+
+
+@runtime_checkable
+class _Learning(Protocol):
+    """A reward that learns from scores, with the other methods of a `Stateful` plug-in or without."""
+
+    def update(self, scores: Scores) -> None: ...
 
 
 class RewardWrapper(Checked):
@@ -34,7 +41,7 @@ class RewardWrapper(Checked):
             if reward.granularity in DENSE:
                 raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
             is_plain_wrapper = isinstance(reward, RewardWrapper) and type(reward).update is RewardWrapper.update
-            if isinstance(reward, Stateful) and not is_plain_wrapper:
+            if isinstance(reward, _Learning) and not is_plain_wrapper:
                 raise ValueError(
                     f"{name} learns from its own scores, which only a reward of the run sees: put it around this one, "
                     "not inside"

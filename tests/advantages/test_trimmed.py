@@ -78,3 +78,13 @@ def test_rewards_may_be_shifted_and_stretched() -> None:
 def test_a_ratio_out_of_range_is_refused(ratio: float) -> None:
     with pytest.raises(ValueError, match="ratio must be at least 0 and below 1"):
         Trimmed(ratio=ratio)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.29, 0.5, 0.9, 0.99])
+def test_the_smallest_group_is_the_first_of_which_two_samples_remain(ratio: float) -> None:
+    size = next(n for n in range(2, 1000) if n - int(n * ratio + 1e-9) >= 2)
+    assert Trimmed(ratio=ratio).declaration.min_group_size == size
+
+
+def test_a_ratio_near_one_is_declared_at_once() -> None:
+    assert Trimmed(ratio=0.999999999999).declaration.min_group_size > 10**11

@@ -271,3 +271,8 @@ def test_the_members_of_all_protocols_are_known(kind: plugins.Kind) -> None:
         if not name.startswith("_")
     }
     assert names <= misspelt.MEMBERS[kind]
+
+
+def test_a_plug_in_with_half_of_a_state_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = refusal("advantages", "def state_dict(self):\n    return {}", tmp_path, monkeypatch)
+    assert "a plug-in with a state needs all of its methods; it has no load_state_dict, update" in words

@@ -338,3 +338,12 @@ def test_a_file_that_looks_unfinished_is_cleared_away(run: Path) -> None:
     left.touch()
     train(start.resumed_run(run, []), run, resume=True)
     assert not left.exists()
+
+
+def test_the_present_name_of_a_renamed_plug_in_is_no_edit() -> None:
+    before = {"advantage.name": "entropy_shaped", "advantage.inner.name": "entropy_shaped", "seed": 0}
+    now = {key: "entropy_advantage" if value == "entropy_shaped" else value for key, value in before.items()}
+    assert differences(before, now) == []
+    assert differences(before, now | {"advantage.name": "grpo"}) == [
+        "advantage.name: 'entropy_shaped' before, 'grpo' now"
+    ]

@@ -73,7 +73,10 @@ def test_a_server_behind_one_wrapper_may_be_asked_several_times_at_once() -> Non
     )  # which is not made for several threads
 
 
-@pytest.mark.parametrize("inner", ["running_normalised", "tests.rewards.base.test_wrapper:Learning"])
+@pytest.mark.parametrize(
+    "inner",
+    ["running_normalised", "tests.rewards.base.test_wrapper:Learning", "tests.rewards.base.test_wrapper:Updated"],
+)
 @pytest.mark.parametrize(
     "settings",
     [{"name": "clip_range", "low": -1}, {"name": "gated", "gate": WRITTEN}, {"name": "running_normalised"}],
@@ -81,6 +84,16 @@ def test_a_server_behind_one_wrapper_may_be_asked_several_times_at_once() -> Non
 def test_a_reward_that_learns_from_its_scores_is_not_held(settings: dict[str, Any], inner: str) -> None:
     with pytest.raises(ConfigError, match=r"reward learns from its own scores.*put it around this one"):
         build("rewards", settings | {"reward": {"name": inner, "reward": WRITTEN}})
+
+
+@dataclass
+class Updated(Written):
+    """A reward that only sees its scores, without a state that is saved."""
+
+    reward: Any = None
+
+    def update(self, scores: Scores) -> None:
+        """Sees the scores."""
 
 
 @dataclass

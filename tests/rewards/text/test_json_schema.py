@@ -219,5 +219,5 @@ def test_an_answer_on_which_a_pattern_takes_too_long_is_wrong_and_the_next_is_ju
     missing = JsonSchema({"patternProperties": {"a": {"$ref": "#/none"}}}, tag=None)
     with pytest.raises(ValueError, match="schema refers to what it does not hold"):
         missing.score(answers(['{"a": 1}']))
-    with pytest.raises(ValueError, match=r"seconds must be from 0\.1 to 600"):
+    with pytest.raises(ValueError, match=r"seconds must be at least 0\.1 and at most 600, got 0"):
         JsonSchema({}, seconds=0)
