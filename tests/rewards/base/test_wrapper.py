@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
-from mmrl.core.data import Outputs
+from mmrl.core.data import Outputs, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.plugins import build
 from tests.rewards.example import make_batch
