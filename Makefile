@@ -32,10 +32,10 @@ lint: setup ## check style, format and types
 	$(RUN) -m mypy
 
 test: lint ## lint, then the fast tests with their coverage
-	$(PYTEST) -q -n $(WORKERS) -m "not slow and not gpu" --cov
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "not slow and not gpu" --cov
 
 test-slow: setup ## the slow tests
-	$(PYTEST) -q -n $(WORKERS) -m "slow and not gpu" $(ALONE)
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ALONE)
 	$(PYTEST) -q -m "slow and not gpu" $(ALONE:%=--ignore=%) --durations=10
 
 test-all: test test-slow ## everything
