@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -34,7 +34,7 @@ class Checked:
 def refusal(name: str, hint: Any, value: Any) -> str | None:
     """Returns why the annotation `hint` of the setting `name` does not allow a value; None where it is allowed.
 
-    Allows values of another type than the annotated one: types are checked where a config is read.
+    A range of numbers allows numbers only. Other types are checked where a config is read.
     """
     wrong = next(_wrong(name, hint, value), None)
     if wrong is None:
@@ -154,4 +154,4 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | Integral) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

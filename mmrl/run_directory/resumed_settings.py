@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mmrl.core.plugins import RENAMED
+from mmrl.core.plugins import RENAMED, singular
 
 # sections and settings; all else decides the numbers
 MAY_CHANGE = (
@@ -69,8 +69,7 @@ def _flatten(prefix: str, value: Any, found: dict[str, Any]) -> None:
 
 def _present(key: str, value: Any) -> Any:
     """Returns the value of a setting, where the name of a plug-in is replaced by its present name."""
-    kind = {"advantage": "advantages", "loss": "losses", "sampler": "samplers"}.get(key.partition(".")[0])
-    renamed = {former: name for (of, former), name in RENAMED.items() if of == kind}
+    renamed = {former: name for (kind, former), name in RENAMED.items() if key.startswith(f"{singular(kind)}.")}
     return renamed.get(value, value) if key.endswith(".name") and isinstance(value, str) else value
 
 

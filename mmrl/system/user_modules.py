@@ -6,7 +6,7 @@ from types import MappingProxyType, ModuleType
 
 from mmrl.system.errors import ConfigError, describe
 
-# Modules that own plug-ins import from, by their names before mmrl 0.2: below `mmrl`, old -> new.
+# Modules that own plug-ins import from, below `mmrl`: former name -> present name.
 MOVED: Mapping[str, str] = MappingProxyType(
     {
         "actions": "parsing.actions.action",
@@ -65,22 +65,27 @@ def own_module(name: str, what: str) -> ModuleType:
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        missing = error.name or name
-        former = missing.removeprefix("mmrl.")
-        if missing != former and former in MOVED:
-            moved = f"what it had is in mmrl.{MOVED[former]} now"
-            raise ConfigError(f"{what}: {name} imports from {missing}; {moved} (docs/api.md lists it)") from error
-        if former.startswith("rewards."):
-            where = "rewards stand in folders by what they judge, such as mmrl.rewards.boxes.box_iou"
-            raise ConfigError(f"{what}: {name} imports from {missing}; {where}") from error
-        if not isinstance(error, ModuleNotFoundError):
-            raise ConfigError(f"{what}: importing {name} failed: {describe(error)}") from error
-        raise ConfigError(
-            f"{what}: cannot import {missing!r}; a user's own modules are looked up in the working folder and in "
-            "installed packages"
-        ) from error
     except ConfigError as error:  # of a declaration in the module
         raise ConfigError(f"{what}: {error}") from error
     except Exception as error:  # user code, which may fail in any way while it is imported
+        missing = error.name if isinstance(error, ImportError) else None
+        if (place := _present_place(missing or "")) is not None:
+            raise ConfigError(f"{what}: {name} imports from {missing}; {place}") from error
+        if isinstance(error, ModuleNotFoundError):
+            raise ConfigError(
+                f"{what}: cannot import {missing!r}; a user's own modules are looked up in the working folder and in "
+                "installed packages"
+            ) from error
         raise ConfigError(f"{what}: importing {name} failed: {describe(error)}") from error
+
+
+def _present_place(module: str) -> str | None:
+    """Returns where the content of a former module of mmrl is now, in words; None for any other module."""
+    package, _, former = module.partition(".")
+    if package != "mmrl":
+        return None
+    if former in MOVED:
+        return f"what it had is in mmrl.{MOVED[former]} now (docs/api.md lists it)"
+    if former.startswith("rewards."):
+        return "rewards stand in folders by what they judge, such as mmrl.rewards.boxes.box_iou"
+    return None

@@ -73,13 +73,13 @@ class RewardWrapper(Checked):
     @property
     def declaration(self) -> RewardDeclaration:
         """Returns what follows from the declarations of the inner rewards: the least concurrency, and so on."""
-        rewards = self.inner_rewards().values()
+        rewards = list(self.inner_rewards().values())
         inner = [RewardDeclaration.of(reward) for reward in rewards]
         return RewardDeclaration(
             is_relative=bool(inner) and all(one.is_relative for one in inner),
             concurrency=min((one.concurrency for one in inner), default=1),
             follows_iteration=any(one.follows_iteration for one in inner),
-            is_changing=any(map(is_changing, rewards)),
+            is_changing=any(one.is_changing for one in inner) or any(map(_has_own_state, rewards)),
         )
 
     def needs_of_inner(self) -> frozenset[str]:
@@ -148,8 +148,12 @@ def check_prompt(reward: Reward, prompt: Prompt) -> None:
 
 def is_changing(reward: Reward) -> bool:
     """Returns whether the same sample may score otherwise in another call: by noise, the iteration or a state."""
-    has_state = isinstance(reward, Stateful) and not isinstance(reward, RewardWrapper)
-    return has_state or RewardDeclaration.of(reward).is_changing
+    return _has_own_state(reward) or RewardDeclaration.of(reward).is_changing
+
+
+def _has_own_state(reward: Reward) -> bool:
+    """Returns whether a reward has a state that is not only that of its inner rewards."""
+    return isinstance(reward, Stateful) and not isinstance(reward, RewardWrapper)
 
 
 def _rewards_in(name: str, value: Any) -> Iterator[tuple[str, Reward]]:

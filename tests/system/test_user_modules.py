@@ -21,6 +21,7 @@ def test_every_moved_module_exists_under_its_new_name() -> None:
         ("from mmrl.media import Picture", "imports from mmrl.media; what it had is in mmrl.media.pictures now"),
         ("from mmrl.losses._ratio import RatioLoss", "what it had is in mmrl.losses.base.ratio now"),
         ("from mmrl.rewards.box_iou import BoxIou", "stand in folders by what they judge, such as mmrl.rewards.boxes"),
+        ("import rewards.nowhere", "'; a user's own modules are looked up in the working folder"),
         ("import nowhere_at_all", "cannot import 'nowhere_at_all'; a user's own modules are looked up in the working"),
         ("from mmrl.core.keys import GroupKeys", "failed: ImportError: cannot import name 'GroupKeys'"),
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
