@@ -1,6 +1,7 @@
 # Everything runs in .venv, which `make setup` builds from pyproject.toml and constraints.txt.
 PYTHON ?= python3
 WORKERS ?= 2
+INSTALLER ?= uv# or pip, which also takes over where uv cannot be had
 VENV := .venv
 RUN := $(VENV)/bin/python
 # One thread for each worker: torch would start as many as there are cores, in every process.
@@ -17,10 +18,15 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## build .venv with everything that training and the tests need
 
+INSTALL = install --editable '.[dev]' --constraint constraints.txt
+
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "installing into $(VENV): some minutes the first time"
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -qq --editable '.[dev]' --constraint constraints.txt
+	@echo "installing into $(VENV): half a minute by uv, some minutes by pip"
+	@$(PYTHON) -m venv $(VENV)
+	@if [ "$(INSTALLER)" != uv ]; then $(RUN) -m pip -qq $(INSTALL); \
+	elif $(RUN) -m pip -qq install uv --constraint constraints.txt \
+		&& $(RUN) -m uv --quiet pip $(INSTALL) --python $(RUN); then :; \
+	else echo "uv did not install it; now by pip"; $(RUN) -m pip -qq $(INSTALL); fi
 	@touch $@
 
 quickstart: setup ## train the embedded lab model and write a report
