@@ -1,24 +1,28 @@
-"""`mmrl list`: the shipped configs and the plug-ins of each kind."""
+"""`mmrl list`: the shipped configs, their recipes, and the plug-ins of each kind."""
 
 import importlib
 import inspect
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from mmrl.commands import recipes
 from mmrl.core import plugins
 from mmrl.core.config import SHIPPED, shipped_names
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
 
-KINDS = ("configs", *plugins.KINDS, "layouts", "labs")
+KINDS = ("configs", "recipes", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Returns one row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
+    """Returns one row per shipped config, recipe or plug-in of a kind. Raises ConfigError for another kind."""
     if kind == "configs":
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
+    if kind == "recipes":
+        return recipes.rows()
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -50,7 +54,19 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
     return row
 
 
-def details(row: dict[str, Any]) -> str:
+def lines(kind: str, rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    """Yields the lines that show the rows of a kind to people. `width`: letters of a line, for recipes, which wrap."""
+    if kind == "recipes":
+        yield from recipes.lines(rows, width)
+        return
+    longest = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        yield f"{row['name']:{longest}}  {row['summary']}"
+        if more := details(row):
+            yield f"{'':{longest}}  {more}"
+
+
+def details(row: Mapping[str, Any]) -> str:
     """Returns the facts of a reward in one line; an empty text for other rows."""
     if "granularity" not in row:
         return ""

@@ -12,6 +12,7 @@ MAY_CHANGE = (
     "checkpoint",
     "trackers",
     "sharding",
+    "recipe",  # says what the config is
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
 )
 NAMED = 20  # differences in one message at most

@@ -67,7 +67,7 @@ def test_a_reward_without_ends_has_none_in_its_range() -> None:
     ("kind", "message"),
     [
         ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
-        ("x", "known are configs, modalities, samplers, rewards, mixes, losses, advantages"),
+        ("x", "known are configs, recipes, modalities, samplers, rewards, mixes, losses, advantages"),
     ],
 )
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
@@ -76,5 +76,7 @@ def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
 
 
 def test_a_list_without_a_kind_says_which_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"list needs a kind: configs, modalities, samplers, .*, layouts, labs"):
+    with pytest.raises(
+        ConfigError, match=r"list needs a kind: configs, recipes, modalities, samplers, .*, layouts, labs"
+    ):
         listing.rows("")

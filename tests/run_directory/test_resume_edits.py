@@ -142,6 +142,25 @@ def test_what_may_change_may_be_edited_or_overridden_and_the_rest_of_the_file_st
     assert path.read_bytes() == unchanged
 
 
+def without_recipe(tree: dict[str, Any]) -> None:
+    del tree["recipe"]  # as written before a version knew the section
+
+
+@pytest.mark.parametrize("edit", [without_recipe, sets("recipe", None), sets("recipe.level", "gpu")])
+def test_what_a_config_is_said_to_be_decides_nothing_on_resume(run: Path, edit: Edit) -> None:
+    tree = read_yaml(run / "config.yaml")
+    assert tree["recipe"]["name"] == "DiffusionNFT"
+    assert not [key for key in kept_settings(tree) if key.startswith("recipe")]
+    edit_file(run, edit)
+    edited = read_yaml(run / "config.yaml")
+    outcome = train(start.resumed_run(run, ["iterations=3"]), run, resume=True)
+    assert outcome.summary["iterations"] == 3
+    assert read_yaml(run / "config.yaml") == edited | {"iterations": 3}
+    # older checkpoints of other versions may have kept it
+    of_older_settings(run, kept_settings(edited) | {"recipe.level": "lab"})
+    start.resumed_run(run, [])
+
+
 @pytest.fixture
 def served(run: Path) -> Path:
     """A run whose checkpoint was trained with answers of a server, which its config.yaml names."""
