@@ -39,7 +39,7 @@ def test_a_config_begins_with_what_it_is_and_then_names_its_paper(name: str) -> 
     assert section[0] == "recipe:" and not section[-1].startswith("#")
     recipe = shipped(name).recipe
     assert recipe is not None and recipe.level == ("lab" if name in LAB or name.startswith("quickstart") else "twin")
-    assert re.fullmatch(r'[A-Z][\w -]+ \d{4}, "[^"]+"', recipe.paper), "authors, year, and the title in quotes"
+    assert re.fullmatch(r'[A-Z][\w. -]+ \d{4}, "[^"]+"', recipe.paper), "authors, year, and the title in quotes"
     if name in LAB:  # says all there is to say in its own comment
         return
     recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
