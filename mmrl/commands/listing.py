@@ -51,7 +51,17 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
             "batch_size": cls.batch_size,  # type: ignore[attr-defined]
             "holds": sorted(plugins.inner_kinds(cls)),
         }
+        row |= _license(cls)
     return row
+
+
+def _license(reward: object) -> dict[str, str | bool | None]:
+    """Returns the licence of the weights that a class of rewards loads by default; None where it loads none."""
+    from mmrl.core.rewards import Licensed
+
+    if not isinstance(reward, Licensed):
+        return {"license": None, "commercial": None}
+    return {"license": reward.license.name, "commercial": reward.license.commercial}
 
 
 def lines(kind: str, rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
@@ -77,7 +87,16 @@ def details(row: Mapping[str, Any]) -> str:
     facts += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
     facts += ["differentiable"] if row["differentiable"] else []
     facts += [f"{row['batch_size']} at once"] if row["batch_size"] else []
+    facts += [f"weights: {terms}"] if (terms := weights(row)) else []
     return "; ".join([*facts, row["source"]])
+
+
+def weights(row: Mapping[str, Any]) -> str:
+    """Returns the licence of a reward's default weights in words, from its row; an empty text where it loads none."""
+    if row["license"] is None:
+        return ""
+    terms = {"unknown": "unknown licence", "other": "terms of their own"}.get(row["license"], row["license"])
+    return f"{terms}, not for commercial use" if row["commercial"] is False else terms
 
 
 def _lab(name: str) -> dict[str, Any]:

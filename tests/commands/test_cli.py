@@ -83,7 +83,10 @@ def test_a_list_of_rewards_says_what_each_is(cli: CommandLine) -> None:
     assert {"shapes", "jpeg_size", "clip_score", "aesthetic"} <= set(rows)
     assert all(
         set(row)
-        == {"name", "summary", "source", "range", "granularity", "needs", "differentiable", "batch_size", "holds"}
+        == {
+            *("name", "summary", "source", "range", "granularity", "needs", "differentiable", "batch_size", "holds"),
+            *("license", "commercial"),
+        }
         for row in rows.values()
     )
     shapes = rows["shapes"]
@@ -91,6 +94,9 @@ def test_a_list_of_rewards_says_what_each_is(cli: CommandLine) -> None:
     assert (shapes["needs"], shapes["differentiable"]) == (["images"], False)
     shown = cli("list", "rewards").out
     assert "judges each sample; 0 to 1; needs images; " + shapes["source"] in shown
+    assert f"64 at once; weights: Apache-2.0; {rows['hps_v2']['source']}" in shown
+    assert f"64 at once; weights: unknown licence; {rows['pick_score']['source']}" in shown
+    assert f"16 at once; weights: terms of their own; {rows['geneval']['source']}" in shown
     assert "wraps another reward, whose range and needs count too; " + rows["cached"]["source"] in shown
 
 
