@@ -35,7 +35,8 @@ FIRST = "What people come for"
 ABOUT = {
     "Images and videos, by flow and diffusion": """
 A loss that learns from final samples takes those of any sampler, and a loss that learns from random steps those of any
-random sampler: [every loss](#every-loss). `fk_steering`, `svdd` and `best_of_n` also serve sampling and evaluation alone.
+random sampler: [every loss](#every-loss). `fk_steering`, `svdd` and `best_of_n` also serve sampling and evaluation
+alone.
 """,
     "Answers, clicks and turns": """
 Two advantages have no config: `process` sums a dense reward over the decisions that follow (process supervision of

@@ -31,8 +31,8 @@ HEAD = """# Every model
 
 Written from the code by `python scripts/models_page.py`. A *modality* is a kind of model with what it makes; `model` in
 its section of a config is a hub name, a folder as diffusers or transformers saves it, or `lab:NAME` for the tiny model
-of an [embedded lab](lab.md). Frozen weights are in the run's `precision` (float32, bfloat16 or float16), trained weights
-in float32.
+of an [embedded lab](lab.md). Frozen weights are in the run's `precision` (float32, bfloat16 or float16), trained
+weights in float32.
 
 ## Modalities
 """

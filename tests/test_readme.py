@@ -16,8 +16,6 @@ import torch
 from PIL import Image
 
 import mmrl
-from mmrl.commands import listing
-from mmrl.core import plugins
 from mmrl.core.data import Outputs
 from mmrl.modalities.tiny.sd3 import write_tiny_sd3
 from mmrl.rewards.base.networks.clip import load_clip, write_tiny_clip
@@ -147,14 +145,6 @@ def test_the_reward_in_ten_lines_says_what_it_means() -> None:
         outputs = Outputs(images=images)
 
     assert scope["Redness"]().score(Batch()).tolist() == [1.0, -0.5, 0.0]
-
-
-@pytest.mark.parametrize("kind", ("configs", *plugins.KINDS))  # layouts and labs have tables of their own in docs
-def test_the_tables_name_everything_that_is_shipped(kind: str) -> None:
-    shipped = [row["name"] for row in listing.rows(kind)]
-    # a config of an algorithm on a lab is called after its loss, sampler or advantage, and compared in docs/lab.md
-    missing = [name for name in shipped if not name.startswith("lab/") and f"`{name}`" not in README]
-    assert not missing
 
 
 def test_the_two_commands_come_first() -> None:
