@@ -55,13 +55,12 @@ def test_an_algorithm_has_one_paper_and_a_paper_one_title() -> None:
 
 
 def test_a_config_and_the_guide_name_the_same_paper() -> None:
-    """A section of docs/recipes.md names the paper of its config, unless the config follows no paper's run."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     for name in NAMES:
         section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         recipe = shipped(name).recipe
         assert recipe is not None
-        assert not section or recipe.arxiv in section or name in ("quickstart_grounding", "flow_grpo_fast_sd35"), name
+        assert not section or recipe.arxiv in section, name
 
 
 @pytest.mark.parametrize("name", NAMES)
