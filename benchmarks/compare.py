@@ -32,7 +32,7 @@ import torch
 
 from mmrl.assembly.build import build, make_trainer
 from mmrl.commands.check import plan_summary
-from mmrl.core.config import RunConfig, load_config, shipped_names, to_yaml
+from mmrl.core.config import RunConfig, dump_yaml, load_config, shipped_names
 from mmrl.reporting.tracking import Tracking
 from mmrl.training.trainer import Trainer
 
@@ -138,7 +138,8 @@ def run(name: str, seed: int, learning_rate: float, budget: Budget) -> dict[str,
 
 def line_key(config: RunConfig, name: str) -> dict[str, Any]:
     """What tells one run from another."""
-    settings = hashlib.sha256(to_yaml(config).encode()).hexdigest()[:12]
+    deciding = {key: value for key, value in config.model_dump(mode="json").items() if key != "recipe"}
+    settings = hashlib.sha256(dump_yaml(deciding).encode()).hexdigest()[:12]
     return {"config": name, "seed": config.seed, "learning_rate": config.optimizer.learning_rate, "settings": settings}
 
 

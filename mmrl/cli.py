@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -143,21 +144,18 @@ def check(
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help="configs, rewards, losses ...; without one the kinds are listed.")] = "",
+    kind: Annotated[str, typer.Argument(help="configs, recipes, rewards ...; without one the kinds are listed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the shipped configs, or the plug-ins of a kind."""
+    """List the shipped configs, the recipes with their papers, or the plug-ins of a kind."""
     from mmrl.commands import listing
 
     rows = listing.rows(kind)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        print(f"{row['name']:{width}}  {row['summary']}")
-        if more := listing.details(row):
-            print(f"{'':{width}}  {more}")
+    for line in listing.lines(kind, rows, shutil.get_terminal_size().columns):
+        print(line)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from .language.own_forward import CLIPS
 from .language.usage import Clips
 from .vision_language import VisionLanguage
 
-_ONE_SIZE = ("internvl",)  # families that read each frame as an image, all of one size
+ONE_SIZE = ("internvl",)  # families that read each frame as an image, all of one size
 
 
 @dataclass(kw_only=True)
@@ -115,10 +115,10 @@ class Video(VisionLanguage):
         if hasattr(videos, "merge_size") and hasattr(videos, "patch_size"):
             return FrameSize(videos.patch_size * videos.merge_size, *bounds)
         kind = self._model.config.model_type
-        if kind not in _ONE_SIZE:
+        if kind not in ONE_SIZE:
             raise ConfigError(
                 f"modality.model: videos of {kind} are not supported, as clips of different lengths do not fit into "
-                f"one batch; those of families with grids of patches (Qwen) and of {', '.join(_ONE_SIZE)} are"
+                f"one batch; those of families with grids of patches (Qwen) and of {', '.join(ONE_SIZE)} are"
             )
         if any(bound is not None for bound in bounds):
             raise ConfigError(

@@ -3,11 +3,14 @@
 import importlib
 import inspect
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import page_tables
 from settings_source import escaped, markdown, table
 
+from mmrl.commands import listing
 from mmrl.core import plugins
 
 FILE = Path(__file__).parents[1] / "docs" / "reward_reference.md"
@@ -39,6 +42,16 @@ HEAD = """# Every reward
 Written from the code by `python scripts/reward_reference.py`; the guide to choosing and mixing is
 [rewards.md](rewards.md). A setting whose default is *needed* must be given. `weight` and `label` go with every reward
 ([configs.md](configs.md#every-reward)).
+
+## At a glance
+
+By what is judged. *Weights* is the licence of what a reward loads by default, as its model card says; a reward with an
+empty cell loads nothing. Other weights, which a setting may name, have licences of their own.
+"""
+MIXES = """
+## Mixes
+
+Several rewards become one number by the run's [`mix`](configs.md#mix); their weights may change over the iterations.
 """
 
 
@@ -48,22 +61,56 @@ def reference() -> str:
     shipped = plugins.names("rewards")
     if wrong := sorted(set(shipped).symmetric_difference(grouped)):
         raise ValueError(f"GROUPS of scripts/reward_reference.py must hold each shipped reward once; see {wrong}")
-    parts = [HEAD]
+    known = {row["name"]: row for row in listing.rows("rewards")}
+    parts = [HEAD, overview(known), MIXES, mixes() + "\n"]
     for group, names in GROUPS.items():
-        parts += [f"## {group}\n", *(section(name) for name in sorted(names))]
+        parts += [f"## {group}\n", *(section(name, known[name]) for name in sorted(names))]
     return "\n".join(parts)
 
 
-def section(name: str) -> str:
-    """Returns what the code says of one reward."""
+def overview(known: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the table of all rewards: what each says, its range, and the licence of its weights."""
+    rows: list[tuple[str, ...]] = []
+    for group, names in GROUPS.items():
+        rows.append((f"**{group}**", "", "", ""))
+        for name in sorted(names):
+            row = known[name]
+            span = "the inner one's" if row["holds"] else in_words(plugins.find("rewards", name).range)  # type: ignore[attr-defined]
+            rows.append((f"[`{name}`](#{name})", escaped(row["summary"]), span, listing.weights(row)))
+    return page_tables.table(("reward", "what it says", "range", "weights"), rows)
+
+
+def in_words(ends: tuple[float, float]) -> str:
+    """Returns a range in few words."""
+    if math.isinf(ends[0]):
+        return "any" if math.isinf(ends[1]) else f"up to {end(ends[1])}"
+    return f"{end(ends[0])} to {end(ends[1])}"
+
+
+def mixes() -> str:
+    names = plugins.names("mixes")
+    rows = [(page_tables.plugin_link("mixes", name), page_tables.summary("mixes", name)) for name in names]
+    return page_tables.table(("mix", "the number"), rows)
+
+
+def section(name: str, row: Mapping[str, Any]) -> str:
+    """Returns what the code says of one reward. `row`: that of `mmrl list rewards`."""
     cls: Any = plugins.find("rewards", name)
     summary = inspect.cleandoc(importlib.import_module(cls.__module__).__doc__ or "")
-    parts = [f"### {name}", escaped(summary), declared(cls), markdown(inspect.cleandoc(cls.__doc__ or ""))]
+    parts = [
+        f"### {name}",
+        escaped(summary),
+        declared(cls, listing.weights(row)),
+        markdown(inspect.cleandoc(cls.__doc__ or "")),
+    ]
     return "\n\n".join([*parts, table(cls, {})]) + "\n"
 
 
-def declared(cls: Any) -> str:
-    """Returns one line: what the reward judges, its range, what it needs, and where it comes from."""
+def declared(cls: Any, weights: str) -> str:
+    """Returns one line: what the reward judges, its range, what it needs, and where it comes from.
+
+    `weights`: the licence of its default weights in words; empty where it loads none.
+    """
     needs = ", ".join(f"`{need}`" for need in sorted(cls.needs))
     if held := sorted(plugins.inner_kinds(cls)):
         where = " and ".join(f"`{name}`" for name in held)
@@ -75,6 +122,7 @@ def declared(cls: Any) -> str:
         said += [f"needs {needs}"] if needs else []
         said += ["differentiable"] if cls.differentiable else []
         said += [f"{cls.batch_size} samples at once"] if cls.batch_size else []
+    said += [f"weights: {weights}"] if weights else []
     return "*" + "; ".join([*said, f"source: {escaped(cls.source)}"]) + ".*"
 
 

@@ -99,7 +99,9 @@ def in_words(hint: Any, links: dict[type, str], *, several: bool = False) -> str
     if hint in WORDS:
         return WORDS[hint][several]
     if origin is Annotated:
-        return ", ".join([in_words(arguments[0], links, several=several), *_limits(arguments[1:])])
+        return ", ".join(
+            [in_words(arguments[0], links, several=several), *_limits(arguments[1:], is_text=arguments[0] is str)]
+        )
     if origin is Literal:
         return ", ".join(f"`{as_yaml(one)}`" for one in arguments)
     if origin in (Union, UnionType):
@@ -127,11 +129,12 @@ def _list_in_words(items: tuple[Any, ...], links: dict[type, str]) -> str:
     return f"list: {'; '.join(in_words(one, links) for one in items)}"
 
 
-def _limits(metadata: tuple[Any, ...]) -> list[str]:
+def _limits(metadata: tuple[Any, ...], *, is_text: bool) -> list[str]:
     """Returns the bounds of an `Annotated[..., Field(...)]` in words."""
     parts = [part for item in metadata for part in getattr(item, "metadata", ())]
     found = {key: getattr(part, key) for part in parts for key in ("gt", "ge", "lt", "le") if hasattr(part, key)}
-    lengths = [f"at least {part.min_length} of them" for part in parts if hasattr(part, "min_length")]
+    counted = "letters" if is_text else "of them"
+    lengths = [f"at least {part.min_length} {counted}" for part in parts if hasattr(part, "min_length")]
     patterns = [f"`{part.pattern}`" for part in parts if getattr(part, "pattern", None)]
     return [*([bound_in_words(found)] if found else []), *lengths, *patterns]
 

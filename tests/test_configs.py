@@ -1,5 +1,6 @@
 """Every shipped config says what it is, builds, survives being written out, and runs small."""
 
+import re
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -30,16 +31,36 @@ def test_the_shipped_names_are_the_files() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_begins_with_what_it_is_and_its_paper(name: str) -> None:
+def test_a_config_begins_with_what_it_is_and_then_names_its_paper(name: str) -> None:
     text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
     comment = list(takewhile(lambda line: line.startswith("# "), text.splitlines()))
     assert comment and comment[-1].endswith("."), "sentences, the first of which `mmrl list configs` shows"
-    assert "arXiv" in " ".join(comment)
+    section = text.splitlines()[len(comment) :]
+    assert section[0] == "recipe:" and not section[-1].startswith("#")
+    recipe = shipped(name).recipe
+    assert recipe is not None and recipe.level == ("lab" if name in LAB or name.startswith("quickstart") else "twin")
+    assert re.fullmatch(r'[A-Z][\w. -]+ \d{4}, "[^"]+"', recipe.paper), "authors, year, and the title in quotes"
     if name in LAB:  # says all there is to say in its own comment
         return
     recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert f"\n## {name}\n" in recipes
     assert "arXiv" in recipes.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def test_an_algorithm_has_one_paper_and_a_paper_one_title() -> None:
+    recipes = [recipe for name in NAMES if (recipe := shipped(name).recipe) is not None]
+    assert len(recipes) == len(NAMES)
+    assert len({recipe.name for recipe in recipes}) == len({(recipe.name, recipe.arxiv) for recipe in recipes})
+    assert len({recipe.arxiv for recipe in recipes}) == len({(recipe.arxiv, recipe.paper) for recipe in recipes})
+
+
+def test_a_config_and_the_guide_name_the_same_paper() -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        recipe = shipped(name).recipe
+        assert recipe is not None
+        assert not section or recipe.arxiv in section, name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,7 @@ import pytest
 import reward_reference
 import yaml
 
+from mmrl.commands import listing
 from mmrl.core import plugins
 
 ROOT = Path(__file__).parents[1]
@@ -54,9 +55,31 @@ def test_the_rewards_stand_under_their_groups_in_the_order_of_the_alphabet() -> 
         title: re.findall(r"^### (\w+)$", body, re.MULTILINE)
         for title, body in zip(groups[::2], groups[1::2], strict=True)
     }
-    assert list(found) == list(reward_reference.GROUPS)
+    assert list(found) == ["At a glance", "Mixes", *reward_reference.GROUPS]
     assert all(names == sorted(names) for names in found.values())
     assert sorted(name for names in found.values() for name in names) == plugins.names("rewards")
+
+
+def test_the_table_at_a_glance_has_a_row_for_every_reward_with_its_range_and_licence() -> None:
+    glance, mixes = FILE.read_text(encoding="utf-8").partition("\n## Geometry and GUI\n")[0].split("\n## Mixes\n")
+    found = re.findall(r"^\| \[`(\w+)`\]\(#\1\) \|(.*)\|$", glance, re.M)
+    cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
+    assert sorted(cells) == plugins.names("rewards")
+    assert cells["clip_score"][1:] == ["-1 to 1", "MIT"]
+    assert cells["aesthetic"][1:] == ["any", "unknown licence"]
+    assert cells["jpeg_size"][1:] == ["up to 0", ""]
+    assert cells["cached"][1:] == ["the inner one's", ""]
+    groups = re.findall(r"^\| \*\*(.+)\*\* \| \| \| \|$", glance, re.M)
+    assert groups == list(reward_reference.GROUPS)
+    assert re.findall(r"^\| \[`(\w+)`\]\(settings\.md#", mixes, re.M) == plugins.names("mixes")
+
+
+def test_the_licence_of_weights_stands_with_the_reward_that_loads_them() -> None:
+    found = sections()
+    for row in listing.rows("rewards"):
+        (facts,) = re.findall(r"^\*(.*; source: .*)\.\*$", found[row["name"]], re.M)
+        assert ("; weights: " in facts) == (row["license"] is not None), row["name"]
+    assert "; weights: terms of their own; source: Ghosh" in found["geneval"]
 
 
 def test_a_reward_without_a_group_and_a_group_without_its_reward_are_errors(

@@ -172,6 +172,7 @@ def test_a_class_without_settings_says_so() -> None:
         (str | tuple[str, ...], "text or list of texts"),
         (tuple[Annotated[float, Field(ge=0)], ...], "list of numbers, at least 0"),
         (Annotated[tuple[str, ...], Field(min_length=1)], "list of texts, at least 1 of them"),
+        (Annotated[str, Field(min_length=2)], "text, at least 2 letters"),
         (tuple[int, str], "list: integer; text"),
         (dict[str, Any], "section"),
         (dict[str, float], "section of names with number"),

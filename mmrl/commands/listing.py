@@ -1,24 +1,28 @@
-"""`mmrl list`: the shipped configs and the plug-ins of each kind."""
+"""`mmrl list`: the shipped configs, their recipes, and the plug-ins of each kind."""
 
 import importlib
 import inspect
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from mmrl.commands import recipes
 from mmrl.core import plugins
 from mmrl.core.config import SHIPPED, shipped_names
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
 
-KINDS = ("configs", *plugins.KINDS, "layouts", "labs")
+KINDS = ("configs", "recipes", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Returns one row per shipped config or plug-in of a kind. Raises ConfigError for another kind."""
+    """Returns one row per shipped config, recipe or plug-in of a kind. Raises ConfigError for another kind."""
     if kind == "configs":
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
+    if kind == "recipes":
+        return recipes.rows()
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -47,10 +51,32 @@ def _row(kind: Any, name: str) -> dict[str, Any]:
             "batch_size": cls.batch_size,  # type: ignore[attr-defined]
             "holds": sorted(plugins.inner_kinds(cls)),
         }
+        row |= _license(cls)
     return row
 
 
-def details(row: dict[str, Any]) -> str:
+def _license(reward: object) -> dict[str, str | bool | None]:
+    """Returns the licence of the weights that a class of rewards loads by default; None where it loads none."""
+    from mmrl.core.rewards import Licensed
+
+    if not isinstance(reward, Licensed):
+        return {"license": None, "commercial": None}
+    return {"license": reward.license.name, "commercial": reward.license.commercial}
+
+
+def lines(kind: str, rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    """Yields the lines that show the rows of a kind to people. `width`: letters of a line, for recipes, which wrap."""
+    if kind == "recipes":
+        yield from recipes.lines(rows, width)
+        return
+    longest = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        yield f"{row['name']:{longest}}  {row['summary']}"
+        if more := details(row):
+            yield f"{'':{longest}}  {more}"
+
+
+def details(row: Mapping[str, Any]) -> str:
     """Returns the facts of a reward in one line; an empty text for other rows."""
     if "granularity" not in row:
         return ""
@@ -61,7 +87,16 @@ def details(row: dict[str, Any]) -> str:
     facts += [f"needs {', '.join(row['needs'])}"] if row["needs"] else []
     facts += ["differentiable"] if row["differentiable"] else []
     facts += [f"{row['batch_size']} at once"] if row["batch_size"] else []
+    facts += [f"weights: {terms}"] if (terms := weights(row)) else []
     return "; ".join([*facts, row["source"]])
+
+
+def weights(row: Mapping[str, Any]) -> str:
+    """Returns the licence of a reward's default weights in words, from its row; an empty text where it loads none."""
+    if row["license"] is None:
+        return ""
+    terms = {"unknown": "unknown licence", "other": "terms of their own"}.get(row["license"], row["license"])
+    return f"{terms}, not for commercial use" if row["commercial"] is False else terms
 
 
 def _lab(name: str) -> dict[str, Any]:

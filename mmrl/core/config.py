@@ -24,6 +24,24 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class RecipeSettings(Settings):
+    """What a config is: an algorithm, its paper, and how far it was tried. A run does not depend on it."""
+
+    name: Annotated[str, Field(min_length=2)]  # the algorithm, as people call it
+    paper: Annotated[str, Field(min_length=2)]  # its authors, year and title
+    arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{4,5}$")]  # the paper's arXiv id, in quotes
+    # How far it was tried: it learns on an embedded lab (`lab`); it runs on a small random model of the same classes
+    # (`twin`); it was measured at real size (`gpu`); it reached the published number (`reproduced`).
+    level: Literal["lab", "twin", "gpu", "reproduced"]
+
+    @field_validator("arxiv", mode="before")
+    @classmethod
+    def _is_quoted(cls, arxiv: Any) -> Any:
+        if isinstance(arxiv, int | float):
+            raise ValueError('must stand in quotes, as "2505.05470" does: a bare number loses the zeros at its end')
+        return arxiv
+
+
 class MoreSettings(Settings):
     """Further members of groups, for the prompts whose mean score is least certain: `mmrl.training.allocation`."""
 
@@ -224,6 +242,7 @@ class CheckpointSettings(Settings):
 class RunConfig(Settings):
     """All settings of one run."""
 
+    recipe: RecipeSettings | None = None  # what the config is; null: a config of your own, which nobody lists
     seed: int = 0  # of everything random: prompts, noise, windows, initial LoRA weights
     iterations: Positive  # in one iteration groups are sampled, scored and learned from
     # Seconds of training, without evaluation, after which the run ends as if it was done; null: no limit.

@@ -1,7 +1,7 @@
 """What an author of a reward or a mix writes, and what a reward sees. `mmrl.core.contracts` exports these names too.
 
-A reward must have the members of `Reward`. `Segmented`, `Checking` and `Holding` are optional. Letters of shapes: B
-samples, K decisions of a sample.
+A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking` and `Holding` are optional. Letters of
+shapes: B samples, K decisions of a sample.
 """
 
 from collections.abc import Mapping
@@ -50,6 +50,14 @@ class RewardBatch:
         return decision_mask(self.num_decisions)
 
 
+@dataclass(frozen=True)
+class License:
+    """The licence of published weights, as their model card or repository says, and what it allows."""
+
+    name: str  # such as "MIT"; "unknown" where they say nothing, "other" for terms of their own
+    commercial: bool | None  # whether it allows commercial use; None: unknown
+
+
 @runtime_checkable
 class Reward(Protocol):
     """Judges samples. Its class attributes say to users and to the core what it judges, and by what.
@@ -78,6 +86,13 @@ class Reward(Protocol):
             Exception: any, where the reward cannot judge; it never returns a number instead. The core masks the sample.
         """
         ...
+
+
+@runtime_checkable
+class Licensed(Protocol):
+    """A reward that loads published weights by default. Optional; `mmrl list rewards` shows the licence."""
+
+    license: License  # of the default weights; a class attribute
 
 
 @runtime_checkable

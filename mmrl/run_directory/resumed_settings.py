@@ -13,6 +13,7 @@ MAY_CHANGE = (
     "trackers",
     "sharding",
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
+    "recipe",  # says what the config is
 )
 NAMED = 20  # differences in one message at most
 _MISSING = object()

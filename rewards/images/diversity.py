@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.image_embedders import Embed, Encoder, load_embedder, write_tiny_embedder
 
@@ -33,6 +33,7 @@ class Diversity(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # DINOv2; CLIP has MIT
 
     encoder: Encoder = "dino"  # the network of the embeddings
     model: str | None = None  # hub name or folder; null: facebook/dinov2-base or openai/clip-vit-large-patch14

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.networks.clip import Clip, Library, load_clip, write_tiny_clip
@@ -68,6 +68,7 @@ class Geneval(Checked):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "target.include", "model"})
     batch_size: ClassVar[int | None] = 16
+    license: ClassVar[License] = License("other", commercial=None)  # the model card of the detector; CLIP has MIT
 
     form: Form = "graded"  # how the scene is scored; Flow-GRPO trains with graded
     detector: str = "facebook/mask2former-swin-small-coco-instance"  # hub name or folder of the detector

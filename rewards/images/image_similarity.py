@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.media.pictures import as_tensor
 
 from ..base.networks.checkpoints import check_suffix
@@ -37,6 +37,7 @@ class ImageSimilarity(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "prompt.image", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # DINOv2; CLIP has MIT
 
     measure: Measure = "dino"  # the network that compares
     # dino, clip: hub name or folder; null: facebook/dinov2-base or openai/clip-vit-large-patch14. lpips: file of the

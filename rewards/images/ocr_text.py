@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.ocr import Read, distance_score, load_reader, recall_score, wanted_texts
@@ -40,6 +40,7 @@ class OcrText(Checked):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # RapidOCR
 
     measure: Measure = "distance"  # letters by edit distance, Flow-GRPO's, or the share of words
     # lines that are read with less confidence are ignored; PaddleOCR's

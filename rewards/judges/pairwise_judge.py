@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.numerics import MOST
 
@@ -47,6 +47,7 @@ class PairwiseJudge(Checked):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
     declaration: ClassVar[RewardDeclaration] = RewardDeclaration(is_relative=True)
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder of the judge

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.vlm import Vlm, check_question, load_vlm, pictures, write_tiny_vlm
 
@@ -34,6 +34,7 @@ class VqaScore:
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 16
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder of the vision-language model
     # text after the image; {prompt} stands for the prompt

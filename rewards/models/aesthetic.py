@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 
 from ..base.networks.checkpoints import Head, check_suffix, find_file, put_weights, read_weights
 from ..base.networks.clip import Clip, load_clip, write_tiny_clip
@@ -30,6 +30,9 @@ class Aesthetic:
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License(
+        "unknown", commercial=None
+    )  # the model card of the head names none; CLIP has MIT
 
     model: str = "openai/clip-vit-large-patch14"  # hub name or folder of the CLIP that the head was trained on
     # weights of the head: a file, or owner/repository/file on the hub

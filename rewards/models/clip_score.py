@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.clip import Clip, Library, load_clip, write_tiny_clip
 
@@ -28,6 +28,7 @@ class ClipScore(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("MIT", commercial=True)  # openai/CLIP
 
     library: Library = "transformers"  # the library that loads the CLIP
     model: str = "openai/clip-vit-large-patch14"  # hub name, open_clip name or folder; this is flow_grpo's

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.checkpoints import check_suffix, find_file
 from ..base.networks.clip import Clip, load_checkpoint, write_tiny_clip
@@ -33,6 +33,7 @@ class HpsV2:
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # xswu/HPSv2
 
     # a file, or owner/repository/file on the hub; v2 is xswu/HPSv2/HPS_v2_compressed.pt
     checkpoint: str = "xswu/HPSv2/HPS_v2.1_compressed.pt"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 
 from ..base.networks.blip import WHAT, ImageRewardNetwork, load_image_reward, write_tiny_image_reward
 from ..base.networks.checkpoints import check_suffix, find_file
@@ -38,6 +38,7 @@ class ImageReward:
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # THUDM/ImageReward
 
     checkpoint: str = "THUDM/ImageReward/ImageReward.pt"  # a file, or owner/repository/file on the hub
     tokenizer: str = "google-bert/bert-base-uncased"  # hub name or folder of BERT's tokenizer

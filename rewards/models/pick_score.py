@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.clip import Clip, load_clip, write_tiny_clip
 
@@ -33,6 +33,7 @@ class PickScore(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("unknown", commercial=None)  # the model card names none
 
     model: str = "yuvalkirstain/PickScore_v1"  # hub name or folder
     # hub name or folder of tokenizer and preprocessing; this is the paper's; null: where the model is

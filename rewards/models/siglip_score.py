@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.clip import Clip
 from ..base.networks.siglip import load_siglip, write_tiny_siglip
@@ -35,6 +35,7 @@ class SiglipScore(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
     model: str = "google/siglip-so400m-patch14-384"  # hub name or folder
     unit: Unit = "probability"  # what the score is

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, Reward, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
@@ -44,6 +44,7 @@ class AnswerConsistency(RewardWrapper):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
     model: str = "Qwen/Qwen2.5-0.5B-Instruct"  # hub name or folder of the language model
     threshold: Annotated[float, Field(ge=0)] = 0.1  # accuracy above which an answer may be right

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.parsing.answers import ParseError
 
 from ..base.answers import TagReward
@@ -44,6 +44,9 @@ class ResponseDiversity(TagReward):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts"})  # and "model" of kind embedding
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License(
+        "Apache-2.0", commercial=True
+    )  # the model card of the encoder of `embedding`; other kinds load none
 
     kind: Kind = "distinct"  # how answers are compared
     # words in a run of `distinct`, or in the longest run of `self_bleu` (4 there is BLEU's own)

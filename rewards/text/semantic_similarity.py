@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError
 
@@ -41,6 +41,7 @@ class SemanticSimilarity(TagReward):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
     # hub name or folder of the text encoder; this one reads 256 tokens
     model: str = "sentence-transformers/all-MiniLM-L6-v2"

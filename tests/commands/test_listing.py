@@ -1,12 +1,15 @@
 """What `mmrl list` shows is what the folders hold."""
 
 import importlib
+import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mmrl import labs
 from mmrl.commands import listing
+from mmrl.core import plugins
 from mmrl.prompts.datasets import layout_names
 from mmrl.system.errors import ConfigError
 
@@ -63,11 +66,41 @@ def test_a_reward_without_ends_has_none_in_its_range() -> None:
     assert rows["clip_score"]["differentiable"] and not rows["shapes"]["differentiable"]
 
 
+def test_a_reward_that_loads_weights_names_their_licence_and_no_other_does() -> None:
+    rows = listing.rows("rewards")
+    licensed = {row["name"]: (row["license"], row["commercial"]) for row in rows if row["license"] is not None}
+    loading = {row["name"] for row in rows if "model" in row["needs"]} - {
+        "cider"
+    }  # which counts words, without weights
+    assert loading <= set(licensed)
+    for name in licensed:  # weights have a name on the hub, or come with a package
+        text = (ROOT / inspect.getfile(plugins.find("rewards", name))).read_text(encoding="utf-8")
+        assert '"model"' in text, name
+    assert licensed["clip_score"] == ("MIT", True)
+    assert licensed["pick_score"] == ("unknown", None), "a card without a licence allows nothing that can be stated"
+    assert all((commercial is None) == (name in ("unknown", "other")) for name, commercial in licensed.values())
+    assert all(row["commercial"] is None for row in rows if row["license"] is None)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"license": None, "commercial": None}, ""),
+        ({"license": "MIT", "commercial": True}, "MIT"),
+        ({"license": "CC-BY-NC-4.0", "commercial": False}, "CC-BY-NC-4.0, not for commercial use"),
+        ({"license": "unknown", "commercial": None}, "unknown licence"),
+        ({"license": "other", "commercial": None}, "terms of their own"),
+    ],
+)
+def test_a_licence_in_words(row: dict[str, Any], words: str) -> None:
+    assert listing.weights(row) == words
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
-        ("x", "known are configs, modalities, samplers, rewards, mixes, losses, advantages"),
+        ("x", "known are configs, recipes, modalities, samplers, rewards, mixes, losses, advantages"),
     ],
 )
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
@@ -76,5 +109,7 @@ def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
 
 
 def test_a_list_without_a_kind_says_which_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"list needs a kind: configs, modalities, samplers, .*, layouts, labs"):
+    with pytest.raises(
+        ConfigError, match=r"list needs a kind: configs, recipes, modalities, samplers, .*, layouts, labs"
+    ):
         listing.rows("")

@@ -102,6 +102,35 @@ def test_an_override_that_makes_no_sense_is_refused(override: str, message: str)
     assert message in str(error.value)
 
 
+RECIPE = {"name": "NFT", "paper": "Zheng et al. 2025", "arxiv": "2509.16117", "level": "lab"}
+
+
+def test_a_recipe_says_what_a_config_is_and_reads_back() -> None:
+    assert check_config(SMALLEST).recipe is None, "a config of a user's own needs none"
+    checked = check_config(SMALLEST | {"recipe": RECIPE})
+    assert checked.recipe is not None and checked.recipe.model_dump() == RECIPE
+    assert check_config(yaml.safe_load(to_yaml(checked))) == checked
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("recipe.arxiv=2505.05470", 'recipe.arxiv: must stand in quotes, as "2505.05470" does'),
+        ("recipe.arxiv=2505", "recipe.arxiv: must stand in quotes"),
+        ("recipe.arxiv=cs/0701001", r"recipe.arxiv: String should match pattern '^\d{4}\.\d{4,5}$', got 'cs/0701001'"),
+        ("recipe.arxiv='2505.05470v2'", "recipe.arxiv: String should match pattern"),
+        ("recipe.level=paper", "recipe.level: should be 'lab', 'twin', 'gpu' or 'reproduced', got 'paper'"),
+        ("recipe.name=''", "recipe.name: String should have at least 2 characters, got ''"),
+        ("recipe.url=x", "config.recipe has no field 'url'; its fields are name, paper, arxiv, level"),
+        ("recipe={name: NFT}", "config.recipe.paper is needed"),
+    ],
+)
+def test_a_recipe_with_a_mistake_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_config(SMALLEST | {"recipe": RECIPE}, [override])
+    assert message in str(error.value)
+
+
 def test_all_mistakes_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         check_config(SMALLEST, ["seed=x", "iterations=0", "optimizer.lr=1"])

@@ -109,7 +109,7 @@ def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     [
         (lambda text: text[: text.index("rewards:")], r"  advantage.name: 'grpo' before, not set now"),
         (lambda text: text[: text.index("rewards:") + 4], "is not YAML"),
-        (lambda text: text + "seed: 0\n", r"line 2 and line \d+: the key 'seed' stands twice"),
+        (lambda text: text + "seed: 0\n", r"line 8 and line \d+: the key 'seed' stands twice"),
         (lambda text: text.replace("seed: 0", "seed: &again [*again]"), "an anchor holds itself"),
         (lambda text: text + "\t: {", "is not YAML"),
         (lambda text: "", "must hold a mapping of settings, got nothing"),
@@ -140,6 +140,25 @@ def test_what_may_change_may_be_edited_or_overridden_and_the_rest_of_the_file_st
     unchanged = path.read_bytes()
     start.update_config(run, start.resumed_run(run, []))
     assert path.read_bytes() == unchanged
+
+
+def without_recipe(tree: dict[str, Any]) -> None:
+    del tree["recipe"]  # as written before a version knew the section
+
+
+@pytest.mark.parametrize("edit", [without_recipe, sets("recipe", None), sets("recipe.level", "gpu")])
+def test_what_a_config_is_said_to_be_decides_nothing_on_resume(run: Path, edit: Edit) -> None:
+    tree = read_yaml(run / "config.yaml")
+    assert tree["recipe"]["name"] == "DiffusionNFT"
+    assert not [key for key in kept_settings(tree) if key.startswith("recipe")]
+    edit_file(run, edit)
+    edited = read_yaml(run / "config.yaml")
+    outcome = train(start.resumed_run(run, ["iterations=3"]), run, resume=True)
+    assert outcome.summary["iterations"] == 3
+    assert read_yaml(run / "config.yaml") == edited | {"iterations": 3}
+    # older checkpoints of other versions may have kept it
+    of_older_settings(run, kept_settings(edited) | {"recipe.level": "lab"})
+    start.resumed_run(run, [])
 
 
 @pytest.fixture
