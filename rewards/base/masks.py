@@ -1,4 +1,8 @@
-"""Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes."""
+"""Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes.
+
+Not by pycocotools: it returns memory that nobody wrote for run lengths that are too short, and answers are a stranger's;
+its polygons, moved to a grid of a fifth of a pixel, are not those of the even-odd rule at the centres of pixels.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""CIDEr-D: how much an answer shares with references of its own picture, and not with those of other pictures."""
+"""CIDEr-D: how much an answer shares with references of its own picture, and not with those of other pictures.
+
+Not by pycocoevalcap: it counts documents in the texts that are scored together, and brings 100 MB of Java programs.
+"""
 
 import json
 import math

@@ -102,7 +102,8 @@ class ResponseDiversity(TagReward):
         return [sum(holders[run] == 1 for run in counts) / counts.total() for counts in runs]
 
     def _self_bleu(self, answers: list[str]) -> list[float]:
-        bleu, split = sacrebleu(max_ngram_order=self.n, tokenize="none"), [" ".join(words(answer)) for answer in answers]
+        bleu = sacrebleu(max_ngram_order=self.n, tokenize="none")
+        split = [" ".join(words(answer)) for answer in answers]
         return [1 - sentence_bleu(bleu, one, split[:row] + split[row + 1 :]) for row, one in enumerate(split)]
 
     def _embedding(self, answers: list[str]) -> list[float]:

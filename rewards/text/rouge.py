@@ -1,4 +1,7 @@
-"""ROUGE: how many words, pairs of words or words in order an answer shares with a reference."""
+"""ROUGE: how many words, pairs of words or words in order an answer shares with a reference.
+
+Not by rouge-score: its table of all prefixes takes seconds for texts of 2,500 words, and it imports all of nltk.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -199,20 +199,6 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
         BoxIou(**settings)
 
 
-@given(boxes(), boxes())
-def test_torchvision_agrees(box: Box, other: Box) -> None:
-    ops = pytest.importorskip("torchvision.ops", reason="comes with other things, mmrl does not need it")
-    assume(box != other)
-    for kind, theirs in (
-        ("iou", ops.box_iou),
-        ("giou", ops.generalized_box_iou),
-        ("diou", ops.distance_box_iou),
-        ("ciou", ops.complete_box_iou),
-    ):
-        ours = box_overlap(tensor(box), tensor(other), kind)  # type: ignore[arg-type]
-        torch.testing.assert_close(ours, theirs(tensor(box), tensor(other))[0], atol=1e-6, rtol=0)
-
-
 def judge_many(said: Any, truth: Any, **settings: Any) -> float:
     text = said if isinstance(said, str) else f"<answer>{json.dumps(said)}</answer>"
     made = answers([text], {"boxes": truth}, canvases=(ORIGINAL,))
