@@ -1,7 +1,7 @@
 """Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes.
 
-Not by pycocotools: it returns memory that nobody wrote for run lengths that are too short, and answers are a stranger's;
-its polygons, moved to a grid of a fifth of a pixel, are not those of the even-odd rule at the centres of pixels.
+Not by pycocotools: of run lengths that are too short it returns memory that nobody wrote, and answers are written by a
+stranger. Its polygons are rounded to a grid of a fifth of a pixel, here they hold the pixels whose centre is inside.
 """
 
 import math

@@ -79,7 +79,7 @@ def sacrebleu(**settings: Any) -> Any:
 
 def sentence_bleu(bleu: Any, answer: str, references: Sequence[str]) -> float:
     """Returns the BLEU of an answer, in [0, 1]."""
-    return min(1.0, bleu.sentence_score(answer, references).score / 100)
+    return min(1.0, float(bleu.sentence_score(answer, references).score) / 100)
 
 
 def forget_tokens() -> None:
