@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract
 
-MAX_LETTERS = 10_000  # of an answer or a reference: to compare two takes rapidfuzz their product / 64 steps
+MAX_LETTERS = 10_000  # of an answer or a reference: rapidfuzz compares two in their product / 64 steps
 MAX_MARKS = 30  # accents in a row; Unicode's own bound for streams (UAX 15), beyond it composing is quadratic
 
 # Writing without spaces counts letter by letter; without capitals, other words are runs of letters and digits.
