@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import networkx
+
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("modalities", "rewards", "samplers")  # folders at the root that are packages of mmrl
 
@@ -129,26 +131,13 @@ def holds_code(folder: str, files: Mapping[str, Path]) -> bool:
 
 def circles(files: Mapping[str, Path], *, of_folders: bool) -> list[list[str]]:
     """Returns the folders, or the modules, that import each other in circles; each circle once."""
-    graph: dict[str, set[str]] = {}
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
     for module, path in files.items():
         targets = imported(ast.parse(path.read_text("utf-8")), module, path.name == "__init__.py", files)
-        known = {name for name in targets if name in files}
-        own = folder_of(module, files) if of_folders else module
-        graph.setdefault(own, set()).update({folder_of(name, files) for name in known} if of_folders else known)
-    reached = {one: _reachable(one, graph) for one in graph}
-    rings = {tuple(sorted(other for other in reached[one] if one in reached[other])) for one in graph}
-    return [list(ring) for ring in sorted(rings) if ring]
-
-
-def _reachable(start: str, graph: Mapping[str, set[str]]) -> set[str]:
-    """Returns what imports lead to from `start`; `start` itself only by a way around."""
-    pending, seen = [other for other in graph[start] if other != start], set[str]()
-    while pending:
-        other = pending.pop()
-        if other not in seen:
-            seen.add(other)
-            pending += [one for one in graph.get(other, ()) if one != other]
-    return seen
+        for name in targets & files.keys():
+            graph.add_edge(*(folder_of(one, files) if of_folders else one for one in (module, name)))
+    rings = networkx.strongly_connected_components(graph)
+    return sorted(sorted(ring) for ring in rings if len(ring) > 1)
 
 
 def main() -> int:

@@ -61,21 +61,10 @@ def _trend(record: Record, name: str) -> Trend | None:
 
 
 def rank_correlation(values: Sequence[float]) -> float:
-    """Returns Spearman's rho of values with their places, in [-1, 1]; equal values share their mean rank,
-    all equal: 0.
-    """
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or values[order[end]] != values[order[start]]:
-            for place in order[start:end]:
-                ranks[place] = (start + end - 1) / 2
-            start = end
-    middle = (len(values) - 1) / 2
-    shared = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
-    across = sum((rank - middle) ** 2 for rank in ranks) * sum((place - middle) ** 2 for place in range(len(values)))
-    return shared / math.sqrt(across) if across else 0.0
+    """Returns Spearman's rho of values with their places, in [-1, 1]; all equal: 0."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(range(len(values)), values).statistic) if len(set(values)) > 1 else 0.0
 
 
 def _negative(config: str | None) -> set[str]:

@@ -3,7 +3,6 @@
 Maths: docs/maths/rewards.md#boxes
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -26,29 +25,24 @@ def box_overlap(boxes: Tensor, others: Tensor, kind: BoxKind) -> Tensor:
 
     IoU is in [0, 1], GIoU and DIoU in (-1, 1], CIoU in (-1.5, 1]; formulas and sources at `BoxIou`.
     """
-    size, other_size = boxes[..., 2:] - boxes[..., :2], others[..., 2:] - others[..., :2]  # [..., 2]
-    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
-    meet = (high - low).clamp(min=0)
-    hull = torch.maximum(boxes[..., 2:], others[..., 2:]) - torch.minimum(boxes[..., :2], others[..., :2])  # [..., 2]
-    union = size.prod(-1) + other_size.prod(-1) - meet.prod(-1)
-    iou = meet.prod(-1) / union
-    if kind == "iou":
-        return iou
-    if kind == "giou":
-        return iou - (hull.prod(-1) - union) / hull.prod(-1)
-    apart = (boxes[..., :2] + boxes[..., 2:] - others[..., :2] - others[..., 2:]) / 2  # [..., 2]
-    diou = iou - apart.square().sum(-1) / hull.square().sum(-1)
-    if kind == "diou":
-        return diou
-    angle = torch.atan(other_size[..., 0] / other_size[..., 1]) - torch.atan(size[..., 0] / size[..., 1])
-    shape = 4 / math.pi**2 * angle.square()
-    return diou - torch.where(shape > 0, shape.square() / (1 - iou + shape), 0.0)  # equal boxes: 0 / 0
+    from torchvision import ops
+
+    pairs = boxes[..., None, :], others[..., None, :]  # [..., 1, 4] each
+    overlap: Tensor
+    if kind == "ciou":  # of equal boxes torchvision divides 0 by eps; its own eps would move all other values
+        overlap = ops.complete_box_iou(*pairs, eps=torch.finfo(boxes.dtype).tiny)
+    elif kind == "diou":
+        overlap = ops.distance_box_iou(*pairs, eps=0)
+    else:
+        overlap = ops.box_iou(*pairs) if kind == "iou" else ops.generalized_box_iou(*pairs)
+    return overlap[..., 0, 0]
 
 
 def box_overlaps(boxes: Tensor, others: Tensor) -> Tensor:
     """Returns the IoU [n, m] of boxes [n, 4] and [m, 4]; 0 for a box without area or with corners in wrong order."""
-    is_pair = has_area(boxes)[:, None] & has_area(others)
-    return torch.where(is_pair, box_overlap(boxes[:, None], others, "iou"), 0.0)
+    from torchvision.ops import box_iou
+
+    return torch.where(has_area(boxes)[:, None] & has_area(others), box_iou(boxes, others), 0.0)
 
 
 def pairs_by_confidence(overlap: Tensor, confidence: Tensor) -> list[tuple[int, int]]:

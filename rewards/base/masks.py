@@ -1,4 +1,8 @@
-"""Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes."""
+"""Masks in their written forms, and as pixels: COCO's run lengths, polygons and boxes.
+
+Not by pycocotools: of run lengths that are too short it returns memory that nobody wrote, and answers are written by a
+stranger. Its polygons are rounded to a grid of a fifth of a pixel, here they hold the pixels whose centre is inside.
+"""
 
 import math
 from collections.abc import Sequence

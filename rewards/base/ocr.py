@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import shown
 
-from .references import edit_distance, words
+from .references import words
 
 Read = Callable[[Tensor], Sequence[str]]  # an image [H, W, 3] uint8 RGB -> its lines of text, from top to bottom
 
@@ -129,7 +130,7 @@ def _nearest(whole: str, ends: Sequence[int], text: str) -> tuple[int, int, int]
             run = whole[start:end].replace(_GONE, "")
             if len(run) >= 2 * len(text):
                 break  # no nearer than nothing
-            best = min(best, (edit_distance(text, run), start, end), key=lambda candidate: candidate[0])
+            best = min(best, (Levenshtein.distance(text, run), start, end), key=lambda candidate: candidate[0])
     return best
 
 

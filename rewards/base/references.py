@@ -1,14 +1,14 @@
-"""Texts compared with references: the texts, their words and n-grams, and distances between them."""
+"""Texts compared with references: which texts, their words and n-grams."""
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, extract
 
-MAX_LETTERS = 10_000  # of an answer or a reference: what comparing them may cost is bounded by its square / 64
+MAX_LETTERS = 10_000  # of an answer or a reference: rapidfuzz compares two in their product / 64 steps
 MAX_MARKS = 30  # accents in a row; Unicode's own bound for streams (UAX 15), beyond it composing is quadratic
 
 # Writing without spaces counts letter by letter; without capitals, other words are runs of letters and digits.
@@ -76,48 +76,3 @@ def words(text: str) -> list[str]:
 def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     """Counts each run of n tokens."""
     return Counter(zip(*(tokens[start:] for start in range(n)), strict=False))
-
-
-def shared_length(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Returns the length of the longest common subsequence, in len(left) * len(right) / 64 steps (Hyyro 2004)."""
-    places, every = _places(left), (1 << len(left)) - 1
-    row = every  # bit i is 0 where the length grows at left[i]
-    for symbol in right:
-        matches = row & places.get(symbol, 0)
-        row = ((row + matches) | (row - matches)) & every
-    return len(left) - row.bit_count()
-
-
-def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Returns the Levenshtein distance: the fewest insertions, deletions and substitutions from left to right.
-
-    In len(left) * len(right) / 64 steps: a column of the table is kept as the bits of its differences (Myers 1999).
-    """
-    places, every, last = _places(left), (1 << len(left)) - 1, (1 << len(left)) >> 1
-    if not left:
-        return len(right)
-    rises, falls, distance = every, 0, len(left)
-    for symbol in right:
-        equal = places.get(symbol, 0)
-        across = (((equal & rises) + rises) ^ rises) | equal | falls
-        up = (falls | ~(across | rises)) & every
-        down = rises & across
-        distance += bool(up & last) - bool(down & last)
-        up, down = (up << 1 | 1) & every, (down << 1) & every
-        rises, falls = (down | ~(equal | falls | up)) & every, up & (equal | falls)
-    return distance
-
-
-def _places(symbols: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Returns the places of each symbol, as the bits of an integer."""
-    by_symbol: dict[Hashable, list[int]] = {}
-    for place, symbol in enumerate(symbols):
-        by_symbol.setdefault(symbol, []).append(place)
-    return {symbol: _bits(places, len(symbols)) for symbol, places in by_symbol.items()}
-
-
-def _bits(places: list[int], size: int) -> int:
-    bits = bytearray(size // 8 + 1)
-    for place in places:
-        bits[place >> 3] |= 1 << (place & 7)
-    return int.from_bytes(bits, "little")

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pydantic import Field
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.answers import TagReward, judge_answers
-from ..base.references import edit_distance, reference_texts
+from ..base.references import reference_texts
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,8 @@ class Anls(TagReward):
         return judge_answers(batch, self.tag, reference_texts, self._judge)
 
     def _judge(self, answer: str, right: list[str]) -> float:
-        return max(self._similarity(_plain(answer), _plain(one)) for one in right)
-
-    def _similarity(self, answer: str, right: str) -> float:
-        longer = max(len(answer), len(right))
-        if abs(len(answer) - len(right)) >= self.threshold * longer:  # the distance is at least that: no need to count
-            return 0.0
-        distance = edit_distance(right, answer) / longer
-        return 1 - distance if distance < self.threshold else 0.0
+        nearest = min(Levenshtein.normalized_distance(_plain(one), _plain(answer)) for one in right)
+        return 1 - nearest if nearest < self.threshold else 0.0
 
 
 def _plain(text: str) -> str:

@@ -1,9 +1,9 @@
 """The BLEU of an answer against references: how many of its runs of words stand in one of them."""
 
-import math
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -12,14 +12,9 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.answers import TagReward, judge_answers
-from ..base.references import ngrams, reference_texts
+from ..base.references import reference_texts
 
 Smoothing = Literal["exp", "floor", "add_k", "none"]
-_ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
-_SIGN = re.compile(r"([!-&(-+:-@\[-`{-~/])")  # all of ASCII but ' , - . which depend on what stands beside them
-_MARK_AFTER_OTHER = re.compile(r"([^0-9])([.,])")
-_MARK_BEFORE_OTHER = re.compile(r"([.,])([^0-9])")
-_DASH_AFTER_DIGIT = re.compile(r"([0-9])-")
 
 
 @dataclass(frozen=True)
@@ -55,53 +50,42 @@ class Bleu(TagReward):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
-        return judge_answers(batch, self.tag, self._references, self._score)
+        try:
+            return judge_answers(batch, self.tag, self._references, self._score)
+        finally:
+            forget_tokens()
 
-    def _references(self, prompt: Prompt) -> list[list[str]]:
-        references = [self._tokens(text) for text in reference_texts(prompt)]
-        if not all(references):
+    @cached_property
+    def _bleu(self) -> Any:
+        smoothing = {"smooth_method": self.smoothing.replace("_", "-"), "lowercase": self.ignore_case}
+        return sacrebleu(max_ngram_order=self.max_order, tokenize="13a", **smoothing)
+
+    def _references(self, prompt: Prompt) -> list[str]:
+        references = reference_texts(prompt)
+        if not all(map(self._bleu.tokenizer, references)):
             raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
         return references
 
-    def _tokens(self, text: str) -> list[str]:
-        return tokens_13a(text.lower() if self.ignore_case else text)
-
-    def _score(self, answer: str, references: list[list[str]]) -> float:
-        return sentence_bleu(self._tokens(answer), references, self.smoothing, self.max_order)
+    def _score(self, answer: str, references: list[str]) -> float:
+        return sentence_bleu(self._bleu, answer, references)
 
 
-def sentence_bleu(
-    answered: list[str], references: list[list[str]], smoothing: Smoothing = "exp", max_order: int = 4
-) -> float:
-    """Returns the BLEU (formula at `Bleu`) of a list of tokens; 0 where it is empty."""
-    orders = range(1, min(max_order, len(answered)) + 1)
-    precisions, misses, has_match = [], 0, False
-    for n in orders:
-        counts = ngrams(answered, n)
-        most = ngrams(references[0], n)
-        for reference in references[1:]:
-            most |= ngrams(reference, n)
-        matches, total = float((counts & most).total()), float(counts.total())
-        has_match = has_match or matches > 0
-        misses += not matches
-        added = 1.0 if smoothing == "add_k" and n > 1 else 0.0
-        least = {"exp": 0.5**misses, "floor": 0.1}.get(smoothing, 0.0)
-        precisions.append((matches + added or least) / (total + added))
-    if not has_match or not all(precisions):
-        return 0.0
-    # sacrebleu counts 1 / 1 for orders that the answer is too short for where k is added, and none elsewhere
-    count = max_order if smoothing == "add_k" else len(precisions)
-    nearest = min((abs(len(reference) - len(answered)), len(reference)) for reference in references)[1]
-    brevity = min(1.0, math.exp(1 - nearest / len(answered)))
-    return brevity * math.exp(sum(map(math.log, precisions)) / count)
+def sacrebleu(**settings: Any) -> Any:
+    """Returns sacrebleu's BLEU of sentences: of orders that the answer is too short for none counts."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(effective_order=True, **settings)
 
 
-def tokens_13a(text: str) -> list[str]:
-    """Returns the tokens of mteval-v13a: signs stand alone; so do points and commas, but for those between digits."""
-    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
-    for entity, sign in _ENTITIES:
-        text = text.replace(entity, sign)
-    text = _SIGN.sub(r" \1 ", f" {text} ")
-    text = _MARK_AFTER_OTHER.sub(r"\1 \2 ", text)
-    text = _MARK_BEFORE_OTHER.sub(r" \1 \2", text)
-    return _DASH_AFTER_DIGIT.sub(r"\1 - ", text).split()
+def sentence_bleu(bleu: Any, answer: str, references: Sequence[str]) -> float:
+    """Returns the BLEU of an answer, in [0, 1]."""
+    return min(1.0, float(bleu.sentence_score(answer, references).score) / 100)
+
+
+def forget_tokens() -> None:
+    """Empties sacrebleu's memory of tokenised texts, which keeps 65,536 of them for as long as the process lives."""
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
+
+    for tokenizer in (Tokenizer13a, TokenizerRegexp):
+        tokenizer.__call__.cache_clear()

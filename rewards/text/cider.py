@@ -18,6 +18,8 @@ from mmrl.parsing.answers import shown
 from ..base.answers import TagReward, judge_answers
 from ..base.references import ngrams, reference_words, words
 
+# pycocoevalcap is what tests compare with and not what counts here: it takes the frequencies of n-grams from the texts
+# that are scored together, and its package holds 100 MB of Java programs.
 ORDERS = (1, 2, 3, 4)
 Ngram = tuple[str, ...]
 

@@ -1,9 +1,9 @@
 """A penalty for repeated n-grams."""
 
-import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import regex
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -14,19 +14,8 @@ from mmrl.parsing.answers import MAX_CHARACTERS
 
 Unit = Literal["word", "letter"]
 
-# Letters and marks that nothing shows of: default ignorable code points beside the category Cf, and two blanks.
-_BLANK = frozenset(
-    map(
-        chr,
-        (
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0, 0xFFFC),
-            *range(0x180B, 0x1810),
-            *range(0xFE00, 0xFE10),
-            *range(0xFFF0, 0xFFF9),
-            *range(0xE0000, 0xE1000),
-        ),
-    )
-)
+# Letters and marks that nothing shows of, but for white space: two blanks are none of Unicode's own kinds.
+_INVISIBLE = regex.compile(r"[[\p{Default_Ignorable_Code_Point}\p{Cc}\p{Cf}\u2800\uFFFC]--[\s\x1c-\x1f]]", regex.V1)
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,7 @@ class Repetition(Checked):
 
     def _repeated(self, text: str) -> float:
         """Returns the share of n-grams that stand in the text before."""
-        words = _visible(text[:MAX_CHARACTERS]).lower().split()
+        words = _INVISIBLE.sub("", text[:MAX_CHARACTERS]).lower().split()
         tokens = words if self.unit == "word" else "".join(words)
         total = len(tokens) - self.size + 1
         if total < 1:
@@ -69,12 +58,3 @@ class Repetition(Checked):
         numbers: dict[str, int] = {}
         row = [numbers.setdefault(token, len(numbers)) for token in tokens]
         return 1 - len(set(zip(*(row[start:] for start in range(self.size)), strict=False))) / total
-
-
-def _visible(text: str) -> str:
-    """Returns the text without characters that cannot be seen; white space stays."""
-    return text.translate({ord(letter): None for letter in set(text) if _is_invisible(letter)})
-
-
-def _is_invisible(letter: str) -> bool:
-    return letter in _BLANK or (unicodedata.category(letter) in ("Cc", "Cf") and not letter.isspace())

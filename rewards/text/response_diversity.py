@@ -14,7 +14,7 @@ from mmrl.parsing.answers import ParseError
 from ..base.answers import TagReward
 from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
 from ..base.references import answer_text, ngrams, words
-from .bleu import sentence_bleu
+from .bleu import sacrebleu, sentence_bleu
 
 Kind = Literal["distinct", "self_bleu", "embedding"]
 
@@ -105,9 +105,9 @@ class ResponseDiversity(TagReward):
         return [sum(holders[run] == 1 for run in counts) / counts.total() for counts in runs]
 
     def _self_bleu(self, answers: list[str]) -> list[float]:
-        split = [words(answer) for answer in answers]
-        others = [split[:row] + split[row + 1 :] for row in range(len(split))]
-        return [1 - sentence_bleu(one, rest, max_order=self.n) for one, rest in zip(split, others, strict=True)]
+        bleu = sacrebleu(max_ngram_order=self.n, tokenize="none")
+        split = [" ".join(words(answer)) for answer in answers]
+        return [1 - sentence_bleu(bleu, one, split[:row] + split[row + 1 :]) for row, one in enumerate(split)]
 
     def _embedding(self, answers: list[str]) -> list[float]:
         assert self._embedder is not None, "score checks it"

@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.answers import TagReward, judge_answers
-from ..base.references import edit_distance, reference_texts
+from ..base.references import reference_texts
 
 Unit = Literal["word", "letter"]
+Units = str | list[str]  # the letters of a text, or its words
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,13 @@ class Wer(TagReward):
         """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
         return judge_answers(batch, self.tag, self._references, self._score)
 
-    def _references(self, prompt: Prompt) -> list[list[str]]:
+    def _references(self, prompt: Prompt) -> list[Units]:
         return [self._units(text) for text in reference_texts(prompt)]
 
-    def _units(self, text: str) -> list[str]:
+    def _units(self, text: str) -> Units:
         parts = (text.casefold() if self.ignore_case else text).split()
-        return parts if self.unit == "word" else list(" ".join(parts))
+        return parts if self.unit == "word" else " ".join(parts)
 
-    def _score(self, answer: str, references: list[list[str]]) -> float:
+    def _score(self, answer: str, references: list[Units]) -> float:
         answered = self._units(answer)
-        return max(1 - _errors(answered, reference) / len(reference) for reference in references)
-
-
-def _errors(answered: list[str], reference: list[str]) -> int:
-    """Returns the number of errors, at most as many as the reference is long."""
-    if abs(len(answered) - len(reference)) >= len(reference):
-        return len(reference)  # at least so many, whatever they say
-    return min(edit_distance(reference, answered), len(reference))
+        return max(max(0.0, 1 - Levenshtein.distance(one, answered) / len(one)) for one in references)

@@ -1,4 +1,8 @@
-"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for each request."""
+"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for each request.
+
+Not by httpx2: it starts its time limit anew with each piece that arrives, also inside of headers and of `100 Continue`
+without end, and gives no place between two pieces for a deadline of ours.
+"""
 
 import http.client
 import json

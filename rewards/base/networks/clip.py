@@ -19,6 +19,7 @@ from .checkpoints import put_weights, read_weights
 from .tiny import randomise
 
 Library = Literal["transformers", "open_clip"]
+_PACKAGES = {"torchvision": "torchvision", "open_clip": "open_clip_torch"}  # both come with mmrl
 TINY_PIXELS = 32  # height and width that a tiny twin sees
 TINY_WIDTH = 32
 
@@ -79,7 +80,7 @@ def load_clip(
     # Without torchvision transformers would preprocess through Pillow, which has no gradients.
     for package in ("torchvision", "open_clip") if library == "open_clip" else ("torchvision",):
         if find_spec(package) is None:
-            raise ConfigError(f"CLIP rewards need the package {package}: install the extra, `pip install 'mmrl[clip]'`")
+            raise ConfigError(f"CLIP rewards need the package {package}: `pip install {_PACKAGES[package]}`")
     try:
         if library == "open_clip":
             return _load_open_clip(model, pretrained, device)
@@ -141,7 +142,7 @@ def load_checkpoint(what: str, model: str, file: Path, device: torch.device) -> 
     Raises ConfigError, which calls the file `what`, where there is no such architecture or the file holds another one.
     """
     if find_spec("open_clip") is None:
-        raise ConfigError(f"the {what} needs the package open_clip: install the extra, `pip install 'mmrl[clip]'`")
+        raise ConfigError(f"the {what} needs the package open_clip: `pip install {_PACKAGES['open_clip']}`")
     import open_clip
 
     folder = Path(model)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -197,20 +197,6 @@ def test_without_an_image_nothing_can_be_judged(make_batch: Make) -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BoxIou(**settings)
-
-
-@given(boxes(), boxes())
-def test_torchvision_agrees(box: Box, other: Box) -> None:
-    ops = pytest.importorskip("torchvision.ops", reason="comes with other things, mmrl does not need it")
-    assume(box != other)
-    for kind, theirs in (
-        ("iou", ops.box_iou),
-        ("giou", ops.generalized_box_iou),
-        ("diou", ops.distance_box_iou),
-        ("ciou", ops.complete_box_iou),
-    ):
-        ours = box_overlap(tensor(box), tensor(other), kind)  # type: ignore[arg-type]
-        torch.testing.assert_close(ours, theirs(tensor(box), tensor(other))[0], atol=1e-6, rtol=0)
 
 
 def judge_many(said: Any, truth: Any, **settings: Any) -> float:

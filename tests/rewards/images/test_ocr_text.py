@@ -20,6 +20,7 @@ from mmrl.media.pictures import as_tensor
 from mmrl.rewards.base.ocr import MAX_LETTERS, distance_score, letters, load_reader, recall_score, wanted_texts
 from mmrl.rewards.images.ocr_text import Measure, OcrText
 from tests.rewards.example import Example, make_batch
+from tests.rewards.tables import edits
 
 CPU = Placement(torch.device("cpu"), torch.float32)
 
@@ -51,20 +52,10 @@ EXAMPLE = Example(
 )
 
 
-def distance(left: str, right: str) -> int:
-    """Levenshtein's, by the table."""
-    row = list(range(len(right) + 1))
-    for number, letter in enumerate(left, 1):
-        before, row[0] = row[0], number
-        for place, other in enumerate(right, 1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != other))
-    return row[-1]
-
-
 def flow_grpo(lines: Sequence[str], text: str) -> float:
     """The formula of its code, for one text."""
     read, text = "".join(lines).replace(" ", "").lower(), text.replace(" ", "").lower()
-    return 1.0 if text in read else 1 - min(distance(read, text), len(text)) / len(text)
+    return 1.0 if text in read else 1 - min(edits(read, text), len(text)) / len(text)
 
 
 @pytest.mark.parametrize(

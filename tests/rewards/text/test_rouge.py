@@ -1,6 +1,5 @@
 """ROUGE against rouge-score and numbers by hand."""
 
-import random
 from typing import Any
 
 import pytest
@@ -8,27 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
-from mmrl.core.contracts import RewardBatch
-from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.rouge import Rouge
-from tests.rewards.example import Example, answers
-from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
+from tests.rewards.example import answers
+from tests.rewards.sentences import EXAMPLE as EXAMPLE
 
-TRUTH = "the quick brown fox jumps over the lazy dog"
-TARGET = {"answer": TRUTH}
 SENTENCES = st.lists(st.sampled_from(["the", "The", "cat", "Dog", "3.5", "it's", "on", "!", "..."]), max_size=12)
-
-
-def draw(given: random.Random) -> RewardBatch:
-    """The truth with more and more words of it replaced by others."""
-    texts = []
-    for row in range(8):
-        words = [given.choice(["cat", "sun"]) if given.random() < row / 7 else word for word in TRUTH.split()]
-        texts.append(f"<answer>{' '.join(words)}</answer>")
-    return answers(texts, TARGET)
-
-
-EXAMPLE = Example(draw=draw, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET))
 
 
 def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
@@ -72,11 +55,6 @@ def test_a_reference_of_one_word_has_no_pairs() -> None:
     assert judge(["cat", "a cat"], "cat", kind="mean") == pytest.approx([1, 2 / 3])
 
 
-def test_the_answer_stands_in_its_one_tag() -> None:
-    texts = ["<answer>cat</answer>", "cat", "<answer>cat</answer><answer>cat</answer>", "<answer></answer>"]
-    assert judge(texts, "cat", tag="answer") == [1, 0, 0, 0]
-
-
 def test_a_target_without_words_is_an_error() -> None:
     with pytest.raises(ValueError, match="must have words"):
         judge(["a"], "!?")
@@ -86,22 +64,3 @@ def test_a_target_without_words_is_an_error() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"kind must be one of rouge1|tags must be"):
         Rouge(**wrong)
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=3))
-def test_any_text_has_a_score(texts: list[str]) -> None:
-    check_scores(Rouge(kind="mean"), answers(texts, TARGET))
-    check_scores(Rouge(kind="mean", tag=None), answers(texts, TARGET))
-
-
-def test_hostile_texts_have_scores() -> None:
-    check_scores(Rouge(), answers(HOSTILE, TARGET))
-    check_scores(Rouge(tag=None), answers(HOSTILE, TARGET))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("piece", REPEATED, ids=shown)
-def test_a_megabyte_has_a_score(piece: str) -> None:
-    check_scores(Rouge(), answers(megabytes(piece), TARGET))
-    check_scores(Rouge(tag=None), answers([piece * (MAX_LETTERS // len(piece))], TARGET))
