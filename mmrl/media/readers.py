@@ -1,4 +1,8 @@
-"""The readers of video files, torchcodec, PyAV and decord, behind one protocol and with one kind of error."""
+"""The readers of video files, torchcodec, PyAV and decord, behind one protocol and with one kind of error.
+
+qwen-vl-utils reads with the same libraries, but gives no times of frames, has no limits for hostile files, holds all
+frames in full size, reads no bytes, and takes another library where the first one fails.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
