@@ -1,10 +1,9 @@
 """The header of a video file, which is enough to refuse most broken files without decoding a frame."""
 
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BytesIO
 from pathlib import Path
 
-from mmrl.media.pictures import BytesFile
 from mmrl.media.pyav_reader import PyavFile, opened_stream
 from mmrl.media.readers import check_signature, check_size, failures, is_usable
 
@@ -27,7 +26,7 @@ def read_header(name: str, source: Path | bytes | memoryview) -> Header:
     check_signature(name, source)
     if not is_usable("pyav"):
         return Header()
-    file = source if isinstance(source, Path) else BufferedReader(BytesFile(source))
+    file = source if isinstance(source, Path) else BytesIO(source)
     with failures(name, "pyav"):
         container, stream = opened_stream(file)
         with container:

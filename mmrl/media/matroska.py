@@ -1,4 +1,7 @@
-"""The length that a Matroska or WebM file announces: the only sign of a file that is cut off, whose frames just end."""
+"""The length that a Matroska or WebM file announces: the only sign of a file that is cut off, whose frames just end.
+
+No reader tells this length: FFmpeg logs a line and ends the video early.
+"""
 
 EBML, SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 START = 4096  # both elements begin within so many bytes

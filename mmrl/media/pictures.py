@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,30 +19,6 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM
 # The exceptions of Pillow for broken files, which depend on the format; `Warning` where warnings are errors
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
-
-
-class BytesFile(RawIOBase):
-    """A file of bytes in memory, without the copy that BytesIO makes: reading a size touches only the header."""
-
-    def __init__(self, content: bytes | memoryview) -> None:
-        self.content, self.position = memoryview(content).cast("B"), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        start = {SEEK_CUR: self.position, SEEK_END: len(self.content)}.get(whence, 0)
-        self.position = max(0, start + offset)
-        return self.position
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.content[self.position : self.position + len(buffer)]
-        buffer[: len(part)] = part
-        self.position += len(part)
-        return len(part)
 
 
 class Picture(Protocol):
@@ -102,12 +77,10 @@ class StoredPicture:
             image = _eight_bit(opened)
             if "A" not in image.getbands() and "transparency" not in image.info:
                 return image.convert("RGB")
-            # dropping the alpha channel would show the colour that is stored below it, mostly black
-            layered = image.convert("RGBA")
-            page = layered.copy()
-            page.paste((255, 255, 255, 255), (0, 0, *layered.size))
-            page.alpha_composite(layered)
-            return page.convert("RGB")
+            from qwen_vl_utils.vision_process import to_rgb  # of other modes than RGBA it drops what is transparent
+
+            page: Image = to_rgb(image.convert("RGBA"))
+            return page
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -118,9 +91,10 @@ class StoredPicture:
     @contextmanager
     def _opened(self) -> "Iterator[Image]":
         from PIL import Image, UnidentifiedImageError
+        from pyarrow import BufferReader
 
         try:
-            file = self.path if self.path is not None else BufferedReader(BytesFile(self.content or b""))
+            file = self.path if self.path is not None else BufferReader(self.content or b"")  # without a copy
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ConfigError(

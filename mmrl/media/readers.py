@@ -1,4 +1,8 @@
-"""The readers of video files, torchcodec, PyAV and decord, behind one protocol and with one kind of error."""
+"""The readers of video files, torchcodec, PyAV and decord, behind one protocol and with one kind of error.
+
+qwen-vl-utils reads with the same libraries, but gives no times of frames, has no limits for hostile files, holds all
+frames in full size, reads no bytes, and takes another library where the first one fails.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -167,9 +171,9 @@ class _TorchcodecFile:
 
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
         first = self.decoder.get_frame_at(0).pts_seconds  # of some formats it is not 0
-        for part in _parts(indices):
-            frames = self.decoder.get_frames_at(indices=part)
-            yield from zip((frames.pts_seconds - first).tolist(), frames.data, strict=True)
+        for index in indices:
+            frame = self.decoder.get_frame_at(index)
+            yield frame.pts_seconds - first, frame.data
 
 
 @dataclass
@@ -187,16 +191,9 @@ class _DecordFile:
 
     def frames(self, indices: Sequence[int]) -> Iterator[tuple[float, Tensor]]:
         first = float(self.reader.get_frame_timestamp(0)[0])
-        for part in _parts(indices):
-            frames = torch.from_numpy(self.reader.get_batch(part).asnumpy()).permute(0, 3, 1, 2)
-            for index, pixels in zip(part, frames, strict=True):
-                yield float(self.reader.get_frame_timestamp(index)[0]) - first, pixels
-
-
-def _parts(indices: Sequence[int]) -> Iterator[list[int]]:
-    """Yields a few indices at a time, so that few frames are in memory before they are resized."""
-    for start in range(0, len(indices), 8):
-        yield list(indices[start : start + 8])
+        for index in indices:
+            pixels = torch.from_numpy(self.reader.get_batch([index]).asnumpy()[0]).permute(2, 0, 1)
+            yield float(self.reader.get_frame_timestamp(index)[0]) - first, pixels
 
 
 def _open_torchcodec(source: Path | bytes) -> VideoFile:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.media.file_headers import Header, counted_seconds, read_header
-from mmrl.media.frame_sizes import FRAME_FACTOR, FrameSize, nearest_even
+from mmrl.media.frame_sizes import FrameSize
 from mmrl.media.pictures import Clip, Picture
 from mmrl.media.readers import Reader, opened
 from mmrl.system.errors import ConfigError
@@ -17,6 +17,7 @@ from mmrl.system.errors import ConfigError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+FRAME_FACTOR = 2  # frames that models merge into one step of time; qwen-vl-utils' own is not imported to check settings
 MAX_CHOSEN_PIXELS = 2 * 10**9  # of all selected frames of one clip, as they are stored: 6 GB
 
 
@@ -52,7 +53,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class FrameSampling:
-    """The selection of frames of a clip, their size, and their reader, by the rules of qwen-vl-utils.
+    """The selection of frames of a clip, their size, and their reader, by qwen-vl-utils.
 
     The frames are selected by `fps` or by `num_frames`. They are spaced evenly by number over the clip, with its first
     and its last frame among them.
@@ -80,16 +81,18 @@ class FrameSampling:
 
     def count(self, total: int, fps: float) -> int:
         """Returns how many of `total` frames at `fps` frames per second are selected. Raises ValueError for too few."""
-        if self.num_frames is not None:
-            count = nearest_even(self.num_frames)
-        else:
-            assert self.fps is not None
-            least = math.ceil(self.min_frames / FRAME_FACTOR) * FRAME_FACTOR
-            most = self.max_frames // FRAME_FACTOR * FRAME_FACTOR
-            wanted = min(min(max(total / fps * self.fps, least), most), total)
-            count = math.floor(wanted / FRAME_FACTOR) * FRAME_FACTOR
-        if not FRAME_FACTOR <= count <= total:
-            raise ValueError(f"has {total} frames where {max(count, FRAME_FACTOR)} are needed")
+        from qwen_vl_utils.vision_process import round_by_factor, smart_nframes
+
+        asked: dict[str, float] = {"nframes": self.num_frames or FRAME_FACTOR}
+        if self.fps is not None:
+            is_all = total / fps * self.fps > total  # of more frames than there are, `smart_nframes` logs a warning
+            rate, fps = (1.0, 1.0) if is_all else (self.fps, fps)
+            asked = {"fps": rate, "min_frames": self.min_frames, "max_frames": self.max_frames}
+        try:
+            count: int = smart_nframes(asked, total, fps)
+        except ValueError as error:
+            needed = round_by_factor(self.num_frames or FRAME_FACTOR, FRAME_FACTOR)
+            raise ValueError(f"has {total} frames where {needed} are needed") from error
         return count
 
     def indices(self, first: int, last: int, fps: float) -> Tensor:
@@ -166,16 +169,16 @@ class StoredClip:
 
     def _window(self, total: int, fps: float) -> tuple[int, int]:
         """Returns the first and the last frame between `start` and `end`, of `total` frames."""
-        if self.start is None and self.end is None:
-            return 0, total - 1
-        duration = total / fps
-        first = math.ceil(min(self.start or 0.0, duration) * fps)
-        last = total - 1 if self.end is None else min(math.floor(min(self.end, duration) * fps), total - 1)
-        if first >= last:
+        from qwen_vl_utils.vision_process import calculate_video_frame_range
+
+        try:
+            part = {"video_start": self.start, "video_end": self.end}
+            first, last, _ = calculate_video_frame_range(part, total, fps)
+        except ValueError as error:
             raise ConfigError(
                 f"the video {self.name} has fewer than two frames between {self.start or 0:g} and "
-                f"{duration if self.end is None else self.end:g} seconds; it is {duration:g} seconds long"
-            )
+                f"{total / fps if self.end is None else self.end:g} seconds; it is {total / fps:g} seconds long"
+            ) from error
         return first, last
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
@@ -207,8 +210,11 @@ class FrameClip:
 
     def load(self, sampling: FrameSampling) -> Frames:
         """Returns the frames that a sampling selects. Raises ConfigError for pictures of different or wrong sizes."""
-        total = len(self.pictures)
-        most = nearest_even(sampling.num_frames) if sampling.num_frames is not None else sampling.max_frames // 2 * 2
+        from qwen_vl_utils.vision_process import floor_by_factor, round_by_factor
+        from torchvision.transforms.v2.functional import pil_to_tensor
+
+        total, wanted = len(self.pictures), sampling.num_frames
+        most = floor_by_factor(sampling.max_frames, 2) if wanted is None else round_by_factor(wanted, 2)
         indices = torch.arange(total) if total <= most else torch.linspace(0, total - 1, most).round().long()
         seconds = torch.tensor(self.seconds, dtype=torch.float64)[indices]
         fps = (total - 1) / (self.seconds[-1] - self.seconds[0]) if total > 1 else 2.0
@@ -219,7 +225,7 @@ class FrameClip:
         sizes = {self.pictures[index].size for index in indices.tolist()}
         if len(sizes) > 1:
             raise ConfigError(f"the pictures of the video {self.name} have different sizes: {sorted(sizes)}")
-        pixels = torch.stack([_pixels(self.pictures[index].load()) for index in indices.tolist()])
+        pixels = torch.stack([pil_to_tensor(self.pictures[index].load()) for index in indices.tolist()])
         try:
             return Frames(pixels, seconds - seconds[0], indices, fps, total).resized(sampling.size)
         except ValueError as error:
@@ -257,10 +263,3 @@ def key_frames(clip: Clip, count: int) -> "list[tuple[float, Image]]":
     frames: Frames = clip.load(FrameSampling(fps=1e6, min_frames=FRAME_FACTOR, max_frames=max(FRAME_FACTOR, count)))
     pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in frames.pixels]
     return list(zip(frames.seconds.tolist(), pictures, strict=True))
-
-
-def _pixels(image: "Image") -> Tensor:
-    """Returns an image as [3, H, W] uint8."""
-    import numpy
-
-    return torch.from_numpy(numpy.array(image)).permute(2, 0, 1)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
@@ -67,10 +68,8 @@ class PromptBatch:
 
 def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
     """Stacks rows [..., L_i] to [n, ..., L], padded at the end of the last axis or before its start."""
-    longest = max(row.shape[-1] for row in rows)
-    missing = [longest - row.shape[-1] for row in rows]
-    ends = [(count, 0) if side == "left" else (0, count) for count in missing]
-    return torch.stack([torch.nn.functional.pad(row, end, value=value) for row, end in zip(rows, ends, strict=True)])
+    last_first = [row.movedim(-1, 0) for row in rows]
+    return pad_sequence(last_first, batch_first=True, padding_value=value, padding_side=side).movedim(1, -1)
 
 
 def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

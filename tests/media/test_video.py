@@ -36,59 +36,101 @@ every_reader = pytest.mark.parametrize("reader", READERS)
     total=st.integers(1, 3000),
     fps=st.one_of(st.sampled_from([10.0, 24.0, 25.0, 30000 / 1001, 30.0, 60.0]), st.floats(0.5, 120)),
     rule=st.one_of(
-        st.fixed_dictionaries({"fps": st.one_of(st.sampled_from([0.5, 1, 2, 4]), st.floats(0.05, 60))}),
+        st.fixed_dictionaries({"fps": st.one_of(st.sampled_from([0.5, 1, 2, 4]), st.floats(0.05, 200))}),
         st.fixed_dictionaries({"num_frames": st.integers(2, 800)}),
     ),
     bounds=st.tuples(st.integers(1, 20), st.integers(20, 900)),
 )
-def test_as_many_frames_as_qwen_vl_utils_takes(
-    total: int, fps: float, rule: dict[str, Any], bounds: tuple[int, int]
-) -> None:
-    from qwen_vl_utils.vision_process import smart_nframes
-
+def test_frames_are_counted_in_pairs(total: int, fps: float, rule: dict[str, Any], bounds: tuple[int, int]) -> None:
+    """The published rule as a search among all even numbers."""
     sampling = FrameSampling(**rule, min_frames=bounds[0], max_frames=bounds[1])
-    asked = {"nframes": rule["num_frames"]} if "num_frames" in rule else {
-        "fps": rule["fps"], "min_frames": bounds[0], "max_frames": bounds[1]
-    }  # fmt: skip
-    try:
-        expected = smart_nframes(asked, total_frames=total, video_fps=fps)
-    except ValueError:
-        with pytest.raises(ValueError, match=f"has {total} frames where"):
+    evens = range(2, 2000, 2)
+    if "num_frames" in rule:
+        expected = min(evens, key=lambda even: (abs(even - rule["num_frames"]), even % 4))  # 5 -> 4, 7 -> 8
+    else:
+        least, most = min(e for e in evens if e >= bounds[0]), max(e for e in evens if e <= bounds[1])
+        wanted = sorted([least, total / fps * rule["fps"], most])[1]
+        expected = max((even for even in evens if even <= min(wanted, total)), default=2)
+    if expected > total:
+        with pytest.raises(ValueError, match=f"has {total} frames where {expected} are needed"):
             sampling.count(total, fps)
         return
     assert sampling.count(total, fps) == expected
-    assert (
-        sampling.indices(0, total - 1, fps).tolist() == torch.linspace(0, total - 1, expected).round().long().tolist()
-    )
+    found = sampling.indices(7, 6 + total, fps).tolist()
+    exact = [Fraction(7) + Fraction(number * (total - 1), expected - 1) for number in range(expected)]
+    assert len(found) == expected and found[0] == 7 and found[-1] == 6 + total
+    assert all(abs(index - place) <= 0.501 for index, place in zip(found, exact, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("total", "fps", "rule", "expected"),
+    [
+        (250, 25.0, {"fps": 2}, 20),  # ten seconds
+        (270, 25.0, {"fps": 2}, 20),  # 21.6: down to a pair
+        (25, 25.0, {"fps": 2}, 4),  # 2, but at least 4
+        (25, 25.0, {"fps": 2, "min_frames": 5}, 6),  # 5: up to a pair
+        (3, 25.0, {"fps": 2}, 2),  # at least 4, but never more than there are
+        (250, 25.0, {"fps": 2, "max_frames": 9}, 8),
+        (250, 25.0, {"fps": 1000}, 250),
+        (25000, 25.0, {"fps": 2}, 768),
+        (250, 25.0, {"num_frames": 7}, 8),
+        (250, 25.0, {"num_frames": 5}, 4),
+    ],
+)
+def test_numbers_of_frames_by_hand(total: int, fps: float, rule: dict[str, Any], expected: int) -> None:
+    assert FrameSampling(**rule).count(total, fps) == expected
+
+
+def test_no_library_writes_to_the_terminal(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    made = clip(25)
+    capfd.readouterr()  # what the encoder wrote
+    video.key_frames(made, 4)
+    made.load(FrameSampling(fps=1000.0, size=FrameSize(28, 784, 10**9)))
+    assert capfd.readouterr() == ("", "") and not caplog.records
 
 
 @settings(max_examples=300)
 @given(
-    height=st.integers(1, 3000),
-    width=st.integers(1, 3000),
+    height=st.integers(17, 3000),
+    width=st.integers(17, 3000),
     num_frames=st.integers(1, 384).map(lambda n: 2 * n),
     factor=st.sampled_from([28, 32]),
     least=st.one_of(st.none(), st.integers(784, 200_000)),
-    most=st.one_of(st.none(), st.integers(210_000, 2_000_000)),
+    most=st.one_of(st.none(), st.integers(1024, 2_000_000)),
     total=st.one_of(st.none(), st.integers(100_000, 10**8)),
 )
-def test_frames_have_the_size_that_qwen_vl_utils_gives_them(
+def test_frames_have_the_size_that_transformers_gives_an_image_of_their_area(
     height: int, width: int, num_frames: int, factor: int, least: int | None, most: int | None, total: int | None
 ) -> None:
-    from qwen_vl_utils.vision_process import MODEL_SEQ_LEN, smart_resize
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-    size = FrameSize(factor, least, most, total)
-    low = 128 * factor**2 if least is None else least
-    budget = MODEL_SEQ_LEN * factor**2 * 0.9 if total is None else total
-    high = max(min(768 * factor**2, budget / num_frames * 2), int(low * 1.05))
+    size, token = FrameSize(factor, least, most, total), factor**2
+    low = 128 * token if least is None else least
+    share = (115200 * token if total is None else total) * 2 / num_frames  # 0.9 x 128,000 = 115,200
+    high = max(min(768 * token, share), int(low * 1.05))
     high = high if most is None else min(most, high)
     if max(height, width) / min(height, width) > 200:
         with pytest.raises(ValueError, match="one side may be 200 times the other"):
             size.of(num_frames, height, width)
         return
-    expected = smart_resize(height, width, factor=factor, min_pixels=low, max_pixels=high)
     found = size.of(num_frames, height, width)
-    assert found == tuple(max(factor, side) for side in expected)  # theirs may be 0
+    assert found == smart_resize(height, width, factor=factor, min_pixels=low if low <= high else 0, max_pixels=high)
+
+
+@pytest.mark.parametrize(
+    ("size", "num_frames", "shape", "expected"),
+    [
+        (FrameSize(28), 4, (480, 640), (476, 644)),  # 17.14 and 22.86 tokens; 391 of at most 768
+        (FrameSize(28), 4, (1080, 1920), (560, 1008)),  # / sqrt(1080 * 1920 / 602112) = 581.9 x 1034.6, down
+        (FrameSize(28), 768, (480, 640), (420, 560)),  # 115,200 * 2 / 768 = 300 tokens = 15 x 20
+        (FrameSize(28), 4, (48, 64), (280, 392)),  # * sqrt(100352 / 3072) = 274.3 x 365.8, up to whole tokens
+        (FrameSize(28, max_pixels=28 * 28 * 16), 4, (48, 64), (56, 56)),  # 16 tokens are below the default least
+        (FrameSize(28, 784, 28 * 28 * 4), 4, (28, 2800), (28, 560)),  # 5.6 pixels are no token
+        (FrameSize(28, 784), 4, (3, 500), (28, 504)),  # nor are 3
+    ],
+)
+def test_sizes_by_hand(size: FrameSize, num_frames: int, shape: tuple[int, int], expected: tuple[int, int]) -> None:
+    assert size.of(num_frames, *shape) == expected
 
 
 @every_reader
