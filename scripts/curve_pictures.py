@@ -65,8 +65,12 @@ RUNS: Mapping[str, Run] = {
     "cold": Run(
         "lab/grpo", ("iterations=30", *CLICKS, *KL, "sampler.temperature=0.1", "rewards=[{name: point_in_box}]")
     ),
-    "entropy": Run(
-        "lab/grpo", ("iterations=60", *CLICKS, *KL, "advantage={name: score}", "optimizer.learning_rate=3.0e-4")
+    "corner": Run(
+        "lab/grpo",
+        (
+            *("iterations=60", *CLICKS, *KL, "optimizer.learning_rate=2.0e-4"),
+            "rewards=[{name: python, function: 'curve_rewards:corner'}]",
+        ),
     ),
     "pulled": Run("lab/grpo", ("iterations=60", *CLICKS, "loss.kl=k3", "loss.kl_coef=0.1")),
     "dialect": Run("lab/grpo", ("iterations=8", *CLICKS, *KL, "modality.dialect=ui_tars")),
@@ -74,6 +78,7 @@ RUNS: Mapping[str, Run] = {
     "micro": Run("lab/grpo", ("iterations=8", *CLICKS, *KL, "updates.micro_batch=4")),
     "images": Run("quickstart", (f"rewards=[{GRADED}, {SPREAD}]", *IMAGES)),
     "hacked": Run("quickstart", ("iterations=60", f"rewards=[{COLOUR}, {SPREAD}]", *IMAGES)),
+    "jpeg": Run("quickstart", (f"rewards=[{{name: jpeg_size}}, {SPREAD}]", *IMAGES)),
     "few": Run("quickstart", (f"rewards=[{GRADED}, {SPREAD}]", "prompts.train=two_prompts.txt", *IMAGES)),
     "clip": Run("lab/flow_grpo", FOUR_PASSES),
     "clip-never": Run("lab/flow_grpo", (*FOUR_PASSES, "loss.clip_low=0.2", "loss.clip_high=0.2")),
@@ -88,6 +93,7 @@ class Panel:
     metrics: Mapping[str, str]
     is_log: bool = False
     limits: tuple[float, float] | None = None  # of the y axis; None: what the runs need
+    is_shared: bool = True  # whether both runs have the same y axis; rewards in different units cannot
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ PICTURES: Mapping[str, Picture] = {
         until=8,
     ),
     "entropy": Picture(
-        "clicks", "entropy", "nothing is compared", (Panel({"policy/entropy": "policy/entropy"}), HELD_OUT)
+        "clicks", "corner", "one answer fits all", (Panel({"policy/entropy": "policy/entropy"}), HELD_OUT)
     ),
     "kl": Picture(
         "pulled",
@@ -157,10 +163,11 @@ PICTURES: Mapping[str, Picture] = {
         "images",
         "hacked",
         "a hacked reward",
-        (Panel({"reward/mean": "reward/mean"}), HELD_OUT),
+        (Panel({"reward/mean": "reward/mean"}, is_shared=False), HELD_OUT),
     ),
     "diversity": Picture(
-        "images", "few", "two prompts, not 144", (Panel({"reward/spread/mean": "reward/spread/mean"}, is_log=True),)
+        *("images", "jpeg", "rewarded for small files"),
+        (Panel({"reward/spread/mean": "reward/spread/mean"}, limits=(0, 0.1)), HELD_OUT),
     ),
     "few": Picture("images", "few", "two prompts, not 144", (SCORES,)),
     "clip-never": Picture("clip", "clip-never", "0.2: never clips", (CLIPPED, HELD_OUT)),
@@ -243,10 +250,13 @@ def draw(name: str, runs: Mapping[str, Any]) -> bytes:
             *(rows, 2),
             figsize=(6.6, 0.75 + 1.55 * rows),
             sharex=True,
-            sharey="row",
             squeeze=False,
             layout="constrained",
         )
+        for line, panel in zip(grid, picture.panels, strict=True):
+            if panel.is_shared:
+                line[1].sharey(line[0])
+                line[1].tick_params(labelleft=False)
         for column, (run, title, colour) in enumerate(
             ((picture.healthy, picture.healthy_title, HEALTHY), (picture.sick, picture.title, SICK))
         ):
@@ -312,7 +322,10 @@ def strip(run: Path, iterations: Sequence[int], number: int = 8) -> Image.Image:
     return sheet
 
 
-STRIPS: Mapping[str, tuple[str, tuple[int, ...]]] = {"hacked-pictures": ("hacked", (0, 10, 30, 60))}
+STRIPS: Mapping[str, tuple[str, tuple[int, ...]]] = {  # picture: the run, and the iterations of its rows
+    "hacked-pictures": ("hacked", (0, 10, 30, 60)),
+    "jpeg-pictures": ("jpeg", (0, 5, 15, 30)),
+}
 
 
 def main() -> None:

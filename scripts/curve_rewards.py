@@ -1,4 +1,4 @@
-"""Rewards of the runs in scripts/curve_pictures.py: one that can be hacked, and one that only watches.
+"""Rewards of the runs in scripts/curve_pictures.py: two that can be hacked, and one that only watches.
 
 A run finds them where it is started in this folder: `cd scripts && mmrl train ...`.
 """
@@ -8,7 +8,9 @@ from torch import Tensor
 
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
+from mmrl.labs.screens.drawing import SIZE
 from mmrl.labs.shapes.world import COLOURS
+from mmrl.parsing.actions.action import Action
 
 NEAR = 0.25  # a pixel has a colour where no channel is further off
 
@@ -20,6 +22,16 @@ def colour_asked_for(image: Tensor, prompt: Prompt) -> float:
     """
     wanted = torch.tensor(COLOURS[prompt.text.split()[0]]).view(3, 1, 1)
     return float(((image.float() - wanted).abs().amax(0) < NEAR).float().mean())
+
+
+def corner(action: Action | None) -> float:
+    """Returns how near a click is to the top left corner of a screen of the lab, in [0, 1]; 0 without a click.
+
+    One answer is the best to every question.
+    """
+    if action is None or action.point is None:
+        return 0.0
+    return max(0.0, 1 - (action.point[0] + action.point[1]) / (2 * SIZE))
 
 
 def spread(batch: RewardBatch) -> Tensor:

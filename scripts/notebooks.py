@@ -33,6 +33,7 @@ TELLING = {  # what a committed output must not hold: the pattern, and why
     r"\bs/iteration|iterations?/s\b": "a speed, which differs from machine to machine",
     r"0x[0-9a-f]{6,}": "the address of an object",
 }
+RICH = '<pre style="white-space:pre;overflow-x:auto'  # how rich begins its lines in a notebook
 SMALL = {  # the lines of the settings that `--small` replaces, for each notebook
     "ITERATIONS": "2",
     "OWN_ITERATIONS": "2",
@@ -79,9 +80,11 @@ def normalised(notebook: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outputs(outputs: list[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the outputs of a cell but for stderr, which holds progress."""
+    """Yields the outputs of a cell but for progress: stderr, and what rich shows in a notebook."""
     for output in outputs:
         if output["output_type"] == "stream" and output["name"] == "stderr":
+            continue
+        if text_of(output.get("data", {}).get("text/html", "")).startswith(RICH):
             continue
         if output["output_type"] == "stream":
             yield output | {"text": text_of(output["text"]).splitlines(keepends=True)}

@@ -16,6 +16,7 @@ from PIL import Image
 from mmrl.core.config import load_config
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs, Prompt
+from mmrl.parsing.actions.action import Action
 
 ROOT = Path(__file__).parents[1]
 PAGE = curve_pictures.PAGE.read_text(encoding="utf-8")
@@ -83,14 +84,18 @@ def test_the_runs_show_what_the_page_says() -> None:
     proxy, judged = curve("hacked", "reward/mean"), KEPT["hacked"]["held_out"]
     assert proxy[-1] > proxy[len(proxy) // 3] and judged["after"] < judged["best"] - 0.1
     few = KEPT["few"]
-    assert curve("few", "reward/mean")[-1] > 0.9 and few["held_out"]["after"] < few["held_out"]["best"] - 0.1
-    for name, low, high in (("clip", 0.02, 0.35), ("clip-never", 0, 0.01), ("clip-always", 0.35, 1)):
+    assert curve("few", "reward/mean")[-1] > 0.9 and few["held_out"]["best"] < 0.65
+    for name, low, high in (("clip", 0.02, 0.35), ("clip-never", 0, 0.01), ("clip-always", 0.45, 0.75)):
         clipped = np.add(curve(name, "loss/clip_fraction_low"), curve(name, "loss/clip_fraction_high"))
         assert low <= clipped.mean() <= high
         assert (name == "clip") == (KEPT[name]["held_out"]["after"] > 0.8)
-    assert curve("entropy", "policy/entropy")[-1] < 0.5 * curve("clicks", "policy/entropy")[-1]
+    assert curve("corner", "policy/entropy")[-1] < 0.5 * curve("clicks", "policy/entropy")[-1]
+    assert max(curve("jpeg", "reward/spread/mean")[-5:]) < 0.001 < 0.01 < min(curve("images", "reward/spread/mean"))
     assert np.mean(curve("pulled", "loss/kl")[-10:]) < 0.5 * np.mean(curve("clicks", "loss/kl")[-10:])
-    assert np.mean(curve("micro", "time/update")) > 2 * np.mean(curve("clicks", "time/update")[:8])
+    update_over_rollout = {  # a ratio within a run, whatever else the machine did
+        run: np.mean(curve(run, "time/update")[:8]) / np.mean(curve(run, "time/rollout")[:8]) for run in ("clicks", "micro")
+    }
+    assert update_over_rollout["micro"] > 2 * update_over_rollout["clicks"]
 
 
 def batch_of(images: torch.Tensor, texts: list[str], group: list[int]) -> RewardBatch:
@@ -116,6 +121,11 @@ def test_the_reward_that_is_hacked_counts_the_pixels_of_the_colour() -> None:
     image[:, 1, 0] = torch.tensor([0.9, 0.15, 0.45])  # its blue is too far off
     assert curve_rewards.colour_asked_for(image, Prompt("red circle top left")) == 4 / 16
     assert curve_rewards.colour_asked_for(image, Prompt("green circle top left")) == 0
+
+
+def test_the_reward_of_the_corner_falls_with_the_distance() -> None:
+    clicks = [Action("click", point=point) for point in ((0.0, 0.0), (112.0, 112.0), (28.0, 28.0), (500.0, 0.0))]
+    assert [curve_rewards.corner(action) for action in (*clicks, None)] == [1.0, 0.0, 0.75, 0.0, 0.0]
 
 
 def test_the_gallery_has_its_pictures_and_the_commands_that_make_them() -> None:

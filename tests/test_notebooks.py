@@ -46,6 +46,10 @@ def test_the_settings_can_be_made_small(name: str) -> None:
         ({"output_type": "stream", "name": "stdout", "text": ["/home/ada/runs/first\n"]}, "a path of this machine"),
         ({"output_type": "stream", "name": "stdout", "text": ["done in 12.5 s\n"]}, "a time"),
         ({"output_type": "stream", "name": "stderr", "text": ["a warning\n"]}, "not as scripts/notebooks.py writes it"),
+        (
+            {"output_type": "display_data", "data": {"text/html": [notebooks.RICH, ">2/2</pre>"]}, "metadata": {}},
+            "not as scripts/notebooks.py writes it",
+        ),
         ({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}, "ended with ValueError: no"),
         (
             {"output_type": "display_data", "data": {"text/plain": ["<A at 0x7f00aa11bb22>"]}, "metadata": {}},
