@@ -150,15 +150,12 @@ PICTURES: Mapping[str, Picture] = {
         until=8,
     ),
     "entropy": Picture(
-        "clicks", "corner", "one answer fits all", (Panel({"policy/entropy": "policy/entropy"}), HELD_OUT)
-    ),
-    "kl": Picture(
-        "pulled",
         "clicks",
-        "no penalty",
-        (Panel({"loss/kl": "loss/kl"}), HELD_OUT),
-        healthy_title="a KL penalty of 0.1",
+        "corner",
+        "one answer fits all",
+        (Panel({"policy/entropy": "policy/entropy"}, limits=(0, 1.05)), HELD_OUT),
     ),
+    "kl": Picture("clicks", "corner", "one answer fits all", (Panel({"loss/kl": "loss/kl"}, is_log=True), HELD_OUT)),
     "hacked": Picture(
         "images",
         "hacked",

@@ -102,9 +102,10 @@ def _smaller(data: Mapping[str, Any]) -> dict[str, Any]:
     smaller = dict(data)
     if "image/png" in data:
         buffer = io.BytesIO()
-        with Image.open(io.BytesIO(base64.b64decode(data["image/png"]))) as picture:
-            picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-        smaller["image/png"] = base64.b64encode(buffer.getvalue()).decode() + "\n"
+        with Image.open(io.BytesIO(base64.b64decode(text_of(data["image/png"])))) as picture:
+            if picture.mode != "P":  # one with a palette is small already
+                picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+                smaller["image/png"] = base64.b64encode(buffer.getvalue()).decode() + "\n"
     return smaller
 
 
