@@ -1,6 +1,6 @@
 """Makes the pictures of docs/gallery.md: `python scripts/gallery.py`, about 5 minutes on one core.
 
-It trains the quickstarts in `runs/gallery` (one that is finished is not made again), scores what one of them drew, and
+It trains quickstarts in `runs/gallery` (one that is finished is not made again), scores what one of them drew, and
 photographs pages with a headless Chromium. The gallery says which command each picture comes from.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from curve_pictures import strip
+from curve_pictures import strip, train
 from PIL import Image
 
 from mmrl.reporting.report import picture
@@ -26,21 +26,24 @@ FOLDER = ROOT / "docs" / "gallery"
 LARGEST = 400_000  # bytes of a picture
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
+QUICK = "evaluation.every=0 evaluation.num_prompts=64"
 COMMANDS: Mapping[str, str] = {  # run: the command that the page shows
-    "images": "mmrl train quickstart --out runs/gallery/images",
-    "boxes": "mmrl train quickstart_grounding iterations=100 --out runs/gallery/boxes",
-    "spans": "mmrl train quickstart_video iterations=50 evaluation.every=25 --out runs/gallery/spans",
-    "episodes": "mmrl train quickstart_agent iterations=25 --out runs/gallery/episodes",
+    "boxes": f"mmrl train quickstart_grounding iterations=80 {QUICK} --out runs/gallery/boxes",
+    "spans": f"mmrl train quickstart_video iterations=40 {QUICK} --out runs/gallery/spans",
+    "episodes": f"mmrl train quickstart_agent iterations=25 {QUICK} --out runs/gallery/episodes",
 }
+IMAGES = "runs/curves/images"  # a run of scripts/curve_pictures.py: the quickstart, with a reward that only measures
+CLICKS = "runs/curves/clicks"  # another
+REPORTED = f"mmrl report {CLICKS}"
 SCORED = (
-    "mmrl score runs/gallery/images/samples/000000 --reward shapes --reward 'jpeg_size weight=0.05' "
+    f"mmrl score {IMAGES}/samples/000000 --reward shapes --reward 'jpeg_size weight=0.05' "
     "--html runs/gallery/scores.html"
 )
 SHEETS = ("boxes", "spans", "episodes")  # before and after, as contact sheets
-ITERATIONS = (0, 5, 10, 20, 30)  # of `images`: what it drew while it learned
+ITERATIONS = (0, 5, 10, 20, 30)  # of `IMAGES`: what it drew while it learned
 PAGES: Mapping[str, tuple[str, int, int]] = {  # picture: the page, and width and height of the window in pixels
-    "report": ("images/report.html", 1100, 1900),
-    "scores": ("scores.html", 1100, 1300),
+    "report": (f"{CLICKS}/report.html", 1100, 1900),
+    "scores": ("runs/gallery/scores.html", 1100, 1300),
 }
 
 
@@ -96,15 +99,18 @@ def main() -> None:
     for name, command in COMMANDS.items():
         if not is_finished(runs / name):
             run(command, work)
-    save(strip(runs / "images", ITERATIONS), "learning")
+    for name in ("images", "clicks"):
+        train(name, work / "runs" / "curves")
+    save(strip(work / IMAGES, ITERATIONS), "learning")
     with tempfile.TemporaryDirectory() as folder:
         for name in SHEETS:
             with Image.open(picture(runs / name, Path(folder) / f"{name}.png")) as sheet:
                 save(sheet, name)
     if not given.no_browser:
+        run(REPORTED, work)
         run(SCORED, work)
         for name, (page, width, height) in PAGES.items():
-            save(photograph(runs / page, width, height), name)
+            save(photograph(work / page, width, height), name)
 
 
 if __name__ == "__main__":
