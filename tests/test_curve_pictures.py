@@ -89,7 +89,7 @@ def test_the_runs_show_what_the_page_says() -> None:
         clipped = np.add(curve(name, "loss/clip_fraction_low"), curve(name, "loss/clip_fraction_high"))
         assert low <= clipped.mean() <= high
         assert (name == "clip") == (KEPT[name]["held_out"]["after"] > 0.8)
-    assert curve("corner", "policy/entropy")[-1] < 0.5 * curve("clicks", "policy/entropy")[-1]
+    assert curve("corner", "policy/entropy")[49] < 0.1 < 0.6 < min(curve("clicks", "policy/entropy"))
     assert max(curve("jpeg", "reward/spread/mean")[-5:]) < 0.001 < 0.01 < min(curve("images", "reward/spread/mean"))
     assert np.mean(curve("corner", "loss/kl")[-10:]) > 5 * np.mean(curve("clicks", "loss/kl")[-10:])
     update_over_rollout = {  # a ratio within a run, whatever else the machine did
