@@ -40,8 +40,8 @@ CLICKS = ("evaluation.also={}", "evaluation.num_prompts=256", "evaluation.every=
 KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")  # too little to change anything; without it no KL is measured
 IMAGES = ("evaluation.samples_per_prompt=4", "checkpoint.every=0")
 GRADED = "{name: shapes, measure: graded}"
-COLOUR = "{name: python, function: 'curve_rewards:colour_asked_for'}"
-SPREAD = "{name: python, function: 'curve_rewards:spread', mode: batch, granularity: group, needs: [images], weight: 0}"
+COLOUR = "{name: python, function: curve_rewards:colour_asked_for}"
+SPREAD = "{name: python, function: curve_rewards:spread, mode: batch, granularity: group, needs: [images], weight: 0}"
 FOUR_PASSES = (
     *("iterations=8", "updates.epochs=4", "optimizer.schedule=constant", "averaging=null"),
     *("evaluation.every=2", "evaluation.samples_per_prompt=2", "checkpoint.every=0"),
@@ -69,7 +69,7 @@ RUNS: Mapping[str, Run] = {
         "lab/grpo",
         (
             *("iterations=60", *CLICKS, *KL, "optimizer.learning_rate=2.0e-4"),
-            "rewards=[{name: python, function: 'curve_rewards:corner'}]",
+            "rewards=[{name: python, function: curve_rewards:corner}]",
         ),
     ),
     "pulled": Run("lab/grpo", ("iterations=60", *CLICKS, "loss.kl=k3", "loss.kl_coef=0.1")),
