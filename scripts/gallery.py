@@ -24,6 +24,7 @@ from mmrl.reporting.report import picture
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "gallery"
 LARGEST = 400_000  # bytes of a picture
+BELOW = 150  # pixels that a window is higher than its picture: Chromium does not always paint the last ones
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 QUICK = "evaluation.every=0 evaluation.num_prompts=64"
@@ -72,13 +73,18 @@ def photograph(page: Path, width: int, height: int) -> Image.Image:
         subprocess.run(
             [
                 *(browser, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={profile}"),
-                *("--hide-scrollbars", f"--window-size={width},{height}", f"--screenshot={shot}", page.as_uri()),
+                *(
+                    "--hide-scrollbars",
+                    f"--window-size={width},{height + BELOW}",
+                    f"--screenshot={shot}",
+                    page.as_uri(),
+                ),
             ],
             check=True,
             capture_output=True,
             timeout=120,
         )
-        return Image.open(io.BytesIO(shot.read_bytes()))
+        return Image.open(io.BytesIO(shot.read_bytes())).crop((0, 0, width, height))
 
 
 def save(sheet: Image.Image, name: str) -> None:
