@@ -153,7 +153,7 @@ PICTURES: Mapping[str, Picture] = {
         "clicks",
         "corner",
         "one answer fits all",
-        (Panel({"policy/entropy": "policy/entropy"}, limits=(0, 1.05)), HELD_OUT),
+        (Panel({"policy/entropy": "policy/entropy"}, limits=(0, 1.25)), HELD_OUT),
     ),
     "kl": Picture("clicks", "corner", "one answer fits all", (Panel({"loss/kl": "loss/kl"}, is_log=True), HELD_OUT)),
     "hacked": Picture(
