@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import public_api
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -154,4 +155,13 @@ def _generated(path: Path, config: MkDocsConfig) -> File:
 
 def _reference() -> dict[Path, str]:
     """Returns the pages of the API reference, one for each subject of `PUBLIC` in scripts/public_api.py."""
-    return {}
+    pages = {}
+    for subject, modules in public_api.modules().items():
+        text = f"# {subject}\n"
+        for module, names in modules.items():
+            text += f"\n## {module}\n"
+            for name in names:
+                if not name.is_member:
+                    text += f"\n::: {name.path}\n"
+        pages[DOCS / "reference" / f"{subject.lower().replace(' ', '_')}.md"] = text
+    return pages

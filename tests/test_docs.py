@@ -66,7 +66,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", ["README.md", "gui.md"])
+@pytest.mark.parametrize("page", ["python.md", "modalities/clicks.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(?!# my_)(.*?)^```$", text, re.M | re.S)
@@ -79,14 +79,14 @@ def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     outputs = Outputs(texts=("4", "6", "four"), actions=actions)
     number = torch.arange(3)
     batch = RewardBatch(prompts, outputs, number, number, number, (0, 1, 2), 0, torch.Generator())
-    expected = {"README.md": [1, 1 / 3, 0], "gui.md": [1, 0, 0]}[page]
+    expected = {"python.md": [1, 1 / 3, 0], "modalities/clicks.md": [1, 0, 0]}[page]
     torch.testing.assert_close(reward().score(batch), torch.tensor(expected, dtype=torch.float32))
 
 
 def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     code = re.findall(r"^```python\n(# my_parts.py\n.*?)^```$", text, re.M | re.S)
     command = re.findall(r"^mmrl train (lab/.*)$", text, re.M)
     assert len(code) == len(command) == 1
@@ -104,7 +104,7 @@ def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
 def test_the_callback_of_the_guide_runs_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n# my_callbacks.py\n(.*?)^```$", text, re.M | re.S)
     small = ["threads=1", "prompts_per_iteration=2", "group_size=2", "evaluation.num_prompts=1", "evaluation.every=1"]
     monkeypatch.chdir(tmp_path)
