@@ -1,8 +1,8 @@
 """Lets links of docs/ leave docs/: what they lead to becomes a page of the site. Also makes the API reference.
 
-mkdocs calls the functions `on_...` (mkdocs.yml names this file). A linked Markdown file is rendered, a linked source file
-is shown with its code highlighted, a linked folder as the list of its files; files that nobody links get no page. The
-text that stands in git is the same that GitHub shows: links are rewritten here, while the site is built.
+mkdocs calls the functions `on_...` (mkdocs.yml names this file). A linked Markdown file is rendered, a linked source
+file is shown with its code highlighted, a linked folder as the list of its files; files that nobody links get no page.
+The text that stands in git is the same that GitHub shows: links are rewritten here, while the site is built.
 """
 
 import os
@@ -57,7 +57,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of the API reference, and a page for each file outside docs/ that a page links."""
     for path, text in _reference().items():
         files.append(File.generated(config, path.relative_to(DOCS).as_posix(), content=text))
-    waiting = [DOCS / file.src_uri for file in files if file.src_uri.endswith(".md") and (DOCS / file.src_uri).is_file()]
+    waiting = [
+        DOCS / file.src_uri for file in files if file.src_uri.endswith(".md") and (DOCS / file.src_uri).is_file()
+    ]
     made: set[Path] = set()
     while waiting:
         page = waiting.pop()
@@ -93,7 +95,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def lists(markdown: str) -> str:
-    """Returns the text with an empty line before each list and nested items indented by four, as Python-Markdown needs."""
+    """Returns the text with its lists as Python-Markdown needs them: behind an empty line, and indented by four."""
     lines: list[str] = []
     in_code, in_list = False, False
     for line in markdown.split("\n"):
@@ -145,7 +147,9 @@ def _generated(path: Path, config: MkDocsConfig) -> File:
     if path.suffix == ".md":
         content = path.read_text(encoding="utf-8")
     elif path.is_dir():
-        names = sorted(inner.name + "/" * inner.is_dir() for inner in path.iterdir() if not inner.name.startswith((".", "_")))
+        names = sorted(
+            inner.name + "/" * inner.is_dir() for inner in path.iterdir() if not inner.name.startswith((".", "_"))
+        )
         content = f"# {path.relative_to(ROOT)}\n\n" + "".join(f"- `{escape(name)}`\n" for name in names)
     else:
         code = path.read_text(encoding="utf-8")
