@@ -108,6 +108,17 @@ def plan_picture(plan: Plan) -> str:
     return svg(48 + wide * columns, bottom + 14, ['<g fill="none">', *marks, "</g>"])
 
 
+def plan_of(name: str) -> Plan:
+    """Returns the plan of a picture of `PLANS`."""
+    config, overrides = PLANS[name]
+    settings = load_config(config, list(overrides))
+    parts = build(settings)
+    parts.policy.prepare(Placement(torch.device("cpu"), torch.float32))
+    plan = parts.sampler.plan(parts.policy, KEY, settings.group_size)
+    assert isinstance(plan, Plan), "samplers of images make plans of this kind"
+    return plan
+
+
 def group_picture(prompt: str, images: torch.Tensor, scores: torch.Tensor, advantages: torch.Tensor) -> str:
     """Returns the images of a group with their scores and advantages."""
     marks = [text(12, 22, f"prompt: {prompt}", weight="bold")]
@@ -189,14 +200,7 @@ def rollout(config: str, overrides: Sequence[str], prompt: str) -> tuple[Parts, 
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    pictures = {"weights": weights_picture()}
-    for name, (config, overrides) in PLANS.items():
-        settings = load_config(config, list(overrides))
-        parts = build(settings)
-        parts.policy.prepare(Placement(torch.device("cpu"), torch.float32))
-        plan = parts.sampler.plan(parts.policy, KEY, settings.group_size)
-        assert isinstance(plan, Plan)
-        pictures[f"plan_{name}"] = plan_picture(plan)
+    pictures = {"weights": weights_picture()} | {f"plan_{name}": plan_picture(plan_of(name)) for name in PLANS}
     prompt = "green cross top right"
     parts, sampled = rollout("lab/flow_grpo", ["group_size=8"], prompt)
     images = sampled.outputs.images

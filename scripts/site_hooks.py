@@ -153,7 +153,8 @@ def _generated(path: Path, config: MkDocsConfig) -> File:
         content = f"# {path.relative_to(ROOT)}\n\n" + "".join(f"- `{escape(name)}`\n" for name in names)
     else:
         code = path.read_text(encoding="utf-8")
-        content = f"# {path.relative_to(ROOT)}\n\n````` {LANGUAGES.get(path.suffix, 'text')}\n{code}\n`````\n"
+        content = "---\nsearch: {exclude: true}\n---\n"
+        content += f"# {path.relative_to(ROOT)}\n\n````` {LANGUAGES.get(path.suffix, 'text')}\n{code}\n`````\n"
     return File.generated(config, place, content=content, inclusion=InclusionLevel.NOT_IN_NAV)
 
 
