@@ -94,6 +94,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return lists(LINK.sub(rewritten, markdown))
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Shows a bar in the code of a table, which must be written with a backslash, as GitHub does."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+
+
 def lists(markdown: str) -> str:
     """Returns the text with its lists as Python-Markdown needs them: behind an empty line, and indented by four."""
     lines: list[str] = []

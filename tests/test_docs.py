@@ -21,6 +21,7 @@ from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.parsing.actions.action import Action
 
 ROOT = Path(__file__).parents[1]
+MODALITIES = ROOT / "docs" / "modalities"
 
 
 @pytest.mark.parametrize("page", ["configs.md", "environments.md"])
@@ -64,6 +65,24 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
             broken.append(target)
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", *sorted(f"modalities/{file.name}" for file in MODALITIES.iterdir())])
+def test_the_commands_of_a_page_name_configs_and_settings_that_exist(page: str) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.M | re.S)
+    commands = [
+        shlex.split(line)
+        for block in blocks
+        for line in block.replace("\\\n", "").splitlines()
+        if " -m mmrl " not in line
+    ]
+    loaded = 0
+    for program, *arguments in commands:
+        if program == "mmrl" and arguments[0] in ("train", "check") and "--resume" not in arguments:
+            name, *overrides = [word for word in arguments[1:] if word != "--tiny"]
+            config.load_config(name, overrides[: overrides.index("--out")] if "--out" in overrides else overrides)
+            loaded += 1
+    assert loaded >= 2
 
 
 @pytest.mark.parametrize("page", ["python.md", "modalities/clicks.md"])
