@@ -16,6 +16,7 @@ import public_api
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -57,9 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of the API reference, and a page for each file outside docs/ that a page links."""
     for path, text in _reference().items():
         files.append(File.generated(config, path.relative_to(DOCS).as_posix(), content=text))
-    waiting = [
-        DOCS / file.src_uri for file in files if file.src_uri.endswith(".md") and (DOCS / file.src_uri).is_file()
-    ]
+    pages = (DOCS / file.src_uri for file in files)
+    waiting = [path for path in pages if path.suffix in (".md", ".ipynb") and path.is_file()]
     made: set[Path] = set()
     while waiting:
         page = waiting.pop()
@@ -77,26 +77,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrites the links of a page, and what Python-Markdown reads otherwise than GitHub."""
     own = page.file.src_uri
-    origin = _origin(own)
 
     def rewritten(match: re.Match[str]) -> str:
-        target, opening = match["target"], match["open"]
-        if match["code"] or _is_elsewhere(target):
+        if match["code"] or _is_elsewhere(match["target"]):
             return match[0]
-        name, hash_, anchor = target.partition("#")
-        path = (origin.parent / name).resolve() if name else origin
-        place = _place(path)
-        if opening != "](" and name:  # HTML: mkdocs leaves its links alone
-            file = files.get_file_from_path(place)
-            return opening + (page.file.url and os.path.relpath(file.url, page.file.url) if file else target)
-        return opening + (os.path.relpath(place, Path(own).parent) if name else "") + hash_ + anchor
+        if match["open"] != "](":  # HTML: mkdocs leaves its links alone
+            return match["open"] + _address(match["target"], page, files)
+        name, hash_, anchor = match["target"].partition("#")
+        place = os.path.relpath(_place((_origin(own).parent / name).resolve()), Path(own).parent) if name else ""
+        return "](" + place + hash_ + anchor
 
     return lists(LINK.sub(rewritten, markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Shows a bar in the code of a table, which must be written with a backslash, as GitHub does."""
-    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+    """Mends a page: bars in tables, which are written with a backslash; links and scripts of notebooks."""
+    html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    html = re.sub(r"<script type=\"module\">(?:(?!</script>).)*mermaid.*?</script>", "", html, flags=re.DOTALL)
+    links = r'(href=")([^"#:]+\.\w+(?:#[^"]*)?)'
+    return re.sub(links, lambda link: link[1] + _address(link[2], page, files), html)
+
+
+def _address(target: str, page: Page, files: Files) -> str:
+    """Returns the link of a page to a file of the repository, as the site has it; what is no such file as it is."""
+    name, hash_, anchor = target.partition("#")
+    file = files.get_file_from_path(_place((_origin(page.file.src_uri).parent / name).resolve())) if name else None
+    return get_relative_url(file.url, page.file.url) + hash_ + anchor if file else target
 
 
 def lists(markdown: str) -> str:
@@ -133,6 +141,8 @@ def _place(path: Path) -> str:
     """Returns where a file or folder of the repository is on the site, as a path in docs/."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
+    if not path.is_relative_to(ROOT):
+        return path.as_posix()  # no file of the repository: mkdocs says that there is none
     inside = path.relative_to(ROOT).as_posix()
     return f"{OUTSIDE}/{inside}" + ("" if path.suffix == ".md" or path.suffix in PICTURES else ".md")
 
