@@ -11,7 +11,7 @@ ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/pars
 	tests/parsing/test_answers_hostile.py tests/run_directory/test_damaged_runs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lint test test-slow test-all mutants constraints clean
+.PHONY: help setup quickstart lint test test-slow test-all docs mutants constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ test-slow: setup ## the slow tests
 	$(PYTEST) -q -m "slow and not gpu" $(ALONE:%=--ignore=%) --durations=10
 
 test-all: test test-slow ## everything
+
+docs: setup ## build the site into site/, strictly: a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 
 mutants: setup ## plant faults one at a time and show that the tests catch each
 	$(RUN) scripts/mutants.py

@@ -29,8 +29,11 @@ def train(
     """Trains a shipped config, a YAML file, or settings given as a mapping; the same as `mmrl train`.
 
     Args:
-        overrides: `key.sub=value` texts. out: the run directory; by default runs/<name>-<time>.
+        config: the name of a shipped config, the path of a YAML file, or the settings.
+        overrides: `key.sub=value` texts.
+        out: the run directory; by default runs/<name>-<time>.
         callbacks: called at the events of the run, in this order.
+
     Raises:
         mmrl.system.errors.ConfigError: the input is wrong.
         mmrl.system.errors.RunError: the run failed, or a callback did.
@@ -48,8 +51,10 @@ def resume(folder: str | Path, overrides: Sequence[str] = (), *, callbacks: "Seq
     """Goes on with a run that was stopped, from its newest checkpoint; the same as `mmrl train --resume`.
 
     Args:
-        folder: the run directory. overrides: `key.sub=value` texts, of the few settings that may change.
+        folder: the run directory.
+        overrides: `key.sub=value` texts, of the few settings that may change.
         callbacks: called at the events of the run, in this order.
+
     Raises:
         mmrl.system.errors.ConfigError: the input is wrong.
         mmrl.system.errors.RunError: the run failed, or a callback did.

@@ -1,11 +1,11 @@
-"""Draws a picture of the README from a run of the quickstart of that name: `python scripts/picture.py RUN [NAME]`."""
+"""Draws a before-and-after picture from a run of the quickstart of that name: `scripts/picture.py RUN [NAME]`."""
 
 import sys
 from pathlib import Path
 
 from mmrl.reporting.report import picture
 
-NAMES = ("quickstart", "quickstart_gui")
+NAMES = ("quickstart", "quickstart_gui", "quickstart_grounding")
 
 
 def main() -> None:

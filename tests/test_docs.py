@@ -21,6 +21,7 @@ from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.parsing.actions.action import Action
 
 ROOT = Path(__file__).parents[1]
+MODALITIES = ROOT / "docs" / "modalities"
 
 
 @pytest.mark.parametrize("page", ["configs.md", "environments.md"])
@@ -66,7 +67,25 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", ["README.md", "gui.md"])
+@pytest.mark.parametrize("page", ["quickstart.md", *sorted(f"modalities/{file.name}" for file in MODALITIES.iterdir())])
+def test_the_commands_of_a_page_name_configs_and_settings_that_exist(page: str) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.M | re.S)
+    commands = [
+        shlex.split(line)
+        for block in blocks
+        for line in block.replace("\\\n", "").splitlines()
+        if " -m mmrl " not in line
+    ]
+    loaded = 0
+    for program, *arguments in commands:
+        if program == "mmrl" and arguments[0] in ("train", "check") and "--resume" not in arguments:
+            name, *overrides = [word for word in arguments[1:] if word != "--tiny"]
+            config.load_config(name, overrides[: overrides.index("--out")] if "--out" in overrides else overrides)
+            loaded += 1
+    assert loaded >= 2
+
+
+@pytest.mark.parametrize("page", ["python.md", "modalities/clicks.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(?!# my_)(.*?)^```$", text, re.M | re.S)
@@ -79,14 +98,14 @@ def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     outputs = Outputs(texts=("4", "6", "four"), actions=actions)
     number = torch.arange(3)
     batch = RewardBatch(prompts, outputs, number, number, number, (0, 1, 2), 0, torch.Generator())
-    expected = {"README.md": [1, 1 / 3, 0], "gui.md": [1, 0, 0]}[page]
+    expected = {"python.md": [1, 1 / 3, 0], "modalities/clicks.md": [1, 0, 0]}[page]
     torch.testing.assert_close(reward().score(batch), torch.tensor(expected, dtype=torch.float32))
 
 
 def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     code = re.findall(r"^```python\n(# my_parts.py\n.*?)^```$", text, re.M | re.S)
     command = re.findall(r"^mmrl train (lab/.*)$", text, re.M)
     assert len(code) == len(command) == 1
@@ -104,7 +123,7 @@ def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
 def test_the_callback_of_the_guide_runs_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n# my_callbacks.py\n(.*?)^```$", text, re.M | re.S)
     small = ["threads=1", "prompts_per_iteration=2", "group_size=2", "evaluation.num_prompts=1", "evaluation.every=1"]
     monkeypatch.chdir(tmp_path)

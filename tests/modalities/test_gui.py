@@ -177,7 +177,7 @@ def test_the_tiny_twin_speaks_the_same_dialect(folder: Path, tmp_path: Path) -> 
 
 
 def test_the_reward_of_the_guide_runs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "gui.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "modalities" / "clicks.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], names)  # as a user's file
     prompt = Prompt("", target={"box": [10, 10, 20, 20]})
@@ -187,7 +187,7 @@ def test_the_reward_of_the_guide_runs() -> None:
 
 
 def test_the_settings_of_the_guide_are_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "gui.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "modalities" / "clicks.md").read_text(encoding="utf-8")
     settings = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
     assert plugins.build("modalities", settings["modality"]).actions == ("click", "type", "scroll", "finish")
     assert plugins.build("samplers", settings["sampler"]).stop == ("</tool_call>",)

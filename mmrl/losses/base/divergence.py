@@ -38,7 +38,8 @@ def divergence(trained: Any, other: Any, kind: KL) -> Tensor:
     and because exp() of the true log-ratio of a large latent, which k3 would need, overflows.
 
     Args:
-        trained, other: forward outputs of one view, of decisions or (`velocity` only) of denoising.
+        trained: forward outputs of one view, of decisions or (`velocity` only) of denoising.
+        other: those of the other weights.
     Raises:
         ValueError: for the exact KL of tokens.
     """

@@ -100,7 +100,9 @@ def preferred_pairs(scores: Tensor, group: Tensor, members: Tensor, which: Pairs
     """Returns the rows of the better and of the worse sample of each pair with different scores: [N] int64 each.
 
     Args:
-        scores, group: [B]. members: [B] bool; other samples are in no pair.
+        scores: [B].
+        group: [B].
+        members: [B] bool; other samples are in no pair.
         which: all; extremes: the best with the worst; adjacent: each with the next lower score of its group.
     """
     rows = members.nonzero().squeeze(1)
