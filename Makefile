@@ -3,14 +3,18 @@ PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
-# One thread for each worker: torch would start as many as there are cores, in every process.
-PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest
+# One thread for each worker: torch would start as many as there are cores, in every process. Compiled modules are kept:
+# each of the processes that tests start would compile all of mmrl again.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
+SHARED = -n $(WORKERS) --dist worksteal
+FAST = -q $(SHARED) -m "not slow and not exhaustive and not gpu"
+SLOW = -q -m "slow and not exhaustive and not gpu"
 # Slow tests of one process each may share the cores: every shipped config runs small, rewards read hostile texts.
 ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/parsing/test_actions_hostile.py \
 	tests/parsing/test_answers_hostile.py tests/run_directory/test_damaged_runs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lint test test-slow test-all mutants constraints clean
+.PHONY: help setup quickstart lint test coverage test-slow test-all exhaustive mutants constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,14 +35,20 @@ lint: setup ## check style, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-test: lint ## lint, then the fast tests with their coverage
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "not slow and not gpu" --cov
+test: lint ## lint, then the fast tests
+	$(PYTEST) $(FAST)
+
+coverage: setup ## the fast tests with the lines that they reach
+	$(PYTEST) $(FAST) --cov
 
 test-slow: setup ## the slow tests
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ALONE)
-	$(PYTEST) -q -m "slow and not gpu" $(ALONE:%=--ignore=%) --durations=10
+	$(PYTEST) $(SLOW) $(SHARED) $(ALONE)
+	$(PYTEST) $(SLOW) $(ALONE:%=--ignore=%) --durations=10
 
-test-all: test test-slow ## everything
+test-all: test test-slow ## the fast and the slow tests
+
+exhaustive: setup ## every config and every kind of damage and kill, not one of each kind: half an hour on two cores
+	$(PYTEST) -q $(SHARED) -m "exhaustive and not gpu" --durations=10
 
 mutants: setup ## plant faults one at a time and show that the tests catch each
 	$(RUN) scripts/mutants.py

@@ -54,7 +54,8 @@ def read_faults(folder: Path) -> list[Fault]:
 
 def failing_test(folder: Path, tests: Sequence[str], seconds: float = MAX_SECONDS) -> str | None:
     """The first test that fails in `folder`, None where all pass. Raises ValueError where pytest cannot run them."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow and not gpu"]
+    fast = "not slow and not exhaustive and not gpu"
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", fast]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     environment = os.environ | {
         "PYTHONPATH": str(folder),
