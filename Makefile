@@ -39,7 +39,7 @@ test: lint ## lint, then the fast tests
 	$(PYTEST) $(FAST)
 
 coverage: setup ## the fast tests with the lines that they reach
-	$(PYTEST) $(FAST) --cov
+	$(PYTEST) $(FAST) --cov --hypothesis-profile=thorough
 
 test-slow: setup ## the slow tests
 	$(PYTEST) $(SLOW) $(SHARED) $(ALONE)

@@ -20,6 +20,7 @@ from mmrl.modalities.tokens.completions import Completions
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
+from tests.parameters import slow_but
 
 FAMILIES = tuple(BUILDERS)
 TOLERANCE = 1e-5  # norm(difference) / norm, per tensor, in float32
@@ -83,7 +84,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert errors[worst] <= TOLERANCE, f"{worst} is off by {errors[worst]:.1e}"
 
 
-@pytest.mark.parametrize("kind", ["full", "lora", "language"])
+@pytest.mark.parametrize("kind", slow_but(["full", "lora", "language"], "full"))
 @pytest.mark.parametrize("way", ["cache", "packed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sharing_gives_the_log_probs_entropies_and_gradients_of_the_plain_batch(
@@ -102,14 +103,14 @@ def test_every_trained_tensor_has_a_gradient_and_no_other(family: str) -> None:
         assert all(p.grad is None for p in others)
 
 
-@pytest.mark.parametrize("way", ["cache", "packed", "none"])
+@pytest.mark.parametrize("way", slow_but(["cache", "packed", "none"], "packed"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_checkpointing_changes_nothing(family: str, way: str) -> None:
     found = shared(family, "full", sharing=way, gradient_checkpointing=True)
     assert_equal(found, plain(family, "full")[2])
 
 
-@pytest.mark.parametrize("way", ["cache", "packed", "none"])
+@pytest.mark.parametrize("way", slow_but(["cache", "packed", "none"], "cache"))
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3"])  # its windows count padding
 def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden: Any = _HIDDEN_BY_MODE[way]

@@ -62,13 +62,15 @@ def kill_and_compare(
     )
 
 
+@pytest.mark.slow  # four processes, at least
 def test_a_run_killed_three_times_ends_as_if_it_had_not_been(
     processes: Processes, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
     kill_and_compare(processes, uninterrupted, "nft", 0, 3, tmp_path)
 
 
-@pytest.mark.slow  # 29 processes are killed
+@pytest.mark.slow
+@pytest.mark.exhaustive  # 29 processes are killed
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_killed_at_random_and_inside_saves_end_as_if_they_had_not_been(
     processes: Processes, uninterrupted: Uninterrupted, kind: str, tmp_path: Path
