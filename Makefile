@@ -9,9 +9,9 @@ PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
 SHARED = -n $(WORKERS) --dist worksteal
 FAST = -q $(SHARED) -m "not slow and not exhaustive and not gpu"
 SLOW = -q -m "slow and not exhaustive and not gpu"
-# Slow tests of one process each may share the cores: every shipped config runs small, rewards read hostile texts.
-ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/parsing/test_actions_hostile.py \
-	tests/parsing/test_answers_hostile.py tests/run_directory/test_damaged_runs.py
+# Slow tests that start several processes or a browser have both cores for themselves; the others share them.
+WHOLE = $(wildcard tests/training/test_processes*.py) tests/training/test_callbacks.py tests/environments tests/interop \
+	tests/test_packaging.py $(wildcard tests/run_directory/test_r*.py) tests/run_directory/test_two_processes_on_one_run.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart lint test coverage test-slow test-all exhaustive mutants constraints clean
@@ -42,8 +42,8 @@ coverage: setup ## the fast tests with the lines that they reach
 	$(PYTEST) $(FAST) --cov --hypothesis-profile=thorough
 
 test-slow: setup ## the slow tests
-	$(PYTEST) $(SLOW) $(SHARED) $(ALONE)
-	$(PYTEST) $(SLOW) $(ALONE:%=--ignore=%) --durations=10
+	$(PYTEST) $(SLOW) $(SHARED) $(WHOLE:%=--ignore=%)
+	$(PYTEST) $(SLOW) $(WHOLE) --durations=10
 
 test-all: test test-slow ## the fast and the slow tests
 
