@@ -66,7 +66,11 @@ def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> N
 
 @pytest.mark.parametrize(
     ("kind", "degenerate"),
-    [*(("policy_gradient", how) for how in ("keep", "drop", "refill")), ("vision_language", "keep")],
+    slow_but(
+        [*(("policy_gradient", how) for how in ("keep", "drop", "refill")), ("vision_language", "keep")],
+        ("policy_gradient", "keep"),
+        ("policy_gradient", "refill"),
+    ),
 )
 def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, kind: str, degenerate: str) -> None:
     settings = [f"groups.degenerate={degenerate}", "evaluation=null", "iterations=2", "checkpoint.keep=9"]

@@ -125,7 +125,10 @@ def proposal() -> Any:
     return build("samplers", {"name": "ddim", "num_steps": STEPS})
 
 
-@pytest.mark.parametrize(("potential", "resample_at"), [("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())])
+@pytest.mark.parametrize(
+    ("potential", "resample_at"),
+    slow_but([("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())], ("diff", None), ("sum", (12, 16))),
+)
 @pytest.mark.parametrize("shape", slow_but(["linear", "quadratic"], "quadratic"))
 def test_many_particles_follow_the_tilted_law_whatever_the_potential(
     shape: str, potential: Any, resample_at: Any
