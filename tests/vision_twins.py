@@ -16,7 +16,7 @@ from mmrl.core.contracts import Placement
 from mmrl.core.data import Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
-from mmrl.modalities import vision_language
+from mmrl.modalities.loading.vision_language import load
 from mmrl.modalities.tiny.vision_language import write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
@@ -45,12 +45,12 @@ def prepared(kind: type[Kind], family: str = "qwen2_5_vl", **settings: Any) -> K
     made = kind(**{"model": str(twin(family)), "vision": "trained"} | settings)
     with pytest.MonkeyPatch.context() as patch:
         if "model" not in settings:
-            patch.setattr(vision_language, "load", lambda *given: deepcopy(_loaded(*given)))
+            patch.setattr("mmrl.modalities.vision_language.load", lambda *given: deepcopy(_loaded(*given)))
         made.prepare(Placement(torch.device("cpu"), dtype))
     return made
 
 
-_loaded = cache(vision_language.load)  # reading the folder of a twin takes five times as long as a copy
+_loaded = cache(load)  # reading the folder of a twin takes five times as long as a copy
 
 
 def picture(width: int, height: int, seed: int) -> StoredPicture:
