@@ -11,6 +11,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +86,9 @@ def imported(tree: ast.AST, module: str, is_package: bool, known: Iterable[str])
     return targets
 
 
+_parsed = cache(ast.parse)
+
+
 def folder_of(module: str, files: Mapping[str, Path]) -> str:
     """Returns the folder of a module below mmrl, with dots; "" for the package itself."""
     is_package = module in files and files[module].name == "__init__.py"
@@ -104,7 +108,7 @@ def complaints(module: str, source: str, files: Mapping[str, Path]) -> list[str]
         return [f"{module}: the folder {own or 'mmrl'} has no place in LAYERS of scripts/floor_plan.py"]
     is_package = module in files and files[module].name == "__init__.py"
     wrong = []
-    for target in sorted(imported(ast.parse(source), module, is_package, files)):
+    for target in sorted(imported(_parsed(source), module, is_package, files)):
         if target.split(".")[0] != "mmrl":
             continue
         other = folder_of(target, files)
@@ -131,7 +135,7 @@ def circles(files: Mapping[str, Path], *, of_folders: bool) -> list[list[str]]:
     """Returns the folders, or the modules, that import each other in circles; each circle once."""
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
-        targets = imported(ast.parse(path.read_text("utf-8")), module, path.name == "__init__.py", files)
+        targets = imported(_parsed(path.read_text("utf-8")), module, path.name == "__init__.py", files)
         known = {name for name in targets if name in files}
         own = folder_of(module, files) if of_folders else module
         graph.setdefault(own, set()).update({folder_of(name, files) for name in known} if of_folders else known)

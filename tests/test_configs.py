@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("**/*.yaml"))
 NAMES = sorted(path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in FILES)
 LAB = [name for name in NAMES if name.startswith("lab/")]  # one for each algorithm, on a lab
-FAST = ("quickstart", "grpo_qwen3vl_4b_screenspot")  # run small every time: one of a lab, one of real size
+FAST = ("quickstart",)  # runs small every time
 # One of each modality, environment and sampler, which the slow tests run; all others: `make exhaustive`.
 SMALL = (
     *FAST,
+    "grpo_qwen3vl_4b_screenspot",
     *("agent_qwen3vl_4b_browser", "alignprop_sd15", "dance_grpo_sd14", "diffusion_dpo_sd15", "flow_grpo_fast_sd35"),
     *("flow_grpo_sd35", "geometry3k_qwen25vl_7b", "gigpo_qwen25vl_3b_screens", "nft_sdxl", "quickstart_video"),
     *("lab/adjoint_matching", "lab/best_of_n", "lab/branch_grpo", "lab/consistency", "lab/dance_grpo", "lab/e_grpo"),

@@ -44,6 +44,7 @@ def test_every_text_stands_in_its_file_once_and_its_tests_exist(mutants: ModuleT
     assert len({fault.what for fault in faults}) == len(faults)
 
 
+@pytest.mark.slow  # pytest starts three times
 def test_a_caught_fault_is_told_from_one_that_survives(mutants: ModuleType, copy: Path) -> None:
     caught = mutants.Fault("one too many", "totals.py", "+ 0", "+ 1", ("test_totals.py",))
     survives = mutants.Fault("the same in other words", "totals.py", "+ 0", "- 0", ("test_totals.py",))

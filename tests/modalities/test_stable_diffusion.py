@@ -43,7 +43,7 @@ def images_of(policy: Any, sampler: Any) -> Tensor:
     return images
 
 
-@pytest.mark.parametrize("guidance", [1.0, 5.0])
+@pytest.mark.parametrize("guidance", slow_but([1.0, 5.0], 5.0))
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_an_ode_plan_draws_what_the_stock_pipeline_draws_with_ddim(

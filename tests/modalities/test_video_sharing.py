@@ -41,7 +41,7 @@ def plain(family: str) -> tuple[Rollout, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("checkpointing", slow_but([False, True], False))
-@pytest.mark.parametrize("way", ["cache", "packed"])
+@pytest.mark.parametrize("way", slow_but(["cache", "packed"], "packed"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sharing_is_exact_with_video(family: str, way: Any, checkpointing: bool) -> None:
     drawn, expected = plain(family)

@@ -102,6 +102,7 @@ def test_a_kill_inside_a_save_leaves_the_old_or_the_new_one_whole(tmp_path: Path
     assert len(seen) >= 9  # mkdir, two tensor files, state, three files and a folder flushed, rename
 
 
+@pytest.mark.slow  # a process for each change of the disk
 @forks
 def test_a_kill_inside_the_first_save_leaves_nothing_or_all(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"

@@ -140,7 +140,7 @@ def test_an_exported_full_model_is_a_plain_pipeline_folder(kind: str, base: Path
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.bfloat16], torch.bfloat16))
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_trained_weights_are_float32_all_get_gradients_and_half_precision_stays_near(
     kind: str, dtype: torch.dtype, lora: Lora | None, base: Path

@@ -51,7 +51,7 @@ def ddpo_log_prob(policy: Any, state: Tensor, chosen: Tensor, sigma: float, sigm
     return found
 
 
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("prediction", slow_but(["epsilon", "v_prediction"], "epsilon"))
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str, prediction: str, base: Path) -> None:
     policy = policy_of(with_scheduler(twin(kind, base), prediction_type=prediction))
