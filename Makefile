@@ -47,7 +47,7 @@ test-slow: setup ## the slow tests
 
 test-all: test test-slow ## the fast and the slow tests
 
-exhaustive: setup ## every config and every kind of damage and kill, not one of each kind: half an hour on two cores
+exhaustive: setup ## every config and every kind of damage and kill, not one of each kind
 	$(PYTEST) -q $(SHARED) -m "exhaustive and not gpu" --durations=10
 
 mutants: setup ## plant faults one at a time and show that the tests catch each
