@@ -4,14 +4,18 @@ WORKERS ?= 2
 INSTALLER ?= uv# or pip, which also takes over where uv cannot be had
 VENV := .venv
 RUN := $(VENV)/bin/python
-# One thread for each worker: torch would start as many as there are cores, in every process.
-PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest
-# Slow tests of one process each may share the cores: every shipped config runs small, rewards read hostile texts.
-ALONE = tests/test_configs.py tests/test_lab_configs.py tests/rewards tests/parsing/test_actions_hostile.py \
-	tests/parsing/test_answers_hostile.py tests/run_directory/test_damaged_runs.py
+# One thread for each worker: torch would start as many as there are cores, in every process. Compiled modules are kept:
+# each of the processes that tests start would compile all of mmrl again.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
+SHARED = -n $(WORKERS) --dist worksteal
+FAST = -q $(SHARED) -m "not slow and not exhaustive and not gpu"
+SLOW = -q -m "slow and not exhaustive and not gpu"
+# Slow tests that start several processes or a browser have both cores for themselves; the others share them.
+WHOLE = $(wildcard tests/training/test_processes*.py) tests/training/test_callbacks.py tests/environments tests/interop \
+	tests/test_packaging.py $(wildcard tests/run_directory/test_r*.py) tests/run_directory/test_two_processes_on_one_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lint test test-slow test-all docs mutants constraints clean
+.PHONY: help setup quickstart lint test test-slow test-all exhaustive docs mutants constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,14 +41,17 @@ lint: setup ## check style, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-test: lint ## lint, then the fast tests with their coverage
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "not slow and not gpu" --cov
+test: lint ## lint, then the fast tests; with COVERAGE=--cov the lines that they reach
+	$(PYTEST) $(FAST) $(COVERAGE)
 
 test-slow: setup ## the slow tests
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ALONE)
-	$(PYTEST) -q -m "slow and not gpu" $(ALONE:%=--ignore=%) --durations=10
+	$(PYTEST) $(SLOW) $(SHARED) $(WHOLE:%=--ignore=%)
+	$(PYTEST) $(SLOW) $(WHOLE) --durations=10
 
-test-all: test test-slow ## everything
+test-all: test test-slow ## the fast and the slow tests
+
+exhaustive: setup ## every config and every kind of damage and kill, not one of each kind
+	$(PYTEST) -q $(SHARED) -m "exhaustive and not gpu" --durations=10
 
 docs: setup ## build the site into site/, strictly: a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict

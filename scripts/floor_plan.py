@@ -11,6 +11,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -87,6 +88,9 @@ def imported(tree: ast.AST, module: str, is_package: bool, known: Iterable[str])
     return targets
 
 
+_parsed = cache(ast.parse)
+
+
 def folder_of(module: str, files: Mapping[str, Path]) -> str:
     """Returns the folder of a module below mmrl, with dots; "" for the package itself."""
     is_package = module in files and files[module].name == "__init__.py"
@@ -106,7 +110,7 @@ def complaints(module: str, source: str, files: Mapping[str, Path]) -> list[str]
         return [f"{module}: the folder {own or 'mmrl'} has no place in LAYERS of scripts/floor_plan.py"]
     is_package = module in files and files[module].name == "__init__.py"
     wrong = []
-    for target in sorted(imported(ast.parse(source), module, is_package, files)):
+    for target in sorted(imported(_parsed(source), module, is_package, files)):
         if target.split(".")[0] != "mmrl":
             continue
         other = folder_of(target, files)
@@ -133,7 +137,7 @@ def circles(files: Mapping[str, Path], *, of_folders: bool) -> list[list[str]]:
     """Returns the folders, or the modules, that import each other in circles; each circle once."""
     graph: networkx.DiGraph[str] = networkx.DiGraph()
     for module, path in files.items():
-        targets = imported(ast.parse(path.read_text("utf-8")), module, path.name == "__init__.py", files)
+        targets = imported(_parsed(path.read_text("utf-8")), module, path.name == "__init__.py", files)
         for name in targets & files.keys():
             graph.add_edge(*(folder_of(one, files) if of_folders else one for one in (module, name)))
     rings = networkx.strongly_connected_components(graph)

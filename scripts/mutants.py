@@ -52,9 +52,16 @@ def read_faults(folder: Path) -> list[Fault]:
     return [Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
-def failing_test(folder: Path, tests: Sequence[str], seconds: float = MAX_SECONDS) -> str | None:
-    """The first test that fails in `folder`, None where all pass. Raises ValueError where pytest cannot run them."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow and not gpu"]
+def failing_test(
+    folder: Path, tests: Sequence[str], seconds: float = MAX_SECONDS, *, with_slow: bool = False
+) -> str | None:
+    """The first test that fails in `folder`, None where all pass. Raises ValueError where pytest cannot run them.
+
+    With `with_slow` the slow tests run too, and as many examples are tried as in CI.
+    """
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    options += ["-m", "not exhaustive and not gpu" if with_slow else "not slow and not exhaustive and not gpu"]
+    options += ["-p", "_hypothesis_pytestplugin", "--hypothesis-profile=thorough"] if with_slow else []
     command = [sys.executable, "-m", "pytest", *options, *tests]
     environment = os.environ | {
         "PYTHONPATH": str(folder),
@@ -77,12 +84,21 @@ def failing_test(folder: Path, tests: Sequence[str], seconds: float = MAX_SECOND
 
 
 def judge(fault: Fault, folder: Path) -> str | None:
-    """The test that catches the fault in the copy `folder`, None where it survives; the copy is put back."""
+    """The test that catches the fault in the copy `folder`, None where it survives; the copy is put back.
+
+    Slow tests are asked only where no fast one fails, and must pass without the fault.
+    """
     text = fault.plant(folder)
     try:
-        return failing_test(folder, fault.tests)
+        by = failing_test(folder, fault.tests)
+        if by is not None:
+            return by
+        by = failing_test(folder, fault.tests, with_slow=True)
     finally:
         (folder / fault.file).write_text(text, "utf-8")
+    if by is not None and failing_test(folder, fault.tests, with_slow=True) is not None:
+        raise ValueError(f"{by} fails without any fault")
+    return by
 
 
 def main(words: Sequence[str]) -> int:

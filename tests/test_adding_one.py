@@ -28,6 +28,7 @@ from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.run_directory.start import new_run
 from mmrl.system.errors import ConfigError, RunError
 from mmrl.training import checkpoint
+from tests.parameters import slow_but
 
 OWN = {
     "samplers": '''
@@ -359,8 +360,12 @@ def test_a_plug_in_that_is_called_otherwise_is_refused_before_anything_is_loaded
     ("kind", "body", "message"),
     [
         ("advantage", "(self, scores, paths=None): return 0", "Own must give a float tensor .*, got int"),
-        ("advantage", "(self, scores, paths=None): return scores.total[1:]", r"got torch.float32 \[7\]"),
-        ("advantage", "(self, scores, paths=None): return scores.total > 0", r"got torch.bool \[8\]"),
+        *slow_but(
+            [
+                ("advantage", "(self, scores, paths=None): return scores.total[1:]", r"got torch.float32 \[7\]"),
+                ("advantage", "(self, scores, paths=None): return scores.total > 0", r"got torch.bool \[8\]"),
+            ]
+        ),
         (
             "advantage",
             "(self, scores, paths=None): return scores.total / 0",

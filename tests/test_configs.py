@@ -18,7 +18,17 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("**/*.yaml"))
 NAMES = sorted(path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in FILES)
 LAB = [name for name in NAMES if name.startswith("lab/")]  # one for each algorithm, on a lab
-FAST = ("quickstart", "grpo_qwen3vl_4b_screenspot")  # run small every time: one of a lab, one of real size
+FAST = ("quickstart",)  # runs small every time
+# One of each modality, environment and sampler, which the slow tests run; all others: `make exhaustive`.
+SMALL = (
+    *FAST,
+    "grpo_qwen3vl_4b_screenspot",
+    *("agent_qwen3vl_4b_browser", "alignprop_sd15", "dance_grpo_sd14", "diffusion_dpo_sd15", "flow_grpo_fast_sd35"),
+    *("flow_grpo_sd35", "geometry3k_qwen25vl_7b", "gigpo_qwen25vl_3b_screens", "nft_sdxl", "quickstart_video"),
+    *("lab/adjoint_matching", "lab/best_of_n", "lab/branch_grpo", "lab/consistency", "lab/dance_grpo", "lab/e_grpo"),
+    *("lab/fk_steering", "lab/g2rpo", "lab/neighbor", "lab/precise", "lab/spin", "lab/spo", "lab/svdd"),
+    *("lab/tempflow", "lab/tree_rl"),
+)
 
 
 @cache
@@ -93,26 +103,22 @@ def files_of(settings: DatasetSettings) -> tuple[str, ...]:
     return (settings.path,) if isinstance(settings.path, str) else settings.path
 
 
-def names_of_prompts() -> list[str]:
-    """The first config of each pair of training and held-out prompts: many share them."""
-    first: dict[str, str] = {}
+def test_a_config_evaluates_on_prompts_that_it_does_not_train_on() -> None:
+    seen = set()
     for name in NAMES:
-        first.setdefault(repr(shipped(name).prompts), name)
-    return list(first.values())
-
-
-@pytest.mark.parametrize("name", names_of_prompts())
-def test_a_config_evaluates_on_prompts_that_it_does_not_train_on(name: str) -> None:
-    config = shipped(name)
-    train, held_out = config.prompts.train, config.prompts.held_out
-    if isinstance(train, DatasetSettings):  # which is not here
-        assert isinstance(held_out, DatasetSettings)
-        assert set(files_of(train)).isdisjoint(files_of(held_out))
-        return
-    parts = build(config)
-    assert parts.evaluation is not None
-    trained_on = {asked(prompt) for prompts in parts.prompts.sets for prompt in prompts}
-    assert trained_on.isdisjoint(map(asked, parts.evaluation.prompts))
+        config = shipped(name)
+        if (same := repr(config.prompts)) in seen:  # many share theirs
+            continue
+        seen.add(same)
+        train, held_out = config.prompts.train, config.prompts.held_out
+        if isinstance(train, DatasetSettings):  # which is not here
+            assert isinstance(held_out, DatasetSettings), name
+            assert set(files_of(train)).isdisjoint(files_of(held_out)), name
+            continue
+        parts = build(config)
+        assert parts.evaluation is not None, name
+        trained_on = {asked(prompt) for prompts in parts.prompts.sets for prompt in prompts}
+        assert trained_on.isdisjoint(map(asked, parts.evaluation.prompts)), name
 
 
 def asked(prompt: Prompt) -> tuple[Any, ...]:
@@ -121,11 +127,27 @@ def asked(prompt: Prompt) -> tuple[Any, ...]:
     return (prompt.text, about) if about else (prompt.text, repr(sorted(prompt.target.items())))
 
 
+def kinds_of(name: str) -> set[str]:
+    """What a config's dry run takes its way by."""
+    config = shipped(name)
+    modality, environment = config.modality, config.modality.get("environment") or {}
+    return {
+        f"modality {modality['name']}",
+        f"environment {environment.get('name')}",
+        f"sampler {config.sampler['name']}",
+    }
+
+
+def test_each_modality_environment_and_sampler_runs_small() -> None:
+    missing = set[str]().union(*map(kinds_of, NAMES)) - set[str]().union(*map(kinds_of, SMALL))
+    assert not missing, f"SMALL holds no config with {missing}"
+
+
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """A twin is written, loaded and evaluated with all 40 steps, which is slow; the labs' twins are many."""
-    environment = shipped(name).modality.get("environment", {})
-    in_browser = [needs_browser] if environment.get("name") == "browser" else []
-    return in_browser if name in FAST else [pytest.mark.slow, *in_browser]
+    is_in_browser = "name: browser" in (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    slow = [] if name in FAST else [pytest.mark.slow]
+    return slow + [pytest.mark.exhaustive] * (name not in SMALL) + [needs_browser] * is_in_browser
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in NAMES])

@@ -1,6 +1,6 @@
 """docs/identities.md names a test for every identity, and each of them exists."""
 
-import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +18,7 @@ def rows(later: bool) -> list[tuple[str, str]]:
 
 
 def functions_of(file: Path) -> set[str]:
-    return {node.name for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
+    return {*re.findall(r"^def (\w+)\(", file.read_text("utf-8"), re.MULTILINE)}
 
 
 def test_every_named_test_exists() -> None:

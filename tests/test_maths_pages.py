@@ -1,11 +1,8 @@
 """docs/maths: references from code lead to a heading there, every page is listed, and every test named there exists."""
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "maths"
@@ -67,17 +64,18 @@ def test_every_page_is_listed() -> None:
     assert "](maths/README.md)" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_named_test_exists(page: Path) -> None:
-    named = {*re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
-    assert named - functions() == set()
+def test_every_named_test_exists() -> None:
+    known = functions()
+    for page in PAGES:
+        named = {*re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+        assert named - known == set(), page.name
 
 
 @cache
 def functions() -> set[str]:
     """The names of all test functions."""
-    trees = [ast.parse(file.read_text("utf-8")) for file in (ROOT / "tests").rglob("test_*.py")]
-    return {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+    texts = [file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py")]
+    return {name for text in texts for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)}
 
 
 def test_nothing_refers_to_a_document_that_is_not_here() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +84,7 @@ def asking(tree: ast.AST, within: str) -> Iterator[str]:
         yield from asking(node, f"{within}.{node.name}" if is_scope else within)  # type: ignore[attr-defined]
 
 
+@cache
 def places() -> set[str]:
     """Where any file but the loader asks for attributes by name: module without `mmrl.`, class if any, and function."""
     files = {file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if file.stem != LOADER}

@@ -147,6 +147,7 @@ def test_constraints_pin_everything_that_a_development_install_brings() -> None:
     assert sorted({name for name, _ in seen} - pinned) == []
 
 
+@pytest.mark.slow  # parses every file and asks every installed project
 def test_every_import_of_another_project_is_declared() -> None:
     providers = metadata.packages_distributions()
     everything = {canonicalize_name(r.name) for r in requirements(*PROJECT["project"]["optional-dependencies"])}

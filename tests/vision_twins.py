@@ -1,11 +1,13 @@
 """Tiny vision-language policies, prompts with pictures of noise, and rollouts that several test files share."""
 
+from copy import deepcopy
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor
@@ -14,6 +16,7 @@ from mmrl.core.contracts import Placement
 from mmrl.core.data import Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.loading.vision_language import load
 from mmrl.modalities.tiny.vision_language import write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
@@ -40,8 +43,14 @@ def prepared(kind: type[Kind], family: str = "qwen2_5_vl", **settings: Any) -> K
     torch.manual_seed(0)
     dtype = settings.pop("dtype", torch.float32)
     made = kind(**{"model": str(twin(family)), "vision": "trained"} | settings)
-    made.prepare(Placement(torch.device("cpu"), dtype))
+    with pytest.MonkeyPatch.context() as patch:
+        if "model" not in settings:
+            patch.setattr("mmrl.modalities.vision_language.load", lambda *given: deepcopy(_loaded(*given)))
+        made.prepare(Placement(torch.device("cpu"), dtype))
     return made
+
+
+_loaded = cache(load)  # reading the folder of a twin takes five times as long as a copy
 
 
 def picture(width: int, height: int, seed: int) -> StoredPicture:

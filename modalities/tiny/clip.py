@@ -23,7 +23,7 @@ def clip_tokenizer(pad_token: str) -> CLIPTokenizer:
     tokens += ["<|startoftext|>", "<|endoftext|>"]
     return CLIPTokenizer(
         vocab={token: index for index, token in enumerate(tokens)},
-        merges=[*merges],  # type: ignore[list-item]  # annotated as text, but pairs are what it takes
+        merges=[*merges],  # pairs, though annotated as text
         pad_token=pad_token,
         model_max_length=77,
     )

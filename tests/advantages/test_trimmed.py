@@ -87,4 +87,4 @@ def test_the_smallest_group_is_the_first_of_which_two_samples_remain(ratio: floa
 
 
 def test_a_ratio_near_one_is_declared_at_once() -> None:
-    assert Trimmed(ratio=0.999999999999).declaration.min_group_size > 10**11
+    assert Trimmed(ratio=0.99999999).declaration.min_group_size > 10**7

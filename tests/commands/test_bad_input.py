@@ -219,6 +219,7 @@ def test_runs_that_start_in_the_same_second_have_directories_of_their_own(cli: C
     assert all((folder / "config.yaml").is_file() for folder in folders)
 
 
+@pytest.mark.slow  # a run and its resumption
 def test_a_disk_that_fills_up_keeps_what_was_saved_and_the_run_goes_on(cli: CommandLine, tmp_path: Path) -> None:
     run = tmp_path / "disk"
     run.mkdir()

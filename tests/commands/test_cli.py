@@ -282,20 +282,18 @@ def test_a_user_s_own_reward_is_found_in_the_working_folder(cli: CommandLine) ->
     assert line["reward/mean"] == 0.25
 
 
-@pytest.mark.parametrize("override", ["iterations=3", "seed=1", "group_size=8", "optimizer.learning_rate=1.0"])
-def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: CommandLine, override: str) -> None:
+def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: CommandLine) -> None:
     assert cli.train("iterations=1").code == 0
     config = Path("run/config.yaml").read_bytes()
-    ended = cli("train", "--resume", "run", override)
-    if override == "iterations=3":
-        assert ended.code == 0
-        assert set(held_out(Path("run"))) == {0, 1, 3}
-        assert load_config("run/config.yaml").iterations == 3
-    else:
-        assert ended.code == 2
+    for override in ("seed=1", "group_size=8", "optimizer.learning_rate=1.0"):
+        ended = cli("train", "--resume", "run", override)
+        assert ended.code == 2, override
         assert "only iterations, max_seconds, checkpoint, trackers, sharding, modality.engine.url" in ended.err
         assert f"may be overridden, got {override!r}" in ended.err
-        assert Path("run/config.yaml").read_bytes() == config
+        assert Path("run/config.yaml").read_bytes() == config, override
+    assert cli("train", "--resume", "run", "iterations=3").code == 0
+    assert set(held_out(Path("run"))) == {0, 1, 3}
+    assert load_config("run/config.yaml").iterations == 3
 
 
 def test_a_resume_that_fails_leaves_the_settings_of_the_run(cli: CommandLine) -> None:

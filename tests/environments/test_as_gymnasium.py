@@ -30,7 +30,7 @@ def test_our_world_passes_gymnasiums_own_check() -> None:
         for _ in range(50):
             made.step(made.action_space.sample())
         made.close()
-        assert made.unwrapped.world.is_closed  # type: ignore[attr-defined]
+        assert made.unwrapped.world.is_closed
     finally:
         del gymnasium.registry["Dots-v0"]
 

@@ -20,7 +20,7 @@ NAME = "Strip-v0"
 SIZE = (60, 20)  # of the picture of six cells
 
 
-class Strip(gymnasium.Env[Any, Any]):
+class Strip(gymnasium.Env[Any, Any]):  # type: ignore[misc]  # mypy does not read gymnasium
     """Six cells with the agent on the white cell; the last cell gives reward 1 and ends the episode."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012  # gymnasium's own way

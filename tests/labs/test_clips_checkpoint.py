@@ -59,6 +59,7 @@ def test_the_model_looks_at_its_clip(model: Any, processor: Any) -> None:
     assert mean_score(other, asked) < 0.3  # always "1.5 to 7.5" scores 0.26
 
 
+@pytest.mark.slow  # answers many questions
 def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
     """Asked for each event of a clip it answers with different spans."""
     different = 0

@@ -66,6 +66,7 @@ def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
     assert len(set(grading.answer(model, processor, asked, is_greedy=True))) >= len(asked) - 1
 
 
+@pytest.mark.slow  # trains
 @pytest.mark.parametrize("task", get_args(world.Task))
 def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any, task: world.Task) -> None:
     """Sampled answers are often wrong, and greedy ones better: that is what RL mends."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from mmrl.labs.screens.grading import answers
@@ -20,6 +21,7 @@ def first_clicks(model: Any, processor: Any, looks: list[Any], goals: list[str])
     return [(0, 0) if match is None else (int(match[1]), int(match[2])) for match in found]
 
 
+@pytest.mark.slow  # trains
 def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any) -> None:
     """Sampled episodes mostly fail, and greedy ones do better: that is what RL mends."""
     torch.manual_seed(0)

@@ -102,6 +102,7 @@ def test_without_strength_the_target_is_zero_and_the_loss_twice_the_kl() -> None
         assert step_of(policy, rollout, loss) == 0
 
 
+@pytest.mark.slow  # many steps of training
 def test_a_gaussian_reaches_the_law_tilted_by_the_reward() -> None:
     """Data N(m, s^2 I), reward c x - x^2 / 4: the law tilted by exp(strength * reward) is Gaussian with precision
     1 / s^2 + strength / 2 and mean (m / s^2 + strength * c) over that precision.

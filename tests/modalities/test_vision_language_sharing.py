@@ -20,6 +20,7 @@ from mmrl.modalities.tokens.completions import Completions
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
+from tests.parameters import slow_but
 
 FAMILIES = tuple(BUILDERS)
 TOLERANCE = 1e-5  # norm(difference) / norm, per tensor, in float32
@@ -83,7 +84,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert errors[worst] <= TOLERANCE, f"{worst} is off by {errors[worst]:.1e}"
 
 
-@pytest.mark.parametrize("kind", ["full", "lora", "language"])
+@pytest.mark.parametrize("kind", slow_but(["full", "lora", "language"], "full"))
 @pytest.mark.parametrize("way", ["cache", "packed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sharing_gives_the_log_probs_entropies_and_gradients_of_the_plain_batch(
@@ -92,24 +93,24 @@ def test_sharing_gives_the_log_probs_entropies_and_gradients_of_the_plain_batch(
     assert_equal(shared(family, kind, sharing=way), plain(family, kind)[2])
 
 
+@pytest.mark.parametrize("kind", slow_but(["full", "lora", "language"], "full"))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_trained_tensor_has_a_gradient_and_no_other(family: str) -> None:
-    for kind in ("full", "lora", "language"):
-        policy, _, result = plain(family, kind)
-        reached = {name for name, tensor in result.items() if float(tensor.norm()) > 0}
-        assert reached - {"log_prob", "entropy"} == set(policy.weights.parameters)
-        others = [p for p in policy.modules()["model"].parameters() if not p.requires_grad]
-        assert all(p.grad is None for p in others)
+def test_every_trained_tensor_has_a_gradient_and_no_other(family: str, kind: str) -> None:
+    policy, _, result = plain(family, kind)
+    reached = {name for name, tensor in result.items() if float(tensor.norm()) > 0}
+    assert reached - {"log_prob", "entropy"} == set(policy.weights.parameters)
+    others = [p for p in policy.modules()["model"].parameters() if not p.requires_grad]
+    assert all(p.grad is None for p in others)
 
 
-@pytest.mark.parametrize("way", ["cache", "packed", "none"])
+@pytest.mark.parametrize("way", slow_but(["cache", "packed", "none"], "packed"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_checkpointing_changes_nothing(family: str, way: str) -> None:
     found = shared(family, "full", sharing=way, gradient_checkpointing=True)
     assert_equal(found, plain(family, "full")[2])
 
 
-@pytest.mark.parametrize("way", ["cache", "packed", "none"])
+@pytest.mark.parametrize("way", slow_but(["cache", "packed", "none"], "cache"))
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3"])  # its windows count padding
 def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden: Any = _HIDDEN_BY_MODE[way]
@@ -117,7 +118,7 @@ def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypa
     assert_equal(shared(family, "full", sharing=way), plain(family, "full")[2])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen2_5_vl", "gemma3"))
 def test_eager_attention_takes_the_tree_mask_too(family: str) -> None:
     assert_equal(shared(family, "full", sharing="packed", attention="eager"), plain(family, "full")[2])
 

@@ -14,6 +14,7 @@ from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
+from tests.parameters import slow_but
 
 ALL = DecisionView(torch.arange(9))
 
@@ -97,7 +98,7 @@ def test_an_adapter_folder_is_peft_s_own(tmp_path: Path) -> None:
         assert torch.equal(loaded[f"base_model.model.{name.removeprefix('model.')}"], tensor)
 
 
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl", "gemma3"))
 def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> None:
     policy = vision_twins.policy(family)
     rollout = vision_twins.rollout(policy, 4)
@@ -111,7 +112,7 @@ def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> N
         torch.testing.assert_close(again.forward(rollout, ALL).values, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
 def test_it_runs_in_bfloat16(family: str) -> None:
     for settings in ({"lora": Lora(rank=2)}, {"vision": "frozen"}):
         policy = vision_twins.policy(family, dtype=torch.bfloat16, **settings)

@@ -4,6 +4,9 @@ A test file uses them so: any of TEXTS and HOSTILE has a score within the range 
 `megabytes` of each piece of REPEATED, under `pytest.mark.timeout(60)`; `shown` names the cases.
 """
 
+from typing import Any
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
@@ -109,7 +112,7 @@ HOSTILE: tuple[str, ...] = (
 )
 
 # Repeated to a megabyte each; VLM-R1's own pattern takes 51 s for 6 kB of the first one.
-REPEATED: tuple[str, ...] = (
+FLOODS: tuple[str, ...] = (
     "<think></think><answer>{[1,1,1,1]",
     *("<think>", "<answer>", "</answer>", "<think></think>", "<answer></answer>", "<answer>A</answer>", "<", "</"),
     *("[", "]", "{", "}", "(", ")", "\\", '"', "'", '\\"', '"\\', '{"a":', "[]", "{}", "[1],", "[],", '"",'),
@@ -118,6 +121,18 @@ REPEATED: tuple[str, ...] = (
     *("9", "1+", "1 ", "1,", "1.", "0.", "-", "- ", "+", ".", ",", "1,000,", "1/", "1e", "9^", "9!", "!", "1,1,1,1 "),
     *(" ", "\n", "\t", "\r\n", "\u2003", "\u200b", "\x00", "\ud800", "\u0661", "\u0301", "🐈", "日", "ß", "İ"),
     *("A", "A ", "A, ", "(A) ", "A. ", "a b ", "the ", "an", "don't ", "word ", "is it ", "x'", "not ", "cat dog "),
+)
+
+
+# One of each kind of loop that a reader may fall into; all of them: `make exhaustive`.
+OF_EACH_KIND: tuple[str, ...] = (
+    *("<think></think><answer>{[1,1,1,1]", "<think>", "<answer>A</answer>", "</", "[", "}", "\\", '\\"', '{"a":'),
+    *("[1,2,3,4]", "(1,2) ", "1 to 2 ", "\\boxed{", "\\frac{1}{2}", "$1$", "^{", "9", "1 ", "1.", "- ", "1,000,", "9!"),
+    *("\n", "\ud800", "\u0301", "İ", "A, ", "a b ", "don't ", "x'"),
+)
+assert {*OF_EACH_KIND} <= {*FLOODS}
+REPEATED: tuple[Any, ...] = tuple(
+    pytest.param(piece, marks=[] if piece in OF_EACH_KIND else pytest.mark.exhaustive) for piece in FLOODS
 )
 
 

@@ -76,7 +76,8 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
 
 def test_scores_keep_to_the_range_and_come_near_both_ends(reward: Reward, example: Example) -> None:
     low, high = reward.range
-    found = [reward.score(drawn(example, seed)) for seed in SEEDS]
+    seeds = SEEDS[:4] if "model" in reward.needs else SEEDS
+    found = [reward.score(drawn(example, seed)) for seed in seeds]
     found += [reward.score(example.best())] if example.best is not None else []
     for scores in found:
         assert scores.dtype == torch.float32 and scores.dim() == 1 and scores.isfinite().all()

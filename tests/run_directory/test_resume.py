@@ -62,13 +62,15 @@ def kill_and_compare(
     )
 
 
+@pytest.mark.slow  # four processes, at least
 def test_a_run_killed_three_times_ends_as_if_it_had_not_been(
     processes: Processes, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
     kill_and_compare(processes, uninterrupted, "nft", 0, 3, tmp_path)
 
 
-@pytest.mark.slow  # 29 processes are killed
+@pytest.mark.slow
+@pytest.mark.exhaustive  # 29 processes are killed
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_killed_at_random_and_inside_saves_end_as_if_they_had_not_been(
     processes: Processes, uninterrupted: Uninterrupted, kind: str, tmp_path: Path
@@ -77,6 +79,7 @@ def test_runs_killed_at_random_and_inside_saves_end_as_if_they_had_not_been(
     kill_and_compare(processes, uninterrupted, kind, 1 + list(KINDS).index(kind), kills, tmp_path)
 
 
+@pytest.mark.slow  # three processes
 def test_a_run_killed_before_its_first_checkpoint_starts_from_the_start(
     processes: Processes, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
@@ -87,12 +90,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_start(
     assert_same(numbers(tmp_path / "run"), uninterrupted("nft")[0])
 
 
+@pytest.mark.slow  # three processes each
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
         ("nft", signal.SIGINT),
-        pytest.param("nft", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("vision_language", signal.SIGINT, marks=pytest.mark.slow),
+        ("nft", signal.SIGTERM),
+        ("vision_language", signal.SIGINT),
     ],
 )
 def test_a_stopped_run_finishes_its_iteration_and_saves_and_says_how_to_go_on(
@@ -123,6 +127,7 @@ def test_more_iterations_on_resume_equal_a_longer_run(processes: Processes, kind
     assert "iterations: 9" in (tmp_path / "resumed" / "config.yaml").read_text()
 
 
+@pytest.mark.slow  # two processes, after all is imported
 def test_resuming_a_finished_run_changes_nothing_and_reports(processes: Processes, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert processes.run(arguments("nft", run)) == 0

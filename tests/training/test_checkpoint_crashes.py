@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from mmrl.core.contracts import RunError
 from mmrl.training import checkpoint as module
 from mmrl.training.checkpoint import Checkpoint, latest, load, prune, save, saved
+from tests.parameters import slow_but
 
 KILLED = 9
 
@@ -86,7 +87,7 @@ forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @forks
-@pytest.mark.parametrize("iteration", [2, 1], ids=["a new iteration", "the same iteration again"])
+@pytest.mark.parametrize("iteration", slow_but([2, 1], 2), ids=["a new iteration", "the same iteration again"])
 def test_a_kill_inside_a_save_leaves_the_old_or_the_new_one_whole(tmp_path: Path, iteration: int) -> None:
     folder = tmp_path / "checkpoints"
     seen = []
@@ -101,6 +102,7 @@ def test_a_kill_inside_a_save_leaves_the_old_or_the_new_one_whole(tmp_path: Path
     assert len(seen) >= 9  # mkdir, two tensor files, state, three files and a folder flushed, rename
 
 
+@pytest.mark.slow  # a process for each change of the disk
 @forks
 def test_a_kill_inside_the_first_save_leaves_nothing_or_all(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
@@ -111,6 +113,7 @@ def test_a_kill_inside_the_first_save_leaves_nothing_or_all(tmp_path: Path) -> N
     assert outcomes == {None, 0.5}
 
 
+@pytest.mark.slow  # a process for each change of the disk
 @forks
 def test_a_kill_inside_a_prune_leaves_no_broken_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
@@ -126,6 +129,7 @@ def test_a_kill_inside_a_prune_leaves_no_broken_checkpoint(tmp_path: Path) -> No
             assert value_of(load(path)) == iteration
 
 
+@pytest.mark.slow  # a process for each change of the disk
 @forks
 def test_a_kill_while_clearing_up_after_a_kill_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"

@@ -113,6 +113,7 @@ def test_states_behind_a_decision_are_counted_once_also_in_trees() -> None:
     assert may_share(Draft(), Plan(2, trunk, forks=(fan,))) and not may_share(Draft(), Plan(2, trunk))
 
 
+@pytest.mark.slow  # whole dry runs
 @pytest.mark.parametrize(
     "changes",
     [

@@ -26,7 +26,7 @@ TAKES: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-class AnyText(spaces.Space[str]):
+class AnyText(spaces.Space[str]):  # type: ignore[misc]  # mypy does not read gymnasium
     """The space of all texts; its samples are short texts of small letters."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class AnyText(spaces.Space[str]):
         return "AnyText()"
 
 
-class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
+class WorldEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):  # type: ignore[misc]  # mypy does not read gymnasium
     """An environment of mmrl as one of gymnasium, see `mmrl.environments.gymnasium.as_gymnasium`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # as gymnasium declares it

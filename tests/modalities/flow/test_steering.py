@@ -19,6 +19,7 @@ from mmrl.samplers.best_of_n import BestOfN
 from mmrl.samplers.fk_steering import FKSteering
 from mmrl.samplers.svdd import SVDD
 from tests.linear_flow import LinearFlow, Smooth, random_flow, smooth
+from tests.parameters import slow_but
 
 KEYS = [GroupKey(5, 0, draw) for draw in range(3)]
 TEXTS = ("0.3", "-0.7", "1.5")
@@ -124,8 +125,11 @@ def proposal() -> Any:
     return build("samplers", {"name": "ddim", "num_steps": STEPS})
 
 
-@pytest.mark.parametrize(("potential", "resample_at"), [("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())])
-@pytest.mark.parametrize("shape", ["linear", "quadratic"])
+@pytest.mark.parametrize(
+    ("potential", "resample_at"),
+    slow_but([("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())], ("diff", None), ("sum", (12, 16))),
+)
+@pytest.mark.parametrize("shape", slow_but(["linear", "quadratic"], "quadratic"))
 def test_many_particles_follow_the_tilted_law_whatever_the_potential(
     shape: str, potential: Any, resample_at: Any
 ) -> None:

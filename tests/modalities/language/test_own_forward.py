@@ -249,6 +249,7 @@ def test_answers_hold_words_and_the_special_tokens_that_may_stand_there() -> Non
     assert [len(row) for row in texts["words"]] == [24, 12] and texts["words"][0][:3] == ["O", "n", "\u0120the"]
 
 
+@pytest.mark.slow  # loads and compares models again
 def test_rounding_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
     prepared(vision_twins.twin("llava_onevision"), dtype=torch.bfloat16, lora=Lora(rank=2, alpha=4))
@@ -302,6 +303,7 @@ def test_a_policy_of_videos_is_compared_on_a_clip(monkeypatch: pytest.MonkeyPatc
     assert [(len(prompt.clips), len(prompt.media)) for prompt in seen] == [(1, 0), (0, 1)]
 
 
+@pytest.mark.slow  # loads and compares models again
 def test_a_precision_that_hides_what_others_got_wrong_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sampl
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
+from tests.parameters import slow_but
 from tests.vision_twins import GROUPS, PROMPTS, keys
 
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ def drawn(family: str = "qwen2_5_vl", distribution: str = "plain") -> tuple[Visi
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("family", BUILDERS)
+@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
 def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, distribution: str) -> None:
     policy, rollout = drawn(family, distribution)
     settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS[distribution]}, banned=policy.banned)

@@ -18,6 +18,7 @@ from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
 from tests import vision_twins
+from tests.parameters import slow_but
 from tests.toys import loss_batch
 
 NORMALISATIONS: tuple[Normalisation, ...] = ("decision", "sample", "group", "constant")
@@ -50,7 +51,7 @@ def slow_gradient(policy: VisionLanguage, drawn: Rollout, by: Normalisation, con
     return torch.cat([p.grad.flatten() for p in policy.weights.parameters.values() if p.grad is not None])
 
 
-@pytest.mark.parametrize("loss", [Grpo, Reinforce])
+@pytest.mark.parametrize("loss", slow_but([Grpo, Reinforce], Grpo))
 @pytest.mark.parametrize("by", NORMALISATIONS)
 def test_the_first_update_is_the_policy_gradient(by: Normalisation, loss: Any) -> None:
     policy = vision_twins.policy()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
-from torchmetrics.functional.classification import binary_f1_score
 
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
@@ -68,6 +67,8 @@ def test_a_set_of_labels_by_hand() -> None:
 
 @given(st.sets(st.sampled_from(LABELS)), st.sets(st.sampled_from(LABELS), min_size=1))
 def test_f1_is_that_of_torchmetrics(said: set[str], right: set[str]) -> None:
+    from torchmetrics.functional.classification import binary_f1_score  # takes a second to import
+
     one, other = ([int(label in labels) for label in LABELS] for labels in (said, right))
     expected = float(binary_f1_score(tensor(one), tensor(other)))
     assert judge([", ".join(said)], sorted(right), kind="set") == pytest.approx([expected])

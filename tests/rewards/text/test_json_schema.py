@@ -48,8 +48,14 @@ EXAMPLE = Example(draw=draw, best=lambda: answers([f"<answer>{GOOD}</answer>"] *
 STRICT, GRADED = JsonSchema(SCHEMA, tag=None), JsonSchema(SCHEMA, tag=None, is_graded=True)
 
 
+MADE: dict[str, JsonSchema] = {}  # each starts a process for its schema
+
+
 def judge(text: str, schema: dict[str, Any] = SCHEMA, **settings: Any) -> float:
-    return float(JsonSchema(schema, **({"tag": None} | settings)).score(answers([text])))
+    key = repr((schema, settings))
+    if key not in MADE:
+        MADE[key] = JsonSchema(schema, **({"tag": None} | settings))
+    return float(MADE[key].score(answers([text])))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from mmrl.parsing.answers import ParseError
 from mmrl.rewards.text import math_answer
 from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, _latex, _Mathematician
 from tests.rewards.example import Example, answers
-from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
+from tests.rewards.hostile import FLOODS, HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 TARGET = {"answer": "\\frac{1}{2}"}
 REWARD = MathAnswer(tag=None, seconds=1)  # starts its process at the first question, ends it with the tests
@@ -199,4 +199,4 @@ def test_a_megabyte_is_wrong(piece: str) -> None:
 @pytest.mark.slow  # each piece is parsed at the length that answers may have
 @pytest.mark.timeout(600)
 def test_the_longest_answers_of_every_piece_have_scores() -> None:
-    check_scores(REWARD, answers([(piece * MAX_LETTERS)[:MAX_LETTERS] for piece in REPEATED], TARGET))
+    check_scores(REWARD, answers([(piece * MAX_LETTERS)[:MAX_LETTERS] for piece in FLOODS], TARGET))

@@ -23,6 +23,7 @@ from mmrl.modalities.tokens.vllm.tower_check import Trial, check_tower
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from mmrl.reporting.tracking import Tracking
+from tests.parameters import slow_but
 from tests.tiny_runs import SMALL
 from tests.tiny_texts import vision_language
 from tests.vision_twins import picture, policy, rollout, twin
@@ -50,7 +51,10 @@ def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]
     return policy(**settings), policy(engine=served, **settings)
 
 
-@pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}])
+@pytest.mark.parametrize(
+    "distribution",
+    slow_but([{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}], {"stop": ("e", "ab")}),
+)
 def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[str, Any]) -> None:
     here, there = both(served)
     own, drawn = rollout(here, **distribution), rollout(there, **distribution)
@@ -65,7 +69,9 @@ def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[
     assert there.num_calls == here.num_calls + 9, "recomputing is counted"
 
 
-@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2, "alpha": 4}}])
+@pytest.mark.parametrize(
+    "settings", slow_but([{}, {"lora": {"rank": 2, "alpha": 4}}], {"lora": {"rank": 2, "alpha": 4}})
+)
 def test_the_engine_follows_the_weights_in_place(served: Vllm, settings: dict[str, Any]) -> None:
     made = {"lora": Lora(**settings["lora"])} if settings else {}
     here, there = both(served, **made)
