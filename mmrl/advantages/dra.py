@@ -18,8 +18,8 @@ from .grpo import Grpo
 class Dra(Wrapper):
     """The inner advantage of R_i / (1 + sum over the others of its group of their similarity to sample i).
 
-    Chen et al. 2025, "DRA-GRPO: Exploring Diversity-Aware Reward Adjustment for R1-Zero-Like Training of Large Language
-    Models", arXiv 2505.09655: the sum is the submodular mutual information of the graph cut. It comes from the reward
+    Chen et al. 2025, "DRA-GRPO: Your GRPO Needs to Know Diverse Reasoning Paths for Mathematical Reasoning",
+    arXiv 2505.09655: the sum is the submodular mutual information of the graph cut. It comes from the reward
     `diversity`, 1 - the mean similarity to the others: `response_diversity` for texts (the paper: cosines of sentence
     embeddings), `diversity` for images, with weight 0. The sum runs over the valid others. A graph cut is submodular
     for similarities of at least 0: a sum below 0 counts as 0 here, and the reward stays as it is; the authors' code

@@ -17,10 +17,10 @@ from .grpo import Grpo
 class Quantile(Grpo):
     """A = (R - Q) / (std + epsilon), clipped, with Q the smallest reward that at least a share `k` does not exceed.
 
-    Wu et al. 2025, "Quantile Advantage Estimation for Entropy-Safe Reasoning", arXiv 2509.22611: Q = inf{x: F(x) >= k}
-    with the group's empirical distribution F. For rewards of 0 and 1, a group in which at most a share 1 - k succeeds
-    learns from its successes alone, and any other group from its failures alone. The std is the plain one. The other
-    settings are those of `grpo`.
+    Wu et al. 2025, "Quantile Advantage Estimation: Stabilizing RLVR for LLM Reasoning", arXiv 2509.22611: Q = inf{x:
+    F(x) >= k} with the group's empirical distribution F. For rewards of 0 and 1, a group in which at most a share 1 - k
+    succeeds learns from its successes alone, and any other group from its failures alone. The std is the plain one. The
+    other settings are those of `grpo`.
 
     Raises ValueError for a `k` that is not in (0, 1].
     """

@@ -24,7 +24,7 @@ NumSteps = Annotated[int, Field(ge=1)]
 class Draft(OutputsLoss, Checked):
     """The term -reward of samples that are rendered again with a gradient through the last `num_steps` steps.
 
-    Clark et al. 2024, "Directly Fine-Tuning Diffusion Models on Differentiable Rewards", arXiv 2309.17400, algorithm 1:
+    Clark et al. 2023, "Directly Fine-Tuning Diffusion Models on Differentiable Rewards", arXiv 2309.17400, algorithm 1:
     `num_steps` is its K; as many as the sampler has is full backpropagation. With a range [low, high], both included,
     each prompt index gets a number of its own, uniform, anew for every optimizer step: the randomised truncation of
     AlignProp (Prabhudesai et al. 2023, arXiv 2310.03739), whose K is uniform in 0 to 50 of 50 steps. AlignProp's code

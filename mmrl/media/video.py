@@ -234,7 +234,7 @@ class FrameClip:
 
 @dataclass(frozen=True)
 class ShuffledClip:
-    """A clip whose selected frames are shuffled, while their times stay in order (T-GRPO 2025, arXiv 2503.21776)."""
+    """A clip whose selected frames are shuffled, while their times stay in order (T-GRPO, arXiv 2503.21776)."""
 
     clip: Clip
     seed: int  # of the order

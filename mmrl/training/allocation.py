@@ -27,7 +27,7 @@ def priority(spread: Tensor, judged: Tensor, sampled: Tensor, confidence: float,
     """Returns [P] h(n) - h(n + 1) + exploration sqrt(ln(1 + T) / m): the worth of one more sample of each prompt.
 
     The first term is how much the interval of the mean is expected to narrow, the second a bonus for few samples: Bamba
-    et al. 2025, "XRPO: Pushing the Limits of GRPO with Targeted Exploration and Exploitation", arXiv 2510.06672,
+    et al. 2025, "XRPO: Pushing the limits of GRPO with Targeted Exploration and Exploitation", arXiv 2510.06672,
     section 3. The spread is taken to stay as it is, so that binary and graded scores are alike. With fewer than two
     samples that could be judged the interval is unknown, and the bonus alone counts.
 
