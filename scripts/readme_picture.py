@@ -20,7 +20,9 @@ HEADING, LINE = 40, 24  # pixels: heights of a band's heading, and of a prompt
 
 def main() -> None:
     if len(sys.argv) != 3:
-        sys.exit("usage: python scripts/readme_picture.py IMAGES_RUN CLICKS_RUN   (the directories of two full quickstarts)")
+        sys.exit(
+            "usage: python scripts/readme_picture.py IMAGES_RUN CLICKS_RUN   (directories of two full quickstarts)"
+        )
     images, clicks = (Path(run) for run in sys.argv[1:])
     bands = (
         band(images, "Stable Diffusion 3, tiny: paint what the prompt says", columns=6),
