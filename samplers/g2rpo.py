@@ -13,7 +13,7 @@ from .base.window import Window
 
 @dataclass(frozen=True)
 class G2RPO(WindowedFans):
-    """Fans from one ODE anchor, each child finished with two strides (Zhou et al. 2025, "G2RPO", arXiv 2510.01982).
+    """Fans from one ODE anchor, each child finished with two strides (Zhou et al. 2025, G2RPO, arXiv 2510.01982).
 
     The defaults are those of bcmi/Granular-GRPO: 16 steps, fans at the first 8, strides 1 and 2, noise level 0.7, 12
     children (`group_size: 12`). A child and the step behind it are computed once for both strides. Goes with advantage

@@ -25,7 +25,7 @@ def _grpo() -> Grpo:
 class Granular(Wrapper):
     """A = sum over granularities j of A_j, clipped to +-clip: the sum over the groups that share a decision.
 
-    Zhou et al. 2025, "G2RPO", arXiv 2510.01982, multi-granularity advantage integration. The advantage of a sample is
+    Zhou et al. 2025, G2RPO, arXiv 2510.01982, multi-granularity advantage integration. The advantage of a sample is
     that of `inner` within its own group. The advantage of a decision is the sum, over the groups that share it, of the
     mean over its samples in the group. Where no two samples share a decision, this is the inner advantage.
 
