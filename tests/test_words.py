@@ -7,6 +7,7 @@ No class, function, method, declared field, module constant, metric or file is n
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ ALLOWED_FILES = {"given_and_drawn.py"}
 METRIC = re.compile(r"[a-z_]+(/[a-z_]+)+/?")
 
 
+parsed = cache(ast.parse)
+
+
 def words_of(name: str) -> list[str]:
     """A name cut at underscores and capitals, in small letters."""
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
@@ -101,14 +105,14 @@ def complaints(source: str) -> list[str]:
     """What is named in a file by words that are replaced."""
     return [
         f"line {line}: {full} ({', '.join(sorted(wrong))})"
-        for name, full, line in named_in(ast.parse(source))
+        for name, full, line in named_in(parsed(source))
         if (wrong := set(words_of(name)) & FORMS) and full not in ALLOWED
     ]
 
 
 def metrics_in(source: str) -> list[str]:
     """The names of metrics, and the texts that look like such, with a word that is replaced."""
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    texts = [node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant)]
     found = [text for text in texts if isinstance(text, str) and METRIC.fullmatch(text)]
     return [text for text in found if set(words_of(text)) & FORMS]
 
@@ -166,5 +170,5 @@ def test_a_metric_of_a_replaced_word_is_found() -> None:
 
 
 def test_what_is_allowed_is_still_there() -> None:
-    named = {full for path in python_files() for _, full, _ in named_in(ast.parse(path.read_text("utf-8")))}
+    named = {full for path in python_files() for _, full, _ in named_in(parsed(path.read_text("utf-8")))}
     assert not ALLOWED - named and not ALLOWED_FILES - {path.name for path in python_files()}

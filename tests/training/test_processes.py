@@ -102,12 +102,10 @@ CASES: dict[str, dict[str, Any]] = {
         "advantage": advantage("batch"),
     },
 }
-FAST = ("full, decision, batch",)  # the others are slow: two more runs of the lab each
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow, id=name) for name in CASES]
-)
+@pytest.mark.slow  # two runs of the lab each
+@pytest.mark.parametrize("name", CASES)
 def test_two_processes_make_the_run_of_one(name: str, tmp_path: Path) -> None:
     write_inputs(tmp_path, {"optimizer": ADAMW} | CASES[name])
     before = {path.name for path in tmp_path.iterdir()}
