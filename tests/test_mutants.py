@@ -64,6 +64,7 @@ def test_slow_tests_are_asked_where_no_fast_one_fails(mutants: ModuleType, copy:
         mutants.judge(fault, copy)
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [("+ 7", "", r"totals.py holds 0 times '\+ 7'"), ("+ 0", "+", r"pytest did not run test_totals.py")],

@@ -179,6 +179,7 @@ def test_a_run_directory_that_exists_is_left_as_it_is(cli: CommandLine) -> None:
     assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_run_that_exists_is_left_as_it_is_and_can_be_resumed(cli: CommandLine) -> None:
     assert cli.train("iterations=1").code == 0
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
@@ -242,6 +243,7 @@ def test_a_disk_that_fills_up_keeps_what_was_saved_and_the_run_goes_on(cli: Comm
         subprocess.run(["umount", str(run)], check=True)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_export_does_not_write_over_other_files(cli: CommandLine) -> None:
     assert cli.train("iterations=1").code == 0
     Path("mine").mkdir()
@@ -258,6 +260,7 @@ def test_export_does_not_write_over_other_files(cli: CommandLine) -> None:
     assert Path("file").read_text() == "mine"
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_weights_that_a_run_does_not_keep_are_refused(cli: CommandLine) -> None:
     assert cli.train("iterations=1", "averaging=null").code == 0
     ended = cli("evaluate", "run", "--weights", "averaged")
@@ -272,6 +275,7 @@ def test_a_run_without_evaluation_has_no_best_checkpoint(cli: CommandLine) -> No
     assert "run has no best checkpoint: it was not evaluated" in ended.err
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_start_from_weights_of_another_model_is_refused(cli: CommandLine) -> None:
     assert cli.train("iterations=1", kind="lora").code == 0
     ended = cli.train("warm_start=run", out="second")

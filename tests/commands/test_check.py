@@ -209,6 +209,7 @@ def test_a_plug_in_that_never_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["plug-ins that did not run"] == "evaluation.sampler"
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_tensor_that_does_not_move_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     # of the last block, no gradient reaches these
     monkeypatch.setattr(StableDiffusion3, "freeze_unused", lambda policy, network: None)

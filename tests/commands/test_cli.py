@@ -59,6 +59,7 @@ def test_the_run_directory_is_written_before_heavy_imports(tmp_path: Path) -> No
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_the_package_is_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "mmrl", "list", "configs"], capture_output=True, text=True)
     assert done.returncode == 0 and "quickstart" in done.stdout
@@ -139,6 +140,7 @@ def warned(cli: CommandLine, caplog: pytest.LogCaptureFixture, *given: str) -> l
     return caplog.messages
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_weights_that_are_not_the_best_are_never_taken_in_silence(
     cli: CommandLine, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,6 +215,7 @@ def test_an_image_that_no_prompt_can_have_is_refused(cli: CommandLine, given: li
     assert not Path("samples").exists()
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_samples_come_from_the_sampler_and_checkpoint_that_are_named(cli: CommandLine, run: Path) -> None:
     given = ["--prompt", "red circle top left", "--count", "1"]
     assert cli("sample", str(run), *given, "--sampler", "train", "--checkpoint", "best", "--out", "drawn").code == 0
@@ -282,6 +285,7 @@ def test_a_user_s_own_reward_is_found_in_the_working_folder(cli: CommandLine) ->
     assert line["reward/mean"] == 0.25
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: CommandLine) -> None:
     assert cli.train("iterations=1").code == 0
     config = Path("run/config.yaml").read_bytes()
@@ -296,6 +300,7 @@ def test_only_settings_that_leave_the_numbers_alone_change_on_resume(cli: Comman
     assert load_config("run/config.yaml").iterations == 3
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_resume_that_fails_leaves_the_settings_of_the_run(cli: CommandLine) -> None:
     assert cli.train("iterations=1").code == 0
     config = Path("run/config.yaml").read_bytes()
@@ -303,6 +308,7 @@ def test_a_resume_that_fails_leaves_the_settings_of_the_run(cli: CommandLine) ->
     assert Path("run/config.yaml").read_bytes() == config
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_settings_of_null_outlive_a_resume(cli: CommandLine) -> None:
     """The default of these is a number, so a file without them would say something else."""
     assert cli.train("iterations=1", "optimizer.max_grad_norm=null", "advantage.clip=null").code == 0

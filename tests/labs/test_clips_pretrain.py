@@ -89,6 +89,7 @@ def test_positions_are_those_that_a_policy_gives_to_the_prompt(teacher: pretrain
     assert torch.equal(found, prompt_positions(found.shape[1], len(frames.indices) // 2))
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_sharing_a_clip_among_its_questions_changes_no_loss(teacher: pretrain.Teacher) -> None:
     """Against whole chats, one by one, encoded by the processor."""
     seeds = range(2, 8, 5)

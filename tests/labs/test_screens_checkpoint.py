@@ -43,6 +43,7 @@ def test_a_screen_is_not_resized_and_stands_for_sixteen_tokens(processor: Any) -
     assert encoded["input_ids"].shape[1] == 30 and "mm_token_type_ids" in encoded
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("task", get_args(world.Task))
 def test_the_model_looks_at_its_picture(model: Any, processor: Any, task: world.Task) -> None:
     """With the picture of the next question its answers are no better than guesses."""

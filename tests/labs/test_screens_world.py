@@ -29,6 +29,7 @@ def test_every_split_has_its_screens_and_asks_for_one_element_of_each() -> None:
             assert [element.name for element in elements].count(meant.name) == 1
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_no_held_out_screen_is_trained_on() -> None:
     held_out = {world.screen(question.media[0].seed) for question in world.prompts("click_held_out")}
     train = {world.screen(question.media[0].seed) for question in world.prompts("click_train")}

@@ -147,6 +147,7 @@ def test_the_stock_call_draws_an_image_with_and_without_guidance(pipeline: Stabl
         assert image.size == (32, 32)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_the_autoencoder_keeps_what_the_verifier_reads(pipeline: StableDiffusion3Pipeline) -> None:
     prompts = world.all_prompts()
     images = world.render(prompts, torch.Generator().manual_seed(9))

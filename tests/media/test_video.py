@@ -31,6 +31,7 @@ READERS = [
 every_reader = pytest.mark.parametrize("reader", READERS)
 
 
+@pytest.mark.slow  # most of a second each, or more
 @settings(max_examples=300)
 @given(
     total=st.integers(1, 3000),

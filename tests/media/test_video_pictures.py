@@ -71,6 +71,7 @@ def test_pictures_of_different_sizes_are_refused() -> None:
         two.load(FrameSampling(fps=1.0))
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_shuffled_clip_shows_its_frames_in_disorder_at_the_same_times() -> None:
     made, sampling = clip(25), FrameSampling(fps=4.0)
     plain = made.load(sampling)

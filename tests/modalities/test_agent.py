@@ -155,6 +155,7 @@ def test_what_is_no_observation_ends_its_episode_as_failed(wrong: Any) -> None:
     assert {outcome for outcome in rollout.outputs.outcomes if outcome} <= {"failed", "turn_limit"}
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.timeout(60)
 def test_the_time_of_worlds_runs_side_by_side_and_an_exit_is_no_hang() -> None:
     class Leaving(Corridor):

@@ -195,6 +195,7 @@ def test_decoding_a_given_image_gives_it_back(lab_policy: Any) -> None:
     assert (again - images).abs().mean() < 0.02
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_an_exported_lora_loads_into_the_stock_pipeline(twin_policy: Any, twin_folder: Path, tmp_path: Path) -> None:
     policy = twin_policy()
     for parameter in policy.weights.parameters.values():
@@ -236,6 +237,7 @@ def StableDiffusion3Policy(folder: Path) -> StableDiffusion3:
     return policy
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_every_trained_tensor_gets_a_gradient(lab_policy: Any, twin_policy: Any) -> None:
     for policy in (lab_policy(), twin_policy(), twin_policy(lora=None)):
         latents, sigma = torch.randn(2, *policy.latent_shape), torch.tensor([0.8, 0.3])

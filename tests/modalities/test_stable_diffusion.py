@@ -89,6 +89,7 @@ def test_a_checkpoint_that_ends_clean_does_so_without_noise(base: Path) -> None:
         DDIM(num_steps=STEPS, window=ALL).plan(policy, KEY, 2)
 
 
+@pytest.mark.slow  # most of a second each, or more
 @NUMPY
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_with_eulers_scheduler_is_drawn_as_its_own_pipeline_does(kind: str, base: Path) -> None:

@@ -65,6 +65,7 @@ def test_the_tower_gets_a_gradient_from_video_alone(family: str) -> None:
     assert reached
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("way", ["cache", "packed"])
 def test_the_tower_sees_each_clip_once(way: Any) -> None:
     drawn, _ = plain("qwen2_5_vl")

@@ -181,6 +181,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         plugins.build("modalities", {"name": "vision_language", "model": "a/b"} | settings)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_model_that_is_not_there_or_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     for model in (tmp_path / "absent", tmp_path):

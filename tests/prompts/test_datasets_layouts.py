@@ -75,6 +75,7 @@ def test_the_answer_is_a_text_without_tags(written: Any, layout: str) -> None:
     assert [prompt.target["answer"] for prompt in written(layout)] == [task.answer for task in tasks()]
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("layout", ["time_r1", "charades_sta"])
 def test_the_span_is_when_the_frames_say(written: Any, layout: str) -> None:
     """By the colour in the middle of every frame of the file; a frame of 1/8 second begins at its own time."""

@@ -160,6 +160,7 @@ def test_other_mistakes_are_no_unreadable_prompts() -> None:
         made(0, "trained")
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_run_trains_on_what_can_be_read(cli: CommandLine) -> None:  # noqa: F811
     from PIL import Image
 

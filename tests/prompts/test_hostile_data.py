@@ -107,6 +107,7 @@ def test_a_folder_that_datasets_cannot_load_is_named(name: str, content: str, tm
         load_dataset_prompts(DatasetSettings(path=str(tmp_path / "folder")))
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("text", ["[" * 1000 + "]" * 1000, "9" * 5000])
 def test_settings_that_yaml_cannot_read_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"seed: {text}\n")

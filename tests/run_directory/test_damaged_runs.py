@@ -116,6 +116,7 @@ def test_there_is_a_case_for_each_command_and_each_kind_of_damage() -> None:
     assert {command for _, _, command in SOME} == set(COMMANDS)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_and_ends_where_all_are(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -141,6 +142,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_and_ends_where_a
     assert sorted(path.name for path in Path("run/checkpoints").iterdir()) == ["000001", "000002", "damaged-000002"]
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_evaluations_of_edited_settings_are_refused_but_for_how_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

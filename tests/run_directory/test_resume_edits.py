@@ -123,6 +123,7 @@ def test_a_damaged_config_is_named(run: Path, damage: Callable[[str], str], said
         start.resumed_run(run, [])
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_what_may_change_may_be_edited_or_overridden_and_the_rest_of_the_file_stays(run: Path) -> None:
     path = run / "config.yaml"
     tree = read_yaml(path)

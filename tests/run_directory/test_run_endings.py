@@ -118,6 +118,7 @@ def test_a_number_that_overflows_inside_of_torch_is_refused(cli: CommandLine, se
     assert f"config.optimizer.{setting.partition('=')[0]}: should be less than or equal to 1000000" in ended.err
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_what_a_kill_in_the_last_clean_up_left_goes_when_the_run_is_resumed(cli: CommandLine) -> None:
     assert cli.train("iterations=2").code == 0
     wanted, folder = numbers(Path("run")), Path("run/checkpoints")
@@ -129,6 +130,7 @@ def test_what_a_kill_in_the_last_clean_up_left_goes_when_the_run_is_resumed(cli:
     assert_same(numbers(Path("run")), wanted)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_an_export_that_fails_leaves_nothing_and_can_be_made_again(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("kind", ["nft", "vision_language"])
 def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLine, kind: str) -> None:
     ended = cli.train("rewards=[{name: my_rewards:Raises}]", "evaluation=null", kind=kind)
@@ -94,6 +95,7 @@ def test_answers_that_were_all_cut_and_masked_teach_nothing(cli: CommandLine, ol
     torch.testing.assert_close(last, first, rtol=0, atol=0)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_reward_may_change_the_working_folder(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "my_moves.py").write_text(MOVES)

@@ -80,6 +80,7 @@ def test_a_run_of_python_that_is_stopped_before_it_begins_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_run_that_is_terminated_in_its_first_evaluation_can_be_resumed(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def hangs(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
 SLOW = ("evaluation=null", "rollout_groups=1", "iterations=2")
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_second_ctrl_c_does_not_wait_for_a_reward_that_hangs_in_its_thread(hangs: CommandLine) -> None:
     ended = hangs.train("rewards=[{name: my_hangs:StoppedTwice}]", *SLOW)
     assert ended.code == 130
@@ -166,6 +168,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_reward_that_hangs_in_its_thread(han
     assert hangs("train", "--resume", "run", "iterations=1").code == 0, "what was saved is whole"
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize("rollout_groups", ["1", "null"])  # in a thread of its own, in the main one
 def test_a_run_whose_reward_hangs_says_which_where_and_when(hangs: CommandLine, rollout_groups: str) -> None:
     late = "scoring.call_seconds=0.3"

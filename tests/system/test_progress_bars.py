@@ -71,6 +71,7 @@ def test_the_steps_of_a_chunk_never_count_beyond_the_total() -> None:
     assert counted.done == 8.0
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_the_bar_of_an_evaluation_stands_with_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Watched()
     training = TrainingBar(5, console=console(stream, is_terminal=True))

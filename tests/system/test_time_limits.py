@@ -65,6 +65,7 @@ def test_a_reward_that_hangs_in_the_main_thread_is_interrupted(hang: threading.E
         scorer(Asked(hanging(hang))).judge(rollout(), 0)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_reward_that_hangs_while_the_next_chunk_is_drawn_is_left_behind(hang: threading.Event) -> None:
     with pytest.raises(RunError, match=SAID), ScoringQueue(scorer(Asked(hanging(hang)))) as queue:
         queue.submit(rollout(), 0)

@@ -17,6 +17,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize(
     "text, said",
     [

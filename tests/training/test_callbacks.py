@@ -246,6 +246,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_train_and_resume_of_the_package_call_callbacks_up_to_the_report(lab: Path) -> None:
     first, second = Recorder(stop_at=("iteration", 1)), WritesSummary()
     outcome = mmrl.train("lab/reinforce", LAB, out=lab, callbacks=[first])

@@ -10,6 +10,7 @@ from tests.commands.test_sample_images import CONFIG
 from tests.tiny_cli import command_line
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_run_is_evaluated_without_the_engine_that_drew_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

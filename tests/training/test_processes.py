@@ -167,6 +167,7 @@ def test_a_signal_to_one_process_stops_all_with_a_checkpoint(tmp_path: Path) -> 
     ended_well(mmrl(tmp_path, ["train", "--resume", "two", f"iterations={done + 1}"], 2))
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize(("fault", "code", "message"), [
     ("wrong_shape_for", 2, "must return a torch.float32 tensor"),
     ("raises_for", 1, "2 of 6 samples could not be judged"),

@@ -149,6 +149,7 @@ def test_what_cannot_be_sharded_is_refused_before_anything_is_loaded(
     assert end.code == 2 and message in end.output
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_one_process_has_nothing_to_share(tmp_path: Path) -> None:
     write_inputs(tmp_path, {"iterations": 1, "evaluation": None})
     train(tmp_path, "whole", 1)

@@ -145,6 +145,7 @@ class Half(SoftShapes):
         return super().score(batch) / 2
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_weights_that_change_over_a_run_weigh_the_gradient(tmp_path: Path) -> None:
     """The first iteration counts one reward only, so the other's weight 0 leaves it out of the graph."""
     rising = {"start": 0.0, "end": 1.0, "last": 1}

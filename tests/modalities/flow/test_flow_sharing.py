@@ -160,6 +160,7 @@ def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: 
     torch.testing.assert_close(alone.trace.clean, together.trace.clean[GROUP:], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_joined_rollouts_evaluate_like_one(lab_policy: Any) -> None:
     policy = lab_policy()
     sampler = single_step(2)

@@ -77,6 +77,7 @@ def test_a_grid_of_levels_for_given_images_is_every_timestep_of_the_networks_tra
     assert policy.schedule.timestep(view.sigma).sort().values.tolist() == list(range(1000))
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.parametrize(("mean", "std"), [(None, None), ([0.1, -0.2, 0.3, 0.0], [0.9, 1.2, 1.0, 2.0])])
 def test_latents_are_scaled_as_the_vae_says(mean: Any, std: Any, base: Path) -> None:
     policy = policy_of(twin("stable_diffusion_xl", base))

@@ -147,6 +147,7 @@ def test_many_particles_follow_the_tilted_law_whatever_the_potential(
     assert (float(found.mean()), float(found.var())) == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_svdd_with_many_candidates_follows_the_tilted_law_of_a_linear_reward() -> None:
     """There the soft value is the reward of the clean estimate but for a constant: N(m + s / alpha, s)."""
     grid, alpha = Grid(), 2.0

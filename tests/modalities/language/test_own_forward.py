@@ -212,6 +212,7 @@ def test_a_comparison_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatc
     assert policy._placement is not None and policy._placement.maximum is most
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_path_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
     folder, go_on, hidden = vision_twins.twin("llava_onevision"), Backbone.continue_from_cache, Backbone.hidden

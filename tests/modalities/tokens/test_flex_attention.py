@@ -223,6 +223,7 @@ def test_a_model_with_attention_of_its_own_is_refused() -> None:
         use_flex(stub("cuda", supports=False), "odd")
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_the_comparison_sees_a_mask_that_is_not_the_trees(uncompiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PackedRows, "rule", lambda *_: lambda row, head, query, key: query >= key)
     found = shared("qwen2_5_vl", "full", sharing="packed", attention=FLEX)["log_prob"]

@@ -53,6 +53,7 @@ def test_the_target_can_be_a_point() -> None:
     assert ClickDistance(target="point").needs == {"texts", "canvases", "target.point"}
 
 
+@pytest.mark.slow  # most of a second each, or more
 @given(st.floats(0, 200), st.floats(0, 100), st.floats(0, 200), st.floats(0, 100))
 def test_the_farthest_corner_is_the_farthest_point(x: float, y: float, other_x: float, other_y: float) -> None:
     """SE-GUI's d_max by trying all four corners."""
@@ -75,6 +76,7 @@ def test_actions_are_read_where_there_are_some() -> None:
     assert ClickDistance().score(batch(["(100, 50)"] * 4, actions=actions)).tolist() == pytest.approx([1, 0, 0, 0.5])
 
 
+@pytest.mark.slow  # most of a second each, or more
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(ClickDistance(), batch(texts))

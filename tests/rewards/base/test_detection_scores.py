@@ -143,6 +143,7 @@ TRUTHS = st.lists(near_boxes(), min_size=1, max_size=5, unique_by=tuple)
 LABELS = st.sampled_from(["cat", "dog"])
 
 
+@pytest.mark.slow  # most of a second each, or more
 @settings(max_examples=60, deadline=None)
 @given(ANSWERS, TRUTHS, st.randoms(use_true_random=False))
 def test_average_precision_is_that_of_pycocotools(said: Any, truth: Any, dice: random.Random) -> None:

@@ -194,6 +194,7 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
     check_scores(MaskIou(tag=None), batch(list(megabytes(piece))))
 
 
+@pytest.mark.slow  # most of a second each, or more
 @pytest.mark.timeout(60)
 def test_many_large_polygons_are_judged_in_time() -> None:
     canvas = Canvas((2000, 1000), (28, 28), "original")

@@ -222,6 +222,7 @@ def test_an_image_of_no_numbers_cannot_be_judged() -> None:
         reward.score(batch_of([torch.full((3, 4, 4), float("nan"))], ['"a"']))
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_rendered_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise AssertionError("nothing is downloaded")

@@ -82,6 +82,7 @@ def test_fractions_are_equal_where_their_cross_products_are(a: int, b: int, c: i
     assert judge(f"\\frac{{{2 * a}}}{{{2 * b}}}", f"{a}/{b}") == 1
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_the_tag_and_the_box() -> None:
     texts = ["<answer>5</answer>", "<answer>\\boxed{5}</answer>", "5", "<answer>5</answer>" * 2]
     assert replace(REWARD, tag="answer").score(answers(texts, {"answer": "5"})).tolist() == [1, 1, 0, 0]
@@ -153,6 +154,7 @@ def test_a_process_that_was_killed_from_outside_is_no_wrong_answer() -> None:
     assert asked.are_equal("5", "5.0")
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_process_that_does_not_answer_is_no_wrong_answer() -> None:
     asked = _Mathematician(5, 6, True)
     assert asked.are_equal("5", "5")

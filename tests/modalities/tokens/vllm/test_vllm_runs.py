@@ -95,6 +95,7 @@ def test_a_server_without_scale_out_endpoints_is_told_to_enable_them() -> None:
         rollout(policy(engine=started(TinyVllm(twin("qwen2_5_vl"), load, has_scale_out=False))))
 
 
+@pytest.mark.slow  # most of a second each, or more
 def test_a_server_is_right_where_two_tokens_are_always_equally_likely(tmp_path: Path) -> None:
     here = policy()
     with torch.no_grad():
