@@ -27,7 +27,8 @@ INSTALL = install --editable '.[dev]' --constraint constraints.txt
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV): half a minute by uv, some minutes by pip"
 	@$(PYTHON) -m venv $(VENV)
-	@if [ "$(INSTALLER)" != uv ]; then $(RUN) -m pip -qq $(INSTALL); \
+	@if [ "$(INSTALLER)" = pip ]; then $(RUN) -m pip -qq $(INSTALL); \
+	elif [ "$(INSTALLER)" != uv ]; then echo "INSTALLER must be uv or pip, got $(INSTALLER)"; exit 2; \
 	elif $(RUN) -m pip -qq install uv --constraint constraints.txt \
 		&& $(RUN) -m uv --quiet pip $(INSTALL) --python $(RUN); then :; \
 	else echo "uv did not install it; now by pip"; $(RUN) -m pip -qq $(INSTALL); fi

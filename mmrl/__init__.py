@@ -31,7 +31,7 @@ def train(
     Args:
         config: the name of a shipped config, the path of a YAML file, or the settings.
         overrides: `key.sub=value` texts.
-        out: the run directory; by default runs/<name>-<time>.
+        out: the run directory; by default runs/NAME-TIME.
         callbacks: called at the events of the run, in this order.
 
     Raises:

@@ -45,8 +45,10 @@ def examples() -> list[Example]:
 
 def main(chosen: list[str]) -> int:
     """Runs the examples and prints a line for each."""
-    bad = 0
-    for example in examples():
+    bad, known = 0, examples()
+    if unknown := set(chosen) - {example.name for example in known}:
+        sys.exit(f"no page has {', '.join(sorted(unknown))}; there are {', '.join(example.name for example in known)}")
+    for example in known:
         if chosen and example.name not in chosen:
             continue
         start = time.monotonic()

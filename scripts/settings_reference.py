@@ -24,8 +24,8 @@ Written from the code by `python scripts/settings_reference.py`: from the fields
 comments beside them. [configs.md](configs.md) says what each section is for and when to use what;
 [reward_reference.md](reward_reference.md) has the settings of the rewards.
 
-A setting whose default is *needed* must be given. What a class of settings shares with others stands once, under the
-class that declares it: a plug-in *also has the settings of* the classes that it names. A section is written
+You must give a setting whose default is *needed*. Settings that several classes share stand under the class that
+declares them: a plug-in *also has the settings of* the classes that it names. A section is written
 `{setting: value, ...}`, a plug-in `{name: ..., setting: value, ...}`.
 """
 

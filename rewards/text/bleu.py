@@ -46,7 +46,10 @@ class Bleu(TagReward):
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a target that is no text or list of texts, or that is empty."""
-        self._references(prompt)
+        try:
+            self._references(prompt)
+        finally:
+            forget_tokens()
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; raises ValueError for a target that `check` refuses."""
@@ -62,7 +65,8 @@ class Bleu(TagReward):
 
     def _references(self, prompt: Prompt) -> list[str]:
         references = reference_texts(prompt)
-        if not all(map(self._bleu.tokenizer, references)):
+        read = [text.lower() if self.ignore_case else text for text in references]  # as sacrebleu reads them
+        if not all(self._bleu.tokenizer(text.rstrip()) for text in read):
             raise ValueError(f"target.answer must have words, got {prompt.target['answer']!r} for {prompt.text!r}")
         return references
 
