@@ -179,11 +179,14 @@ def test_the_tiny_twin_speaks_the_same_dialect(folder: Path, tmp_path: Path) -> 
 def test_the_reward_of_the_guide_runs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "modalities" / "clicks.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], names)  # as a user's file
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):  # a function, then a class
+        exec(code, names)  # as a user's file
     prompt = Prompt("", target={"box": [10, 10, 20, 20]})
     inside, outside = Action("click", point=(10.0, 19.0)), Action("click", point=(20.0, 15.0))
     batch = SimpleNamespace(prompts=(prompt,) * 4, outputs=Outputs(actions=(inside, outside, None, Action("wait"))))
     assert names["ClicksInside"]().score(batch).tolist() == [1.0, 0.0, 0.0, 0.0]
+    function, box = names["inside"], prompt.target["box"]
+    assert [float(function(action, box)) for action in batch.outputs.actions] == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_the_settings_of_the_guide_are_right() -> None:
