@@ -84,10 +84,10 @@ class Mmrl:
     @property
     def answers(self) -> Tensor:
         """[P * G, K]"""
-        return self.drawn.trace.completions.tokens  # type: ignore[no-any-return]
+        return self.sampled.trace.completions.tokens  # type: ignore[no-any-return]
 
     @cached_property
-    def drawn(self) -> Rollout:
+    def sampled(self) -> Rollout:
         """Answers of random words, an end token behind each."""
         count, chance = self.group_size * self.num_prompts, random.Random(0)
         texts = ("".join(chance.choices(WORDS, k=self.num_tokens - 1)) for _ in range(count))
@@ -97,19 +97,19 @@ class Mmrl:
     def rollout(self) -> Seconds:
         plans = [AnswerPlan(self.group_size, self.num_tokens)] * self.num_prompts
         watch = Watch()
-        drawn = self.policy.rollout(self.prompts, plans, [GroupKey(0, 0, n) for n in range(self.num_prompts)])
+        sampled = self.policy.rollout(self.prompts, plans, [GroupKey(0, 0, n) for n in range(self.num_prompts)])
         seconds = watch("rollout")
-        assert drawn.trace.completions.length.eq(self.num_tokens).all(), "an answer ended early"
+        assert sampled.trace.completions.length.eq(self.num_tokens).all(), "an answer ended early"
         return seconds
 
     def update(self) -> Seconds:
         for parameter in self.policy.weights.parameters.values():
             parameter.grad = None
-        drawn, worth = self.drawn, self.advantages
-        batch = LossBatch(worth[:, None], torch.ones(len(worth), 1), drawn.group, worth)
+        sampled, worth = self.sampled, self.advantages
+        batch = LossBatch(worth[:, None], torch.ones(len(worth), 1), sampled.group, worth)
         watch = Watch()
-        views = self.updater.loss.views(drawn, torch.arange(len(worth)), GroupKey(0, 0, 0))
-        self.updater.accumulate(drawn, views, batch, "itself")
+        views = self.updater.loss.views(sampled, torch.arange(len(worth)), GroupKey(0, 0, 0))
+        self.updater.accumulate(sampled, views, batch, "itself")
         return watch("update")
 
 

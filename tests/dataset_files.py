@@ -20,5 +20,5 @@ def texts(path: Any, **settings: Any) -> list[str]:
     return [prompt.text for prompt in load_dataset_prompts(DatasetSettings(path=path, **settings))]
 
 
-def asked(*names: str) -> list[Any]:
+def questions(*names: str) -> list[Any]:
     return [{"prompt": name} for name in names]

@@ -94,7 +94,7 @@ def random_flow(seed: int = 0, **settings: object) -> LinearFlow:
     return policy
 
 
-def drawn(policy: LinearFlow, plan: Plan, texts: tuple[str, ...] = ("0.3", "-0.7")) -> Rollout:
+def sample_rollout(policy: LinearFlow, plan: Plan, texts: tuple[str, ...] = ("0.3", "-0.7")) -> Rollout:
     """One group for each text, all by one plan."""
     keys = [GroupKey(5, 0, draw) for draw in range(len(texts))]
     return policy.rollout([Prompt(text) for text in texts], [plan] * len(texts), keys)

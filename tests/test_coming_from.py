@@ -113,6 +113,7 @@ def test_a_page_has_an_example_and_says_what_has_no_counterpart(page: Path) -> N
     assert re.search(r"\b[0-9a-f]{40}\b", text), "the commit of their file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_an_example_loads_and_builds(example: Example, tmp_path: Path) -> None:
     config = load_config(example.write(tmp_path))

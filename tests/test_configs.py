@@ -103,6 +103,7 @@ def files_of(settings: DatasetSettings) -> tuple[str, ...]:
     return (settings.path,) if isinstance(settings.path, str) else settings.path
 
 
+@pytest.mark.slow
 def test_a_config_evaluates_on_prompts_that_it_does_not_train_on() -> None:
     seen = set()
     for name in NAMES:
@@ -117,11 +118,11 @@ def test_a_config_evaluates_on_prompts_that_it_does_not_train_on() -> None:
             continue
         parts = build(config)
         assert parts.evaluation is not None, name
-        trained_on = {asked(prompt) for prompts in parts.prompts.sets for prompt in prompts}
-        assert trained_on.isdisjoint(map(asked, parts.evaluation.prompts)), name
+        trained_on = {question_of(prompt) for prompts in parts.prompts.sets for prompt in prompts}
+        assert trained_on.isdisjoint(map(question_of, parts.evaluation.prompts)), name
 
 
-def asked(prompt: Prompt) -> tuple[Any, ...]:
+def question_of(prompt: Prompt) -> tuple[Any, ...]:
     """What a prompt is about; a task of an environment says it in its target."""
     about = prompt.media or prompt.clips
     return (prompt.text, about) if about else (prompt.text, repr(sorted(prompt.target.items())))

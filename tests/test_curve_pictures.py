@@ -52,6 +52,7 @@ def test_every_picture_is_on_the_page_and_small() -> None:
             assert 600 <= picture.width <= 900
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_from_the_kept_curves() -> None:
     drawn = curve_pictures.draw("reward", KEPT)
     assert drawn.startswith(b"\x89PNG") and len(drawn) < curve_pictures.LARGEST

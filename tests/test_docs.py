@@ -120,6 +120,7 @@ def test_the_advantage_and_the_loss_of_the_guide_pass_the_checks_of_a_run(
     assert built.loss.most == 0.5  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_callback_of_the_guide_runs_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(name: str, tmp_path: Pat
     assert_same(numbers(parts), numbers(whole))
 
 
+@pytest.mark.slow
 def test_a_config_has_the_budget_of_the_others() -> None:
     """What is compared trains on the same prompts, is evaluated alike, and is short enough to look at."""
     for name in LAB:

@@ -22,6 +22,7 @@ def test_the_page_is_what_the_script_writes() -> None:
     assert text == public_api.reference(), "run: python scripts/public_api.py"
 
 
+@pytest.mark.slow
 def test_every_public_name_can_be_imported_and_says_what_it_is() -> None:
     for modules in public_api.modules().values():
         for module, names in modules.items():

@@ -30,7 +30,7 @@ def advantage(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(params=[False, True], ids=["samples", "decisions"])
-def told(request: pytest.FixtureRequest) -> bool:
+def with_paths(request: pytest.FixtureRequest) -> bool:
     """Whether the decisions of the samples are known, and all that may be known of them."""
     return bool(request.param)
 
@@ -44,9 +44,9 @@ def _scores(rows: Tensor | None = None, reward: Tensor = REWARD) -> Scores:
     return scores if rows is None else scores.select(rows)
 
 
-def _paths(told: bool, rows: Tensor | None = None) -> Paths | None:
+def _paths(with_paths: bool, rows: Tensor | None = None) -> Paths | None:
     """Returns paths whose decisions no two samples share."""
-    if not told:
+    if not with_paths:
         return None
     is_there = torch.arange(5) < LENGTH[:, None]
     place = torch.arange(5).expand_as(is_there)
@@ -74,76 +74,80 @@ def test_there_are_advantages() -> None:
     assert {"grpo", "rloo"} <= set(names("advantages"))
 
 
-def test_shape_and_dtype(advantage: Any, told: bool) -> None:
-    got = advantage(_scores(), _paths(told))
-    assert got.shape in ((len(GROUP),), (len(GROUP), 5 if told else 1))
+def test_shape_and_dtype(advantage: Any, with_paths: bool) -> None:
+    got = advantage(_scores(), _paths(with_paths))
+    assert got.shape in ((len(GROUP),), (len(GROUP), 5 if with_paths else 1))
     assert got.dtype == torch.float32
     assert got.isfinite().all()
 
 
 def test_it_says_whether_it_tells_decisions_apart(advantage: Any) -> None:
     """A loss on whole samples has no place for [B, K]."""
-    shape = advantage(_scores(), _paths(told=True)).shape
+    shape = advantage(_scores(), _paths(with_paths=True)).shape
     assert shape == ((len(GROUP), 5) if AdvantageDeclaration.of(advantage).is_per_decision else (len(GROUP),))
 
 
-def test_the_order_of_the_batch_does_not_matter(advantage: Any, told: bool) -> None:
+def test_the_order_of_the_batch_does_not_matter(advantage: Any, with_paths: bool) -> None:
     order = torch.randperm(len(GROUP), generator=torch.Generator().manual_seed(0))
-    assert_close(advantage(_scores(order), _paths(told, order)), advantage(_scores(), _paths(told))[order])
+    assert_close(advantage(_scores(order), _paths(with_paths, order)), advantage(_scores(), _paths(with_paths))[order])
 
 
 @pytest.mark.parametrize("num_processes", [2, 4])
-def test_it_is_the_same_after_a_gather_from_several_processes(advantage: Any, told: bool, num_processes: int) -> None:
+def test_it_is_the_same_after_a_gather_from_several_processes(
+    advantage: Any, with_paths: bool, num_processes: int
+) -> None:
     """Whole groups on each process, gathered process by process."""
     index = torch.unique(GROUP, return_inverse=True)[1]
     parts = [torch.nonzero(index % num_processes == rank)[:, 0] for rank in range(num_processes)]
-    known = [path for rows in parts if (path := _paths(told, rows)) is not None]
+    known = [path for rows in parts if (path := _paths(with_paths, rows)) is not None]
     gathered = advantage(Scores.join([_scores(rows) for rows in parts]), Paths.join(known) if known else None)
-    assert_close(gathered, advantage(_scores(), _paths(told))[torch.cat(parts)])
+    assert_close(gathered, advantage(_scores(), _paths(with_paths))[torch.cat(parts)])
 
 
-def test_invalid_samples_and_controls_get_zero(advantage: Any, told: bool) -> None:
-    assert (advantage(_scores(), _paths(told))[~VALID] == 0).all()
+def test_invalid_samples_and_controls_get_zero(advantage: Any, with_paths: bool) -> None:
+    assert (advantage(_scores(), _paths(with_paths))[~VALID] == 0).all()
 
 
-def test_degenerate_groups_get_exactly_zero(advantage: Any, told: bool) -> None:
+def test_degenerate_groups_get_exactly_zero(advantage: Any, with_paths: bool) -> None:
     """All rewards equal, alone, or the only valid member; not where more is compared with than the group."""
-    got = advantage(_scores(), _paths(told))
+    got = advantage(_scores(), _paths(with_paths))
     if _compares_with(advantage) == "group":
         assert (got[DEGENERATE] == 0).all()
     assert got.abs().sum() > 0
 
 
-def test_a_batch_in_which_all_is_equal_gets_exactly_zero(advantage: Any, told: bool) -> None:
+def test_a_batch_in_which_all_is_equal_gets_exactly_zero(advantage: Any, with_paths: bool) -> None:
     if _compares_with(advantage) == "nothing":
         pytest.skip("it is the score, whatever others have")
     for reward in (1.0,) if _compares_with(advantage) == "best" else (1.0, 0.1, 1e6):
-        assert (advantage(_scores(reward=torch.full_like(REWARD, reward)), _paths(told)) == 0).all()
+        assert (advantage(_scores(reward=torch.full_like(REWARD, reward)), _paths(with_paths)) == 0).all()
 
 
-def test_controls_change_nothing_for_the_others(advantage: Any, told: bool) -> None:
+def test_controls_change_nothing_for_the_others(advantage: Any, with_paths: bool) -> None:
     if _compares_with(advantage) == "greedy":
         pytest.skip("it is a control that its samples are compared with")
     rows = (~IS_CONTROL).nonzero()[:, 0]
-    assert_close(advantage(_scores(rows), _paths(told, rows)), advantage(_scores(), _paths(told))[rows])
+    assert_close(advantage(_scores(rows), _paths(with_paths, rows)), advantage(_scores(), _paths(with_paths))[rows])
 
 
-def test_what_could_not_be_judged_changes_nothing_for_the_others(advantage: Any, told: bool) -> None:
+def test_what_could_not_be_judged_changes_nothing_for_the_others(advantage: Any, with_paths: bool) -> None:
     wild = torch.where(VALID | IS_CONTROL, REWARD, 1e9)
-    got, rows = advantage(_scores(reward=wild), _paths(told)), (VALID | IS_CONTROL).nonzero()[:, 0]
-    assert_close(got, advantage(_scores(), _paths(told)))
-    assert_close(got[rows], advantage(_scores(rows), _paths(told, rows)))
+    got, rows = advantage(_scores(reward=wild), _paths(with_paths)), (VALID | IS_CONTROL).nonzero()[:, 0]
+    assert_close(got, advantage(_scores(), _paths(with_paths)))
+    assert_close(got[rows], advantage(_scores(rows), _paths(with_paths, rows)))
 
 
 @pytest.mark.parametrize("scale", [1e6, 1e-6])
 @pytest.mark.parametrize("shift", [0.0, -1e6])
-def test_huge_small_and_negative_rewards_stay_finite(advantage: Any, told: bool, scale: float, shift: float) -> None:
+def test_huge_small_and_negative_rewards_stay_finite(
+    advantage: Any, with_paths: bool, scale: float, shift: float
+) -> None:
     if isinstance(advantage, RangeChecking):
         try:
             advantage.check({"r": (shift, 1e7)}, {"r": 1.0})
         except ValueError:
             pytest.skip("it refuses rewards below 0")
-    got = advantage(_scores(reward=REWARD * scale + shift), _paths(told))
+    got = advantage(_scores(reward=REWARD * scale + shift), _paths(with_paths))
     assert got.isfinite().all()
     assert (got[~VALID] == 0).all()
 
@@ -157,14 +161,14 @@ def test_an_outlier_does_not_turn_the_order_of_the_others(advantage: Any) -> Non
     assert got.isfinite().all() and (got[members].diff() >= 0).all()
 
 
-def test_an_empty_batch_is_empty(advantage: Any, told: bool) -> None:
+def test_an_empty_batch_is_empty(advantage: Any, with_paths: bool) -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
-    assert len(advantage(_scores(nothing), _paths(told, nothing))) == 0
+    assert len(advantage(_scores(nothing), _paths(with_paths, nothing))) == 0
 
 
-def test_a_batch_without_a_valid_sample_gets_zero(advantage: Any, told: bool) -> None:
+def test_a_batch_without_a_valid_sample_gets_zero(advantage: Any, with_paths: bool) -> None:
     rows = torch.tensor([8, 11])
-    assert (advantage(_scores(rows), _paths(told, rows)) == 0).all()
+    assert (advantage(_scores(rows), _paths(with_paths, rows)) == 0).all()
 
 
 def test_it_says_the_smallest_group_that_it_can_compare(advantage: Any) -> None:

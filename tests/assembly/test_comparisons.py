@@ -13,6 +13,7 @@ def refused(name: str, *overrides: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_remax_needs_a_greedy_answer() -> None:
     build(load_config("lab/remax"))
     assert "advantage 'remax' compares with the likeliest answer: set sampler.greedy" in refused(

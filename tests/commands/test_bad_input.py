@@ -209,6 +209,7 @@ def test_a_run_directory_that_cannot_be_written_is_refused(cli: CommandLine, mon
     assert not any(Path("run").iterdir())
 
 
+@pytest.mark.slow
 def test_the_same_command_works_once_the_mistake_is_mended(cli: CommandLine) -> None:
     assert cli.train("loss.betta=1").code == 2
     assert cli.train("iterations=1").code == 0
@@ -268,6 +269,7 @@ def test_weights_that_a_run_does_not_keep_are_refused(cli: CommandLine) -> None:
     assert "run keeps no 'averaged' weights; it has trained, old" in ended.err
 
 
+@pytest.mark.slow
 def test_a_run_without_evaluation_has_no_best_checkpoint(cli: CommandLine) -> None:
     assert cli.train("iterations=1", "evaluation=null").code == 0
     ended = cli("export", "run", "--checkpoint", "best", "--out", "exported")
@@ -288,6 +290,7 @@ def test_settings_that_yaml_cannot_hold_are_refused(tmp_path: Path) -> None:
         mmrl.train({"seed": object()}, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_debugged_mistake_shows_where_it_was_made() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mmrl", "train", "quikstart", "--debug"], capture_output=True, text=True

@@ -127,6 +127,7 @@ def test_answers_for_a_flow_model_are_refused(cli: CommandLine) -> None:
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_a_bad_row_can_be_skipped(cli: CommandLine) -> None:
     rows = [{"prompt": "what?", "images": [image]} for image in ("nowhere.png", "text.png")] + [{"prompt": "why?"}]
     Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -147,6 +147,7 @@ def test_a_sound_config_passes(changes: dict[str, Any]) -> None:
     assert found["plug-ins that ran"] == "advantage, evaluation.sampler, loss, reward shapes, sampler"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["product", "harmonic_mean"])
 def test_a_mix_sees_the_range_of_the_reward_behind_its_spy(name: str) -> None:
     assert tiny(mix={"name": name})["is_good"]
@@ -158,6 +159,7 @@ def test_densities_of_latents_are_not_taken_for_probabilities() -> None:
     assert summary(advantage={"name": "spo", "cut": None})
 
 
+@pytest.mark.slow
 def test_a_group_that_the_sampler_cannot_draw_ends_the_run_with_its_reason() -> None:
     window = {"mode": "random", "size": 1}
     trees = {"name": "branch_grpo", "num_steps": 4, "splits": [], "window": window, "pruned_depths": [3]}
@@ -165,6 +167,7 @@ def test_a_group_that_the_sampler_cannot_draw_ends_the_run_with_its_reason() -> 
         tiny(sampler=trees, prompts_per_iteration=8, advantage={"name": "tree"})
 
 
+@pytest.mark.slow
 def test_what_an_advantage_leaves_out_costs_no_call() -> None:
     """Four leaves split at steps 0 and 1; two of them are pruned at steps 2 and 3, in 2 groups and 2 iterations."""
     trees = {"name": "branch_grpo", "num_steps": 5, "sigmas": "uniform", "splits": [0, 1]}
@@ -190,6 +193,7 @@ class Flat(JpegSize):
         return torch.zeros(len(batch))
 
 
+@pytest.mark.slow
 def test_a_reward_that_sees_no_difference_does_not_hide_whether_weights_move() -> None:
     found = check_tiny(check_config(LAB | {"rewards": [{"name": "tests.commands.test_check:Flat"}]}))
     assert found["is_good"] and found["trained tensors that did not move"] == "none"
@@ -202,6 +206,7 @@ def test_what_is_trained_is_counted_by_part() -> None:
     assert _by_part({"network.weight": 2}) == "network 2" and _by_part({}) == ""
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_never_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "_evaluate", lambda trainer: None)
     found = tiny()
@@ -220,6 +225,7 @@ def test_a_tensor_that_does_not_move_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert all("add_q_proj" in name or "norm_added_q" in name for name in unmoved)
 
 
+@pytest.mark.slow
 def test_work_beyond_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     once = StableDiffusion3.forward
 

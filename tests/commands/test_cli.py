@@ -110,6 +110,7 @@ def test_a_check_is_json_alone(cli: CommandLine) -> None:
     assert found["network calls of a rollout"] == 12 * 5
 
 
+@pytest.mark.slow
 def test_training_ends_with_one_line_that_says_what_improved_and_where_the_report_is(cli: CommandLine) -> None:
     ended = cli.train("iterations=1")
     assert ended.code == 0
@@ -178,6 +179,7 @@ def test_an_evaluation_is_json_alone_and_repeats_what_training_found(cli: Comman
     assert json.loads(cli("evaluate", str(run), "--checkpoint", "best", "--json").out) == held_out(run)[best]
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_a_config_is_that_of_its_untrained_model(cli: CommandLine, run: Path) -> None:
     Path("untrained.yaml").write_text(
         to_yaml(load_config("quickstart", [*SMALL, *KINDS["nft"], "evaluation.num_prompts=8"]))
@@ -186,6 +188,7 @@ def test_an_evaluation_of_a_config_is_that_of_its_untrained_model(cli: CommandLi
     assert json.loads(cli("evaluate", str(run), "--weights", "reference", "--json").out) == held_out(run)[0]
 
 
+@pytest.mark.slow
 def test_samples_are_drawn_for_each_prompt(cli: CommandLine, run: Path) -> None:
     prompts = ["red circle top left", "blue cross bottom right"]
     given = [word for prompt in prompts for word in ("--prompt", prompt)]
@@ -233,6 +236,7 @@ def test_samples_come_from_the_sampler_and_checkpoint_that_are_named(cli: Comman
     assert (ended.code, ended.err) == (2, "mmrl: --image: there is no file 'nothere.png'\n")
 
 
+@pytest.mark.slow
 def test_an_evaluation_takes_settings_of_its_own(cli: CommandLine, run: Path) -> None:
     small = [*SMALL, *KINDS["nft"], "evaluation.num_prompts=8"]
     found = json.loads(cli("evaluate", "quickstart", *small, "--json").out)
@@ -259,6 +263,7 @@ def test_a_directory_without_a_number_is_forgotten_and_any_other_kept(tmp_path: 
     assert (tmp_path / "begun" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_an_export_is_a_plain_diffusers_folder_with_the_run_s_weights(cli: CommandLine, run: Path) -> None:
     from diffusers import SD3Transformer2DModel
 
@@ -278,6 +283,7 @@ def test_a_report_is_written_again(cli: CommandLine, run: Path) -> None:
     assert (run / "report.html").read_text().startswith("<!")
 
 
+@pytest.mark.slow
 def test_a_user_s_own_reward_is_found_in_the_working_folder(cli: CommandLine) -> None:
     ended = cli.train("rewards=[{name: my_rewards:Constant, value: 0.25}]", "evaluation=null", "iterations=1")
     assert ended.code == 0

@@ -46,6 +46,7 @@ def edited(folder: Path, file: str, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_told_before_a_model_is_read(
     folder: Path, mmrl: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

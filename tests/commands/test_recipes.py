@@ -35,6 +35,7 @@ def test_the_rows_are_what_the_files_say(cli: CommandLine) -> None:
         assert row == {"config": row["config"], **tree["recipe"], **parts}
 
 
+@pytest.mark.slow
 def test_what_people_come_for_stands_first_and_all_else_by_name() -> None:
     names = list(dict.fromkeys(row["name"] for row in recipes.rows()))
     assert names[:12] == FIRST
@@ -42,6 +43,7 @@ def test_what_people_come_for_stands_first_and_all_else_by_name() -> None:
     assert all(row["config"] == "video_r1_qwen25vl_7b" for row in recipes.rows() if row["name"] == "T-GRPO")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_the_table_fits_the_terminal_and_names_everything_once(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, width: int
@@ -57,6 +59,7 @@ def test_the_table_fits_the_terminal_and_names_everything_once(
         assert blocks[row["name"]].count(parts) == 1
 
 
+@pytest.mark.slow
 def test_configs_stand_below_each_other_in_columns() -> None:
     rows = [row for row in recipes.rows() if row["name"] == "Flow-GRPO"]
     assert list(recipes.lines(rows, 80)) == [

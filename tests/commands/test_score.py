@@ -74,11 +74,11 @@ def test_large_pictures_are_judged_in_smaller_parts(tmp_path: Path, monkeypatch:
         picture(tmp_path / f"{number}.png", number)
     together = score_path(tmp_path, [JPEG]).scores.values
     sizes: list[int] = []
-    asked = standalone.judge
+    sample_of = standalone.judge
 
     def judge(scorer: Scorer, prompts: list[Prompt], outputs: Outputs, **others: Any) -> Judgement:
         sizes.append(len(prompts))
-        return asked(scorer, prompts, outputs, **others)
+        return sample_of(scorer, prompts, outputs, **others)
 
     monkeypatch.setattr("mmrl.commands.score.judge", judge)
     monkeypatch.setattr("mmrl.commands.score.PIXELS", 2 * 40 * 30)
@@ -259,7 +259,7 @@ def screen(colour: str) -> StoredPicture:
 SCREEN, OTHER = screen("red"), screen("blue")
 
 
-def asked(text: str, seed: int, media: StoredPicture = SCREEN, **known: Any) -> SavedSample:
+def sample_of(text: str, seed: int, media: StoredPicture = SCREEN, **known: Any) -> SavedSample:
     """A sample of a run: what was answered about a screen of 200 x 100 pixels that the model saw in 56 x 28."""
     canvas = Canvas((200, 100), (56, 28), "resized")
     return SavedSample("where?", seed, {}, text=text, media=(media,), canvas=canvas, target=BOX, **known)
@@ -267,7 +267,7 @@ def asked(text: str, seed: int, media: StoredPicture = SCREEN, **known: Any) -> 
 
 def test_answers_of_a_run_are_judged_again_about_their_own_images_in_their_own_unit(tmp_path: Path) -> None:
     first, second = tmp_path / "samples" / "000000", tmp_path / "samples" / "000010"
-    answers = [asked("[2.8, 2.8, 14, 14]", 3), asked("nothing", 4), asked("[10, 10, 50, 50]", 5, OTHER)]
+    answers = [sample_of("[2.8, 2.8, 14, 14]", 3), sample_of("nothing", 4), sample_of("[10, 10, 50, 50]", 5, OTHER)]
     for folder in (first, second):
         save_samples(answers, folder, folder.parent / "questions")
     assert len(list((tmp_path / "samples" / "questions").iterdir())) == 2  # each image once
@@ -285,14 +285,14 @@ def test_answers_of_a_run_are_judged_again_about_their_own_images_in_their_own_u
 
 
 def test_samples_that_were_drawn_for_one_prompt_are_a_group(tmp_path: Path) -> None:
-    save_samples([asked("a", 0), asked("b", 0), asked("c", 1)], tmp_path)
+    save_samples([sample_of("a", 0), sample_of("b", 0), sample_of("c", 1)], tmp_path)
     assert score_path(tmp_path, [IOU]).scores.group.tolist() == [0, 0, 2]
     assert (tmp_path / "questions").is_dir()
 
 
 def test_actions_that_a_run_read_are_judged_and_a_dialect_reads_them_anew(tmp_path: Path) -> None:
     actions = [Action("click", point=(30.0, 30.0)), None, Action("type", is_kind_only=True)]
-    save_samples([asked("<answer>(50, 25)</answer>", 0, has_actions=True, action=one) for one in actions], tmp_path)
+    save_samples([sample_of("<answer>(50, 25)</answer>", 0, has_actions=True, action=one) for one in actions], tmp_path)
     found = score_path(tmp_path, [{"name": "point_in_box"}])
     assert found.total == [1, 0, 0]
     assert [item.actions for item in found.items] == [(action,) for action in actions]
@@ -318,7 +318,7 @@ def test_actions_that_a_run_read_are_judged_and_a_dialect_reads_them_anew(tmp_pa
 def test_what_a_run_knew_of_an_answer_is_read_with_care(tmp_path: Path, wrong: dict[str, Any]) -> None:
     picture(tmp_path / "secret.png")
     folder = tmp_path / "samples" / "000000"
-    save_samples([asked("x", 0)], folder)
+    save_samples([sample_of("x", 0)], folder)
     listed = json.loads((folder / "samples.json").read_text())
     listed["samples"][0] |= wrong
     (folder / "samples.json").write_text(json.dumps(listed))

@@ -198,6 +198,7 @@ def _mean_ratio(reduction: Reduction) -> float:
     return reduce_elements(log_ratio, reduction).exp().mean().item()
 
 
+@pytest.mark.slow
 def test_the_mean_ratio_is_one_for_the_sum_and_below_one_for_the_mean_over_elements() -> None:
     """E rho = exp(-(D / 2d)(1 - 1/d)) with the mean over d elements (GRPO-Guard's bias), 1 with the sum."""
     assert _mean_ratio("mean") == pytest.approx(math.exp(-(1 / 32) * (1 - 1 / 16)), abs=1e-3)

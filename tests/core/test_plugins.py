@@ -233,6 +233,7 @@ def test_a_shipped_file_holds_one_public_dataclass_with_a_docstring(kind: plugin
     assert cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("), "a dataclass writes its own if there is none"
 
 
+@pytest.mark.slow
 def test_every_setting_of_a_shipped_plugin_has_a_type_that_can_be_checked() -> None:
     for kind, name in SHIPPED:
         cls = plugins.find(kind, name)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 TRL = "trl==1.16.0"
 
 
-def asked(function: RewardFunction, completions: list[Any], prompts: list[Any] | None = None, **given: Any) -> Any:
+def call(function: RewardFunction, completions: list[Any], prompts: list[Any] | None = None, **given: Any) -> Any:
     """The scores, asked for as GRPOTrainer does; without prompts all answers are to one."""
     extra: dict[str, Any] = {
         "trainer_state": SimpleNamespace(global_step=0),
@@ -49,10 +49,10 @@ def screen(width: int = 200, height: int = 100, mode: str = "RGB") -> Image.Imag
 
 def test_a_column_of_its_own_name_or_of_another_one_is_the_target() -> None:
     completions = ["<answer>4</answer>", "<answer>5</answer>"]
-    assert asked(reward_function("exact_answer"), completions, answer=["4", "4"]) == [1.0, 0.0]
+    assert call(reward_function("exact_answer"), completions, answer=["4", "4"]) == [1.0, 0.0]
     renamed = reward_function("exact_answer", target={"answer": "solution"})
-    assert asked(renamed, completions, solution=["5", "5"]) == [0.0, 1.0]
-    assert asked(renamed, completions, solution=["5", "5"], answer=["4", "4"]) == [0.0, 1.0], "what is named wins"
+    assert call(renamed, completions, solution=["5", "5"]) == [0.0, 1.0]
+    assert call(renamed, completions, solution=["5", "5"], answer=["4", "4"]) == [0.0, 1.0], "what is named wins"
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ def test_a_column_of_its_own_name_or_of_another_one_is_the_target() -> None:
     ids=["text", "message", "parts", "tools"],
 )
 def test_an_answer_is_a_text_or_the_last_message_of_the_assistant(completion: Any) -> None:
-    assert asked(reward_function("exact_answer"), [completion], answer=["4"]) == [1.0]
+    assert call(reward_function("exact_answer"), [completion], answer=["4"]) == [1.0]
 
 
 @pytest.mark.parametrize("completion", [[], [{"role": "assistant", "content": None}], [{"role": "assistant"}]])
 def test_an_answer_that_says_nothing_is_an_empty_one(completion: Any) -> None:
-    assert asked(reward_function("exact_answer"), [completion], answer=["4"]) == [0.0]
+    assert call(reward_function("exact_answer"), [completion], answer=["4"]) == [0.0]
 
 
 def test_columns_of_arrays_are_read_as_lists() -> None:
     function = reward_function("exact_answer")
-    assert asked(function, ["<answer>b</answer>"], answer=[numpy.array(["a", "b"])]) == [1.0]
+    assert call(function, ["<answer>b</answer>"], answer=[numpy.array(["a", "b"])]) == [1.0]
     box = reward_function({"name": "point_in_box", "tag": None})
     given: dict[str, Any] = {"box": [numpy.array([1, 2, 9, 8])], "image": [screen()]}
-    assert asked(box, ["(5, 5)"], **given) == [1.0]
+    assert call(box, ["(5, 5)"], **given) == [1.0]
 
 
 @pytest.mark.parametrize("unit", ["original", "thousand", "unit"])
@@ -96,7 +96,7 @@ def test_coordinates_are_those_of_the_image_in_the_unit_that_is_said(unit: Any, 
     prompt = [{"role": "user", "content": parts if place == "message" else "click"}]
     columns: dict[str, Any] = {} if place == "message" else {place: [[screen()] if place == "images" else screen()] * 3}
     texts = ["(110, 55)", "(550, 550)", "(0.55, 0.55)"]
-    scores = asked(function, list(map(messages, texts)), [prompt] * 3, box=[[100, 50, 120, 60]] * 3, **columns)
+    scores = call(function, list(map(messages, texts)), [prompt] * 3, box=[[100, 50, 120, 60]] * 3, **columns)
     assert scores == [float(name == unit) for name in ("original", "thousand", "unit")]
 
 
@@ -106,56 +106,56 @@ def test_an_image_may_be_a_file_bytes_or_of_another_mode(tmp_path: Path) -> None
     forms = [str(file), {"bytes": file.read_bytes(), "path": None}, screen(mode="L"), [screen(mode="RGBA")]]
     function = reward_function({"name": "point_in_box", "tag": None}, coordinates="unit")
     prompts = [f"click {number}" for number in range(4)]
-    scores = asked(function, ["(0.55, 0.55)"] * 4, prompts, box=[[100, 50, 120, 60]] * 4, image=forms)
+    scores = call(function, ["(0.55, 0.55)"] * 4, prompts, box=[[100, 50, 120, 60]] * 4, image=forms)
     assert scores == [1.0] * 4
     with pytest.raises(ConfigError, match="must be a path, bytes, base64 or an image, got int"):
-        asked(function, ["(0.55, 0.55)"], box=[[100, 50, 120, 60]], image=[3])
+        call(function, ["(0.55, 0.55)"], box=[[100, 50, 120, 60]], image=[3])
 
 
 def test_answers_are_actions_where_a_dialect_is_named() -> None:
     function = reward_function("gui_action", dialect="pyautogui")
     columns: dict[str, Any] = {"action": ["click"] * 2, "box": [[100, 50, 120, 60]] * 2, "image": [screen()] * 2}
-    assert asked(function, ["pyautogui.click(x=110, y=55)", "no"], **columns) == [1.0, 0.0]
+    assert call(function, ["pyautogui.click(x=110, y=55)", "no"], **columns) == [1.0, 0.0]
 
 
 def test_groups_are_runs_of_equal_prompts_and_seen_whole() -> None:
     function = reward_function({"name": "majority_vote", "tag": None})
     prompts = [[{"role": "user", "content": text}] for text in "aaabbb"]
     completions = list(map(messages, ["1", "1", "2", "2", "2", "1"]))
-    assert asked(function, completions, prompts) == [1, 1, 0, 1, 1, 0]
+    assert call(function, completions, prompts) == [1, 1, 0, 1, 1, 0]
     pictures = [screen(8, 8), screen(8, 8), screen(8, 8), *[Image.new("RGB", (8, 8), "red")] * 3]
-    assert asked(function, completions, ["?"] * 6, image=pictures) == [1, 1, 0, 1, 1, 0], "the images tell them apart"
+    assert call(function, completions, ["?"] * 6, image=pictures) == [1, 1, 0, 1, 1, 0], "the images tell them apart"
 
 
 def test_neighbours_that_ask_the_same_are_kept_apart_by_their_number() -> None:
     completions = ["1", "1", "2", "2", "2", "1"]
     together = reward_function({"name": "majority_vote", "tag": None})
-    assert asked(together, completions) == [0] * 6, "a tie of three and three"
+    assert call(together, completions) == [0] * 6, "a tie of three and three"
     apart = reward_function({"name": "majority_vote", "tag": None}, num_generations=3)
-    assert asked(apart, completions) == [1, 1, 0, 1, 1, 0]
+    assert call(apart, completions) == [1, 1, 0, 1, 1, 0]
 
 
 def test_a_cut_group_is_refused() -> None:
     prompts = ["a", "a", "b"]  # what the first of two processes sees with 3 rows each and 2 generations
     with pytest.raises(ConfigError, match=r"equally many.*got \[2, 1\]"):
-        asked(reward_function("majority_vote"), ["1"] * 3, prompts)
+        call(reward_function("majority_vote"), ["1"] * 3, prompts)
     with pytest.raises(ConfigError, match=r"needs 2 answers to each prompt.*got \[2, 1\]"):
-        asked(reward_function("finished", num_generations=2, end_tokens=[3]), ["1"] * 3, prompts)
-    assert asked(reward_function("exact_answer"), ["1"] * 3, prompts, answer=["1"] * 3) == [0.0] * 3, "compares nothing"
+        call(reward_function("finished", num_generations=2, end_tokens=[3]), ["1"] * 3, prompts)
+    assert call(reward_function("exact_answer"), ["1"] * 3, prompts, answer=["1"] * 3) == [0.0] * 3, "compares nothing"
 
 
 def test_tokens_are_counted_and_an_end_is_seen() -> None:
     ids = [[5] * 4, [5] * 7 + [2], [5] * 6]
     long = reward_function({"name": "overlong", "max_tokens": 8, "buffer": 4})
-    assert asked(long, ["a"] * 3, completion_ids=ids) == [0.0, -1.0, -0.5]
-    assert asked(reward_function("finished", end_tokens=[2, 0]), ["a"] * 3, completion_ids=ids) == [0, 1, 0]
+    assert call(long, ["a"] * 3, completion_ids=ids) == [0.0, -1.0, -0.5]
+    assert call(reward_function("finished", end_tokens=[2, 0]), ["a"] * 3, completion_ids=ids) == [0, 1, 0]
 
 
 def test_the_iteration_is_the_step_of_the_trainer() -> None:
     fading = {"name": "annealed", "reward": {"name": "exact_answer", "tag": None}, "last": 10}
     function = reward_function(fading)
     for step, expected in ((0, 1.0), (4, 0.6), (10, 0.0)):
-        scores = asked(function, ["4"], answer=["4"], trainer_state=SimpleNamespace(global_step=step))
+        scores = call(function, ["4"], answer=["4"], trainer_state=SimpleNamespace(global_step=step))
         assert scores == [pytest.approx(expected)]
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_judged_is_none_said_and_counted(caplog: pytest.LogCaptur
     object.__setattr__(function.judge.scorer.terms[0], "reward", broken)
     metrics: dict[str, float] = {}
     with caplog.at_level(logging.WARNING):
-        scores = asked(function, ["good", "bad", "good", "good"], log_metric=metrics.__setitem__)
+        scores = call(function, ["good", "bad", "good", "good"], log_metric=metrics.__setitem__)
     assert scores == [0.5, None, 0.5, 0.5]
     assert metrics == {"rewards/finished/failed": 0.25}
     assert "1 of 4 answers could not be judged: finished: OSError: no answer" in caplog.text
@@ -186,26 +186,26 @@ def numpy_scores(values: list[float]) -> Any:
 def test_rows_of_another_task_are_none() -> None:
     texts, answers = ["<answer>4</answer>"] * 4, ["4", None, "5", None]
     prompts = ["a", "b", "c", "d"]
-    assert asked(reward_function("exact_answer"), texts, prompts, answer=answers) == [1.0, None, 0.0, None]
-    assert asked(reward_function("exact_answer"), texts, prompts, answer=[None] * 4) == [None] * 4
+    assert call(reward_function("exact_answer"), texts, prompts, answer=answers) == [1.0, None, 0.0, None]
+    assert call(reward_function("exact_answer"), texts, prompts, answer=[None] * 4) == [None] * 4
     function = reward_function({"name": "point_in_box", "tag": None})
     given: dict[str, Any] = {
         "images": [[screen()], None, [], [screen()]],
         "box": [[1, 1, 9, 9], [1, 1, 9, 9], [1, 1, 9, 9], None],
     }
-    assert asked(function, ["(5, 5)"] * 4, prompts, **given) == [1.0, None, None, None]
+    assert call(function, ["(5, 5)"] * 4, prompts, **given) == [1.0, None, None, None]
 
 
 def test_the_lengths_are_those_of_the_answers_that_are_judged() -> None:
     function = reward_function({"name": "length_penalised", "reward": {"name": "exact_answer", "tag": None}})
     ids = [[1] * length for length in (9, 7, 2, 4)]
-    scores = asked(function, ["4"] * 4, ["a", "a", "b", "b"], answer=[None, None, "4", "4"], completion_ids=ids)
+    scores = call(function, ["4"] * 4, ["a", "a", "b", "b"], answer=[None, None, "4", "4"], completion_ids=ids)
     assert scores == [None, None, 1.25, 0.75], "the shortest gains half of the weight 0.5, the longest loses it"
 
 
 def test_noise_is_the_same_for_the_same_answers_and_another_for_others() -> None:
     function = reward_function({"name": "dithered", "reward": {"name": "exact_answer", "tag": None}, "std": 0.1})
-    first, again, other = (asked(function, ["4", text], answer=["4", "4"]) for text in ("a", "a", "b"))
+    first, again, other = (call(function, ["4", text], answer=["4", "4"]) for text in ("a", "a", "b"))
     assert first == again and first[0] != other[0]
 
 
@@ -250,9 +250,9 @@ def test_what_cannot_work_is_said_when_it_is_made(reward: Any, settings: Any, me
 )
 def test_a_data_set_that_does_not_fit_is_an_error(reward: str, settings: Any, given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        asked(reward_function(reward, **settings), ["a", "b"], **given)
+        call(reward_function(reward, **settings), ["a", "b"], **given)
     with pytest.raises(ConfigError, match="one of 'completions' for each of 2 prompts, got 1"):
-        asked(reward_function("exact_answer"), ["a"], ["a", "b"])
+        call(reward_function("exact_answer"), ["a"], ["a", "b"])
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ def test_sharing_a_clip_among_its_questions_changes_no_loss(teacher: pretrain.Te
     assert math.isclose(float(ours), total / count, rel_tol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_on_the_same_questions_lowers_their_loss(teacher: pretrain.Teacher) -> None:
     clips = shown(teacher, range(0, 10, 5))
     batch = questions(teacher.processor, clips.clips, Noise(), random.Random(0))

@@ -25,6 +25,7 @@ def events(clip: world.Clip) -> list[tuple[world.Lamp, world.Event]]:
     return [(lamp, event) for lamp in clip.lamps for event in lamp.events]
 
 
+@pytest.mark.slow
 def test_every_split_has_its_clips_and_asks_for_one_event_of_each() -> None:
     for split in world.SPLITS:
         asked = world.prompts(split)
@@ -38,6 +39,7 @@ def test_every_split_has_its_clips_and_asks_for_one_event_of_each() -> None:
             assert found == [question.target["span"]]
 
 
+@pytest.mark.slow
 def test_no_held_out_clip_is_trained_on() -> None:
     held_out = {world.clip(question.clips[0].seed) for question in world.prompts("held_out")}
     train = {world.clip(question.clips[0].seed) for question in world.prompts("train")}
@@ -46,6 +48,7 @@ def test_no_held_out_clip_is_trained_on() -> None:
     assert world.FIRST_SEED["held_out"] + 512 <= world.FIRST_SEED["pretrain"]
 
 
+@pytest.mark.slow
 def test_every_pair_and_every_state_is_asked_for_in_every_split() -> None:
     for split in world.SPLITS:
         words = [question.text.split()[-3:] for question in world.prompts(split)]
@@ -105,6 +108,7 @@ def seen(pixels: np.ndarray, lamp: world.Lamp) -> set[str]:
     return {"there"} | ({"lit"} if is_white.sum() > 12 else set()) | ({"up"} if is_up else set())
 
 
+@pytest.mark.slow
 def test_the_decoded_frames_show_every_event_within_its_span_and_at_no_other_time() -> None:
     for seed in range(10):
         clip, frames = world.clip(seed), world.ClipVideo(seed).load(TWO_A_SECOND)
@@ -118,6 +122,7 @@ def test_the_decoded_frames_show_every_event_within_its_span_and_at_no_other_tim
                 assert {other in found for found in states} <= {other == "there"} | {False}
 
 
+@pytest.mark.slow
 def test_half_a_second_of_the_clip_is_one_frame_that_the_model_sees() -> None:
     """The frames lie a little late, yet each in its half second: no event begins or ends between two unseen."""
     for seed in range(5):

@@ -2,6 +2,7 @@ import math
 import random
 from typing import Any
 
+import pytest
 import torch
 
 from mmrl.labs.screens import pretrain, world
@@ -65,6 +66,7 @@ def test_a_number_is_labelled_by_a_bell_and_any_other_token_by_itself(new_proces
     assert labels[number("0"), number("0")] > 0.5  # the bell is cut off at the edge, not wrapped around
 
 
+@pytest.mark.slow
 def test_sharing_a_screen_among_its_questions_changes_no_loss(teacher: pretrain.Teacher) -> None:
     """Against whole chats, one by one, encoded by the processor, with positions left to transformers."""
     noise: dict[world.Task, Noise] = {"click": Noise(), "box": Noise()}
@@ -89,6 +91,7 @@ def test_sharing_a_screen_among_its_questions_changes_no_loss(teacher: pretrain.
     assert math.isclose(float(ours), total / count, rel_tol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_on_the_same_questions_lowers_their_loss(teacher: pretrain.Teacher) -> None:
     noise: dict[world.Task, Noise] = {"click": Noise(), "box": Noise()}
     screens = [world.screen(seed) for seed in range(4)]

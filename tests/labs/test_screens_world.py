@@ -18,6 +18,7 @@ def all_inside(numbers: tuple[int, ...]) -> bool:
     return all(0 <= number <= SIZE for number in numbers)
 
 
+@pytest.mark.slow
 def test_every_split_has_its_screens_and_asks_for_one_element_of_each() -> None:
     for split in world.SPLITS:
         asked = world.prompts(split)
@@ -38,6 +39,7 @@ def test_no_held_out_screen_is_trained_on() -> None:
     assert world.FIRST_SEED["held_out"] + 512 <= world.FIRST_SEED["pretrain"]
 
 
+@pytest.mark.slow
 def test_every_pair_of_colour_and_kind_is_asked_for_in_every_split() -> None:
     for split in ("click_train", "click_held_out"):
         counts = Counter(" ".join(question.text.split()[-2:]) for question in world.prompts(split))

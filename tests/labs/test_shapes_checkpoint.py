@@ -189,6 +189,7 @@ def test_a_seed_gives_the_same_networks_again_on_one_thread() -> None:
     assert all(torch.equal(first, second) for first, second in zip(*weights, strict=True))
 
 
+@pytest.mark.slow
 def test_a_saved_pipeline_is_the_one_that_was_loaded(pipeline: StableDiffusion3Pipeline, tmp_path: Path) -> None:
     pretrain.save(copy.deepcopy(pipeline), tmp_path)
     shipped = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.*")}

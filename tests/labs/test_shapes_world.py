@@ -124,6 +124,7 @@ def test_only_the_score_of_the_wrong_attribute_falls(attribute: str) -> None:
     assert asked.graded.item() < right.graded.item()
 
 
+@pytest.mark.slow
 def test_the_verifier_accepts_what_the_renderer_draws() -> None:
     images, prompts = rendered(5)
     verdict = world.verify(images, prompts)

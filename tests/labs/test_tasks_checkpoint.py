@@ -30,6 +30,7 @@ def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any) -> None
     assert 0.1 < sampled < greedy < 0.95
 
 
+@pytest.mark.slow
 def test_it_looks_at_the_page_and_reads_the_goal(model: Any, processor: Any) -> None:
     """On the page of another task, or with another goal, it clicks elsewhere."""
     tasks = [world.task(world.FIRST_SEED["held_out"] + number) for number in range(NUM_TASKS)]
@@ -41,6 +42,7 @@ def test_it_looks_at_the_page_and_reads_the_goal(model: Any, processor: Any) -> 
         assert sum(a != b for a, b in zip(own, other, strict=True)) > 0.6 * NUM_TASKS
 
 
+@pytest.mark.slow
 def test_it_goes_back_where_nothing_that_is_named_is_there(model: Any, processor: Any) -> None:
     looks, goals = [], []
     for number in range(NUM_TASKS):

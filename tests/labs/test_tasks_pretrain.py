@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 import torch
 
 from mmrl.core.data import Prompt
@@ -152,6 +153,7 @@ def test_seats_are_states_of_their_tasks_of_every_kind() -> None:
     assert any(look.marked for look in found) and any(look.has_back for look in found)
 
 
+@pytest.mark.slow
 def test_a_step_on_the_same_questions_lowers_their_loss(teacher: pretrain.Teacher) -> None:
     seats = [seat(seed) for seed in SEEDS[:4]]
     with torch.no_grad():

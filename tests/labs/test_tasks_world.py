@@ -33,6 +33,7 @@ def form() -> Task:
     return Task("form", (("red", "dial"), ("green", "button")), (first, astray))
 
 
+@pytest.mark.slow
 def test_every_split_has_its_tasks_and_no_task_of_another() -> None:
     seeds = {split: {one.target["task"] for one in world.prompts(split)} for split in world.SPLITS}
     assert {split: len(found) for split, found in seeds.items()} == {"train": 4096, "held_out": 512}

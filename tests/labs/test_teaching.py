@@ -76,6 +76,7 @@ def test_a_checkpoint_is_written_before_spoiling_and_after_it(
     assert teacher.model.dtype == torch.float32  # saving turns a copy to half precision
 
 
+@pytest.mark.slow
 @of_each_lab
 def test_training_the_tower_changes_the_tower_alone_and_freezes_it(
     teacher: Any, monkeypatch: pytest.MonkeyPatch

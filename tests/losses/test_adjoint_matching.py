@@ -15,7 +15,7 @@ from mmrl.losses.adjoint_matching import AdjointMatching
 from mmrl.samplers.memoryless import Memoryless
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
-from tests.linear_flow import LinearFlow, drawn, random_flow, smooth
+from tests.linear_flow import LinearFlow, random_flow, sample_rollout, smooth
 
 TEXTS = ("0.3", "-0.7")
 
@@ -57,7 +57,7 @@ def test_the_loss_is_the_distance_of_the_control_to_the_gradient_carried_back_by
     policy = random_flow()
     plan = Memoryless(num_steps=4).plan(policy, GroupKey(0, 0, 0), 3)
     base = policy.network.matrix.detach().clone(), policy.network.shift.detach().clone()
-    rollout = drawn(moved(policy), plan, TEXTS)
+    rollout = sample_rollout(moved(policy), plan, TEXTS)
     got = step_of(policy, rollout, AdjointMatching(strength=0.8))
     trajectory, total = rollout.trace.trajectory, torch.zeros(())
     for row in range(6):
@@ -80,7 +80,7 @@ def test_the_loss_is_the_distance_of_the_control_to_the_gradient_carried_back_by
 @pytest.mark.parametrize("micro_batch", [1, 7])
 def test_micro_batches_change_nothing(micro_batch: int) -> None:
     policy = random_flow()
-    rollout = drawn(
+    rollout = sample_rollout(
         moved(policy), Memoryless(num_steps=4, train_fraction=0.7).plan(policy, GroupKey(0, 0, 0), 3), TEXTS
     )
     whole = step_of(policy, rollout, AdjointMatching(strength=2.0)), gradient_of(policy).clone()
@@ -91,7 +91,7 @@ def test_micro_batches_change_nothing(micro_batch: int) -> None:
 
 def test_without_strength_the_target_is_zero_and_the_loss_twice_the_kl() -> None:
     policy = random_flow()
-    rollout = drawn(moved(policy), Memoryless(num_steps=4).plan(policy, GroupKey(0, 0, 0), 3), TEXTS)
+    rollout = sample_rollout(moved(policy), Memoryless(num_steps=4).plan(policy, GroupKey(0, 0, 0), 3), TEXTS)
     loss = AdjointMatching(strength=0.0)
     (view,) = loss.views(rollout, torch.arange(6), GroupKey(0, 0, 0))
     with policy.weights("reference"), torch.no_grad():
@@ -129,7 +129,7 @@ def test_a_gaussian_reaches_the_law_tilted_by_the_reward() -> None:
 
     def samples(number: int, count: int) -> Rollout:
         return policy.rollout(
-            drawn(policy, sampler.plan(policy, GroupKey(0, 0, 0), 1), ("0",)).prompts,
+            sample_rollout(policy, sampler.plan(policy, GroupKey(0, 0, 0), 1), ("0",)).prompts,
             [sampler.plan(policy, GroupKey(3, number, 0), count)],
             [GroupKey(3, number, 0)],
         )

@@ -39,7 +39,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[LinearFlow, Rollout]:
+def policy_and_rollout() -> tuple[LinearFlow, Rollout]:
     """Returns three groups of four from older weights; all copies of the weights differ."""
     policy, keys = random_flow(), [GroupKey(0, 0, draw) for draw in (3, 5, 8)]
     plans = [ODE(num_steps=4).plan(policy, key, 4) for key in keys]
@@ -61,8 +61,10 @@ def _batch(rollout: Rollout) -> LossBatch:
     return LossBatch((2 * scores - 1)[:, None], weight, rollout.group, scores)
 
 
-def _gradient(loss: Any, drawn: tuple[LinearFlow, Rollout], micro_batch: int) -> tuple[Tensor, dict[str, float]]:
-    policy, rollout = drawn
+def _gradient(
+    loss: Any, policy_and_rollout: tuple[LinearFlow, Rollout], micro_batch: int
+) -> tuple[Tensor, dict[str, float]]:
+    policy, rollout = policy_and_rollout
     rows, batch = torch.tensor([row for row in range(12) if row != 6]), _batch(rollout)
     policy.network.zero_grad()
     views = loss.views(rollout, rows, GroupKey(0, 0, 0))
@@ -75,20 +77,20 @@ def _gradient(loss: Any, drawn: tuple[LinearFlow, Rollout], micro_batch: int) ->
 
 @pytest.mark.parametrize("settings", _cases())
 def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
-    settings: dict[str, Any], drawn: tuple[LinearFlow, Rollout]
+    settings: dict[str, Any], policy_and_rollout: tuple[LinearFlow, Rollout]
 ) -> None:
     loss = build("losses", settings)
-    whole, seen = _gradient(loss, drawn, 100)
+    whole, seen = _gradient(loss, policy_and_rollout, 100)
     assert whole.abs().max() > 1e-3
     for micro_batch in (1, 3):
-        parts, seen_in_parts = _gradient(loss, drawn, micro_batch)
+        parts, seen_in_parts = _gradient(loss, policy_and_rollout, micro_batch)
         torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
         assert seen_in_parts == pytest.approx(seen, abs=1e-5)
 
 
-def test_given_outputs_are_learned_from_as_drawn_ones_are(drawn: tuple[LinearFlow, Rollout]) -> None:
+def test_given_outputs_are_learned_from_as_drawn_ones_are(policy_and_rollout: tuple[LinearFlow, Rollout]) -> None:
     """The same latents as data of the prompts: the same noise, the same gradient."""
-    policy, rollout = drawn
+    policy, rollout = policy_and_rollout
     prompts = [rollout.prompts[n] for n in rollout.prompt.tolist()]
     keys = [rollout.keys[n] for n in rollout.prompt.tolist()]
     given = policy.offline(prompts, Outputs(images=rollout.trace.clean), keys)

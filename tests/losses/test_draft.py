@@ -15,7 +15,7 @@ from mmrl.samplers.ode import ODE
 from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
-from tests.linear_flow import LinearFlow, Smooth, drawn, random_flow
+from tests.linear_flow import LinearFlow, Smooth, random_flow, sample_rollout
 
 STEPS, GROUP = 4, 3
 SCORER = Scorer((RewardTerm("smooth", Smooth()), RewardTerm("twice", Smooth(), 2.0)))
@@ -23,7 +23,7 @@ KEY = GroupKey(1, 0, 0)
 
 
 def rollout_of(policy: LinearFlow) -> Rollout:
-    return drawn(policy, ODE(num_steps=STEPS).plan(policy, KEY, GROUP), ("0.3", "-0.7", "1.1"))
+    return sample_rollout(policy, ODE(num_steps=STEPS).plan(policy, KEY, GROUP), ("0.3", "-0.7", "1.1"))
 
 
 def gradient(

@@ -18,7 +18,7 @@ from mmrl.losses.neighbor import Neighbor as NeighborLoss
 from mmrl.samplers.neighbor import Neighbor as NeighborSampler
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
-from tests.linear_flow import LinearFlow, drawn, random_flow
+from tests.linear_flow import LinearFlow, random_flow, sample_rollout
 
 ADVANTAGES = torch.tensor([1.2, -0.3, 0.4, -1.3, -0.5, 0.9, -0.6, 0.2])  # of two groups of four; each adds up to 0
 WIDE: dict[str, Any] = {"clip_low": 1.0, "clip_high": math.inf}
@@ -26,7 +26,7 @@ WIDE: dict[str, Any] = {"clip_low": 1.0, "clip_high": math.inf}
 
 def rolled(policy: LinearFlow, **settings: Any) -> Rollout:
     sampler = NeighborSampler(num_steps=4, sigmas="uniform", **({"anchors": 2} | settings))
-    return drawn(policy, sampler.plan(policy, GroupKey(5, 0, 0), 4))
+    return sample_rollout(policy, sampler.plan(policy, GroupKey(5, 0, 0), 4))
 
 
 def moved(policy: LinearFlow, size: float = 0.3) -> None:
@@ -192,7 +192,7 @@ def test_the_same_for_all_or_one_alone_teaches_nothing(settings: dict[str, Any])
     policy = random_flow()
     size = settings.pop("group_size", 4)
     sampler = NeighborSampler(num_steps=4, sigmas="uniform", anchors=2, **settings)
-    rollout = drawn(policy, sampler.plan(policy, GroupKey(5, 0, 0), size))
+    rollout = sample_rollout(policy, sampler.plan(policy, GroupKey(5, 0, 0), size))
     moved(policy)
     advantages = torch.tensor([1.0, -0.5, 2.0, 0.3] * 2)[: rollout.num_samples]
     got = gradient(policy, rollout, NeighborLoss(), batch_of(rollout, advantages))

@@ -90,6 +90,7 @@ def test_no_library_writes_to_the_terminal(capfd: pytest.CaptureFixture[str], ca
     assert capfd.readouterr() == ("", "") and not caplog.records
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     height=st.integers(17, 3000),

@@ -77,6 +77,7 @@ def test_log_probs_of_a_replay_are_those_of_sampling(rollout: Rollout) -> None:
     assert int(rollout.blocks[0].call.max()) + 1 == rollout.num_samples == rollout.num_calls
 
 
+@pytest.mark.slow
 def test_a_group_reads_its_first_screenshot_once_as_the_plan_says() -> None:
     """A goal out of reach and no answer refused: all episodes last, and the corridor's states part them."""
     policy = clicker(environment=Corridor(places=99), invalid_limit=99, history=9)
@@ -89,6 +90,7 @@ def test_a_group_reads_its_first_screenshot_once_as_the_plan_says() -> None:
     assert play(policy, TASKS[:1], alone).counts["calls/prompt_reads"] == alone.shared_work["prompt_reads"] == 4
 
 
+@pytest.mark.slow
 def test_episodes_that_part_after_their_first_turn_read_as_many_prompts_as_the_plan_predicts() -> None:
     """Every answer is another click, and the history tells it: 1 + G (T - 1) prompts for each task, not G T."""
 
@@ -102,6 +104,7 @@ def test_episodes_that_part_after_their_first_turn_read_as_many_prompts_as_the_p
     assert counts["calls/prompt_reads"] == 2 * PLAN.shared_work["prompt_reads"] == 2 * (1 + 3 * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"parallel": 1}, {"parallel": 4}, {"answer_batch": 1}], ids=str)
 def test_how_many_episodes_run_at_once_changes_nothing(rollout: Rollout, changes: dict[str, int]) -> None:
     other = play(clicker(**changes))
@@ -115,6 +118,7 @@ def test_how_many_episodes_run_at_once_changes_nothing(rollout: Rollout, changes
     assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_worlds_are_used_again_and_begin_anew() -> None:
     policy = clicker()
     first, second = play(policy), play(policy)
@@ -122,6 +126,7 @@ def test_worlds_are_used_again_and_begin_anew() -> None:
     assert 0 < len(policy._free) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["crash", "hang"])
 def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = clicker(step_seconds=0.4, environment=Corridor(places=99), invalid_limit=99)

@@ -129,6 +129,7 @@ def test_the_screen_is_told_in_the_unit_of_the_coordinates(folder: Path, convent
     assert said in spoken(policy, Prompt("click OK", (Screenshot(),)))
 
 
+@pytest.mark.slow
 def test_instructions_stand_behind_the_system_message_before_the_prompt_or_nowhere(folder: Path) -> None:
     prompt, words = Prompt("press <image> now", (Screenshot(),)), "Answer with the point to click"
     text = spoken(prepared(folder, dialect="plain", system_prompt="You see."), prompt)

@@ -51,6 +51,7 @@ def test_an_ode_plan_draws_what_the_stock_pipeline_draws(
     torch.testing.assert_close(ours, stock, atol=2e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_pipeline_grid_and_the_uniform_grid_are_the_published_ones(twin_policy: Any) -> None:
     policy = twin_policy()
     # docs/maths/flow-matching.md#golden-grids: as diffusers runs it (sigma_min shifted twice) and shifted once
@@ -87,6 +88,7 @@ def test_each_distinct_prompt_is_encoded_once(lab_policy: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_full_cache_still_answers_right(lab_policy: Any) -> None:
     a, b, c = "red circle top left", "blue cross middle right", "white square top left"
     small, large = lab_policy(prompt_cache=2), lab_policy()
@@ -95,6 +97,7 @@ def test_a_full_cache_still_answers_right(lab_policy: Any) -> None:
         torch.testing.assert_close(got.tensors[0], wanted.tensors[0], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_adapter_off_is_the_base_model_and_the_copies_swap_back(twin_policy: Any) -> None:
     policy = twin_policy()
     base = twin_policy(lora=None)
@@ -118,6 +121,7 @@ def test_the_adapter_off_is_the_base_model_and_the_copies_swap_back(twin_policy:
     assert torch.equal(velocity(policy), changed)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_no_gradient(lab_policy: Any) -> None:
     gradients = []
     for is_on in (False, True):
@@ -130,6 +134,7 @@ def test_gradient_checkpointing_changes_no_gradient(lab_policy: Any) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
 def test_half_precision_keeps_trained_weights_in_float32_and_stays_near(
@@ -221,6 +226,7 @@ def test_an_exported_lora_loads_into_the_stock_pipeline(twin_policy: Any, twin_f
         torch.testing.assert_close(again.velocity(latents, sigma, conditioning), ours, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_exported_full_model_is_a_plain_pipeline_folder(twin_policy: Any, tmp_path: Path) -> None:
     policy = twin_policy(lora=None)
     for parameter in policy.weights.parameters.values():

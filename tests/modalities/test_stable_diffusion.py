@@ -33,16 +33,17 @@ ALL = Window(mode="range", last=STEPS)
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in diffusers' schedulers
 
 
-def draw(policy: Any, sampler: Any, count: int = 2) -> Any:
+def sample_images(policy: Any, sampler: Any, count: int = 2) -> Any:
     return policy.rollout([Prompt("a cat")], [sampler.plan(policy, KEY, count)], [KEY])
 
 
 def images_of(policy: Any, sampler: Any) -> Tensor:
-    images = draw(policy, sampler).outputs.images
+    images = sample_images(policy, sampler).outputs.images
     assert isinstance(images, Tensor)
     return images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", slow_but([1.0, 5.0], 5.0))
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
@@ -55,6 +56,7 @@ def test_an_ode_plan_draws_what_the_stock_pipeline_draws_with_ddim(
     torch.testing.assert_close(ours, stock, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "prediction", "eta"),
     slow_but(
@@ -77,6 +79,7 @@ def test_ddim_with_noise_draws_what_the_stock_pipeline_draws_its_last_step_inclu
     torch.testing.assert_close(ours, stock, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_ends_clean_does_so_without_noise(base: Path) -> None:
     """Its final_alpha_cumprod, not the level of timestep 0 (docs/maths/traps.md#the-level-behind-the-last-step)."""
     folder = with_scheduler(twin(KINDS[0], base), set_alpha_to_one=True)
@@ -146,6 +149,7 @@ def test_ancestral_sampling_is_the_step_of_eulers_ancestral_scheduler(base: Path
         torch.testing.assert_close(ours / (1 - step.sigma_next), sample, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
 @pytest.mark.parametrize("num_steps", slow_but([2, 7, 30, 50], 2, 30))
 def test_a_grid_has_the_levels_of_the_schedulers_timesteps(spacing: str, num_steps: int, base: Path) -> None:
@@ -172,6 +176,7 @@ def test_the_uniform_grid_falls_from_the_noisiest_level_to_zero(num_steps: int, 
     assert (timesteps - even).abs().max() <= 0.5 + 1e-6
 
 
+@pytest.mark.slow
 def test_a_last_step_that_would_not_move_is_refused(base: Path) -> None:
     policy = reader(with_scheduler(twin("stable_diffusion_xl", base), steps_offset=0))
     with pytest.raises(ConfigError, match="ends where its last step begins, at timestep 0; set steps_offset to 1"):
@@ -196,6 +201,7 @@ def test_schedulers_that_no_flow_can_follow_are_refused(changes: dict[str, Any],
         policy_of(with_scheduler(twin(KINDS[0], base), **changes))
 
 
+@pytest.mark.slow
 def test_a_network_of_v_predictions_may_start_from_pure_noise(base: Path) -> None:
     changes: dict[str, Any] = {
         "rescale_betas_zero_snr": True,

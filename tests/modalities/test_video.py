@@ -99,6 +99,7 @@ def test_a_clip_under_two_seconds_does_not_stand_still() -> None:
     assert torch.equal(encoded.positions, expected)
 
 
+@pytest.mark.slow
 def test_steps_of_time_are_rounded_down_one_by_one() -> None:
     """4 of 30 frames at 10 a second: 4/3 frames a second, 1.5 seconds and 3 positions a step; 6 of 30: 1 second."""
     made = clip(30)
@@ -233,6 +234,7 @@ def test_a_family_without_video_is_refused(family: str) -> None:
         policy(family)
 
 
+@pytest.mark.slow
 def test_settings_that_a_model_cannot_follow_are_refused() -> None:
     with pytest.raises(ConfigError, match="videos of llava_onevision are not supported"):
         policy("llava_onevision")

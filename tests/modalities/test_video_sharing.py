@@ -40,6 +40,7 @@ def plain(family: str) -> tuple[Rollout, dict[str, torch.Tensor]]:
     return drawn, evaluated(made, drawn, torch.arange(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", slow_but([False, True], False))
 @pytest.mark.parametrize("way", slow_but(["cache", "packed"], "packed"))
 @pytest.mark.parametrize("family", FAMILIES)

@@ -112,6 +112,7 @@ def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> N
         torch.testing.assert_close(again.forward(rollout, ALL).values, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
 def test_it_runs_in_bfloat16(family: str) -> None:
     for settings in ({"lora": Lora(rank=2)}, {"vision": "frozen"}):

@@ -23,6 +23,7 @@ CASES = [  # of loss and epochs; those that share nothing new are for `make test
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", slow_but(FORKING, FORKING[0], FORKING[2]), ids=lambda sampler: sampler["name"])
 @pytest.mark.parametrize(("loss", "epochs"), CASES)
 def test_forking_plans_make_the_calls_that_were_planned(

@@ -89,6 +89,7 @@ def run(folder: Path, iterations: int, resumed: Path | None = None) -> tuple[lis
     return asked, curriculum
 
 
+@pytest.mark.slow
 def test_a_run_asks_more_of_the_source_that_teaches(tmp_path: Path) -> None:
     asked, curriculum = run(tmp_path, 20)
     assert len(asked) == 80 and sum(curriculum.counts) == 80

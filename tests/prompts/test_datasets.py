@@ -13,7 +13,7 @@ from mmrl.core.config import DatasetSettings
 from mmrl.prompts import datasets
 from mmrl.prompts.datasets import load_dataset_prompts, write_synthetic
 from mmrl.system.errors import ConfigError
-from tests.dataset_files import asked, lines, texts
+from tests.dataset_files import lines, questions, texts
 
 
 def test_json_lines_json_and_csv_hold_the_same_rows(tmp_path: Path) -> None:
@@ -51,6 +51,7 @@ def test_an_image_folder_is_read_by_its_metadata(tmp_path: Path) -> None:
         texts(str(folder))
 
 
+@pytest.mark.slow
 def test_a_folder_of_parquet_files_is_a_data_set_with_splits(tmp_path: Path) -> None:
     for split, rows in (("train", 3), ("test", 2)):
         made = write_synthetic("screenspot_hf", tmp_path / split, rows, 0)
@@ -99,7 +100,7 @@ def test_rows_without_an_image_stand_among_rows_with_one(tmp_path: Path) -> None
     assert [len(prompt.media) for prompt in load_dataset_prompts(mixed)] == [1, 0, 0]
 
 
-BAD = [*asked("a"), "{", "", "[1]", {"prompt": 3}, *asked("b"), '"x"', {"answer": 3}]
+BAD = [*questions("a"), "{", "", "[1]", {"prompt": 3}, *questions("b"), '"x"', {"answer": 3}]
 
 
 def test_the_first_bad_row_fails_by_file_and_line(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, caplog: pytest.
 
 
 def test_many_bad_rows_are_not_all_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = lines(tmp_path / "bad.jsonl", [*asked("a"), *["{"] * 50])
+    path = lines(tmp_path / "bad.jsonl", [*questions("a"), *["{"] * 50])
     assert texts(path, bad_rows="skip") == ["a"]
     assert len(caplog.records) == datasets.LISTED + 1
     assert caplog.records[-1].message.startswith("prompts: skipped 50 of 51 rows")
@@ -156,9 +157,9 @@ def test_what_cannot_be_parsed_is_a_bad_row(tmp_path: Path, content: bytes) -> N
 
 def test_a_limit_takes_the_first_rows_or_random_ones(tmp_path: Path) -> None:
     names = [f"p{number}" for number in range(30)]
-    path = lines(tmp_path / "many.jsonl", [*asked(*names), "{"])  # the bad one is never read
+    path = lines(tmp_path / "many.jsonl", [*questions(*names), "{"])  # the bad one is never read
     assert texts(path, limit=4) == names[:4]
-    path = lines(tmp_path / "many.jsonl", asked(*names))
+    path = lines(tmp_path / "many.jsonl", questions(*names))
     drawn = texts(path, limit=10, seed=1)
     assert len(set(drawn)) == 10 and set(drawn) <= set(names) and drawn != names[:10]
     assert drawn == texts(path, limit=10, seed=1) != texts(path, limit=10, seed=2)
@@ -207,6 +208,6 @@ def test_settings_that_cannot_work_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines(tmp_path / "a.jsonl", asked("a"))
+    lines(tmp_path / "a.jsonl", questions("a"))
     with pytest.raises(ConfigError, match=message):
         load_dataset_prompts(DatasetSettings(**({"path": "a.jsonl"} | settings)))

@@ -218,6 +218,7 @@ def test_a_null_video_beside_an_image_is_a_row_of_a_mixed_table(tmp_path: Path) 
     assert len(prompt.media) == 1 and not prompt.clips
 
 
+@pytest.mark.slow
 def test_a_policy_refuses_prompts_whose_videos_have_no_header(four_seconds: bytes) -> None:
     from tests.modalities.test_video import policy
 

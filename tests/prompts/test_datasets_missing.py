@@ -12,7 +12,7 @@ from mmrl.core.reward_batches import Demands
 from mmrl.prompts.datasets import load_dataset_prompts, write_synthetic
 from mmrl.prompts.stream import load_prompts, tiny_prompts
 from mmrl.system.errors import ConfigError
-from tests.dataset_files import asked, lines, texts
+from tests.dataset_files import lines, questions, texts
 
 NEEDS_BOX, NEEDS_ANSWER = (Demands(((name, build("rewards", {"name": name})),)) for name in ("box_iou", "exact_answer"))
 NEEDS_BOTH = Demands(NEEDS_ANSWER.rewards + NEEDS_BOX.rewards)
@@ -45,7 +45,7 @@ def test_a_hub_that_cannot_be_reached_is_the_users_error(monkeypatch: pytest.Mon
 
 
 def test_a_data_set_that_is_not_here_has_a_synthetic_twin(tmp_path: Path) -> None:
-    here = DatasetSettings(path=lines(tmp_path / "here.jsonl", asked(*"abcdefghijkl")), limit=300)
+    here = DatasetSettings(path=lines(tmp_path / "here.jsonl", questions(*"abcdefghijkl")), limit=300)
     away = DatasetSettings(
         path="some/data", layout="gui_g2", template="Go: {prompt}", subset="x", split="test", limit=2
     )

@@ -32,7 +32,7 @@ def prompts() -> PromptStream:
     return PromptStream([tuple(Prompt(text, target={"tip": "look left", "answer": 3}) for text in texts)], [1.0], 0)
 
 
-def asked(collected: Collected) -> list[tuple[int, str]]:
+def requests_of(collected: Collected) -> list[tuple[int, str]]:
     assert collected.rollout is not None
     pairs = zip(collected.rollout.keys, collected.rollout.prompts, strict=True)
     return sorted((key.prompt_index, prompt.text) for key, prompt in pairs)
@@ -46,7 +46,7 @@ def test_the_hint_stands_behind_the_prompt_once() -> None:
 def test_failed_prompts_are_asked_again_before_new_ones_and_only_once() -> None:
     stream = prompts()
     collected = collector(stream, HINTS, wanted=4, reward=Hard())(0, "trained")
-    texts = dict(asked(collected))
+    texts = dict(requests_of(collected))
     failed = [text for draw, text in texts.items() if draw < 4 and "hard" in text]
     assert failed and [texts[4 + n] for n in range(len(failed))] == [f"{text}\nlook left" for text in failed]
     assert all("look" not in texts[draw] for draw in range(4))
@@ -64,19 +64,19 @@ def test_groups_that_agree_on_something_good_get_no_hint() -> None:
 def test_neither_chunks_nor_a_resume_change_what_is_asked() -> None:
     whole = prompts()
     drawing = collector(whole, HINTS, reward=Hard())
-    first, second = asked(drawing(0, "trained")), asked(drawing(1, "trained"))
+    first, second = requests_of(drawing(0, "trained")), requests_of(drawing(1, "trained"))
     again = prompts()
-    assert asked(collector(again, HINTS, chunk=1, reward=Hard())(0, "trained")) == first
+    assert requests_of(collector(again, HINTS, chunk=1, reward=Hard())(0, "trained")) == first
     resumed = prompts()
     resumed.load_state_dict(again.state_dict())
-    assert asked(collector(resumed, HINTS, reward=Hard())(1, "trained")) == second
+    assert requests_of(collector(resumed, HINTS, reward=Hard())(1, "trained")) == second
     assert resumed.state_dict() == whole.state_dict()
 
 
 def test_without_a_hint_nothing_is_asked_again() -> None:
     plain: Any = GroupSettings(degenerate="refill", max_refills=3)
     collected = collector(prompts(), plain, reward=Hard())(0, "trained")
-    assert "groups/hinted" not in collected.metrics and not any("look" in text for _, text in asked(collected))
+    assert "groups/hinted" not in collected.metrics and not any("look" in text for _, text in requests_of(collected))
 
 
 def test_hints_that_nobody_gives_are_refused() -> None:

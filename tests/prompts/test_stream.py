@@ -23,7 +23,7 @@ def prompt_set(name: str, size: int) -> tuple[Prompt, ...]:
     return tuple(Prompt(f"{name}{number}") for number in range(size))
 
 
-def drawn(stream: PromptStream, count: int) -> list[str]:
+def next_texts(stream: PromptStream, count: int) -> list[str]:
     return [prompt.text for _, prompt in stream.take(count)]
 
 
@@ -89,7 +89,7 @@ def test_a_lab_has_prompts_of_its_own() -> None:
 
 def test_every_pass_draws_each_prompt_once_in_an_order_of_its_own() -> None:
     stream = PromptStream([prompt_set("a", 20)], [1.0], seed=0)
-    first, second = drawn(stream, 20), drawn(stream, 20)
+    first, second = next_texts(stream, 20), next_texts(stream, 20)
     assert sorted(first) == sorted(second) == sorted(prompt.text for prompt in prompt_set("a", 20))
     assert first != second
     assert first != [prompt.text for prompt in prompt_set("a", 20)]
@@ -106,7 +106,7 @@ def test_draws_are_numbered_and_do_not_depend_on_how_many_are_drawn_at_once() ->
 
 def test_sets_are_drawn_by_their_weights() -> None:
     stream = PromptStream([prompt_set("a", 7), prompt_set("b", 5)], [1.0, 3.0], seed=0)
-    counts = Counter(text[0] for text in drawn(stream, 2000))
+    counts = Counter(text[0] for text in next_texts(stream, 2000))
     assert abs(counts["b"] / 2000 - 0.75) < 4 * (0.75 * 0.25 / 2000) ** 0.5
 
 
@@ -126,7 +126,7 @@ def test_the_order_of_a_pass_is_that_of_its_own_generator() -> None:
     stream = PromptStream([prompt_set("a", 9)], [1.0], seed=3)
     for turn in range(3):
         order = torch.randperm(9, generator=generator(3, "order", 0, turn)).tolist()
-        assert drawn(stream, 9) == [f"a{number}" for number in order]
+        assert next_texts(stream, 9) == [f"a{number}" for number in order]
 
 
 def test_the_order_of_a_mixture_does_not_depend_on_the_kind_of_its_sources(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_order_of_a_mixture_does_not_depend_on_the_kind_of_its_sources(tmp_p
         sources = mixture(settings.train)
         assert [weight for _, weight in sources] == [2.0, 1.0]
         stream = PromptStream([load_prompts(source) for source, _ in sources], [weight for _, weight in sources], 0)
-        orders.append(drawn(stream, 40))
+        orders.append(next_texts(stream, 40))
         state = stream.state_dict()
         assert (state["counts"], state["num_unread"]) == (stream.counts, 0)
     assert orders[0] == orders[1]

@@ -80,6 +80,7 @@ def test_an_answer_stands_below_the_picture_that_it_is_about(run: Path) -> None:
     assert '<p class="prompt">&lt;image&gt; or &lt;image&gt;?</p><p class="seed">seed 2, first of 2 images</p>' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "room"), [(320, "wide"), (1024, "full")])
 def test_large_pictures_with_answers_have_half_of_the_page_each(run: Path, width: int, room: str) -> None:
     for iteration in (0, 3):
@@ -160,6 +161,7 @@ def test_the_contact_sheet_centres_a_tall_picture(run: Path) -> None:
     assert row == [FRAME, (0, 0, 128), (0, 0, 128), FRAME]
 
 
+@pytest.mark.slow
 def test_the_contact_sheet_of_answers_has_them_below_their_pictures(run: Path) -> None:
     for iteration, colour in ((0, (200, 0, 0)), (3, (0, 200, 0))):
         shown = {"0.png": Image.new("RGB", (320, 343), colour)}

@@ -114,6 +114,7 @@ def scalars(run: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events(run).Scalars(name)]
 
 
+@pytest.mark.slow
 def test_tensorboard_holds_every_number_at_its_iteration(run: Path) -> None:
     tracker = build("tensorboard")
     tracker.open(run, {}, -1)

@@ -1,6 +1,6 @@
 """What a reward's own test file says about it, for the properties that `test_every_reward.py` asks of all rewards.
 
-`tests/rewards/<folder>/test_<name>.py` holds `EXAMPLE = Example(draw=..., best=...)`.
+`tests/rewards/<folder>/test_<name>.py` holds `EXAMPLE = Example(random_batch=..., best=...)`.
 """
 
 import importlib
@@ -25,7 +25,7 @@ class Example:
 
     # Wide random answers, drawn with the given generator of random numbers: B >= 8 samples in groups of GROUP, from
     # nonsense to nearly right. All draws of a test together must come near both ends of a finite range.
-    draw: Callable[[random.Random], RewardBatch]
+    random_batch: Callable[[random.Random], RewardBatch]
     # Samples that are the ground truth: each scores the upper end of the range (or, where that is infinite or the
     # formula cannot reach it, at least as much as all that `draw` gives). None where there is no truth: diversity,
     # models of taste; say why in a comment.

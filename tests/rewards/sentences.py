@@ -9,7 +9,7 @@ TRUTH = "the quick brown fox jumps over the lazy dog"
 TARGET = {"answer": TRUTH}
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     texts = []
     for row in range(8):
         words = [given.choice(["cat", "sun"]) if given.random() < row / 7 else word for word in TRUTH.split()]
@@ -17,4 +17,6 @@ def draw(given: random.Random) -> RewardBatch:
     return answers(texts, TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET)
+)

@@ -47,8 +47,8 @@ def reward(name: str, example: Example, tmp_path_factory: pytest.TempPathFactory
     return plugin  # type: ignore[no-any-return]
 
 
-def drawn(example: Example, seed: int) -> RewardBatch:
-    batch = example.draw(random.Random(seed))
+def example_batch(example: Example, seed: int) -> RewardBatch:
+    batch = example.random_batch(random.Random(seed))
     return replace(batch, generator=generator(*batch.seeds))
 
 
@@ -77,7 +77,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
 def test_scores_keep_to_the_range_and_come_near_both_ends(reward: Reward, example: Example) -> None:
     low, high = reward.range
     seeds = SEEDS[:4] if "model" in reward.needs else SEEDS
-    found = [reward.score(drawn(example, seed)) for seed in seeds]
+    found = [reward.score(example_batch(example, seed)) for seed in seeds]
     found += [reward.score(example.best())] if example.best is not None else []
     for scores in found:
         assert scores.dtype == torch.float32 and scores.dim() == 1 and scores.isfinite().all()
@@ -96,28 +96,28 @@ def test_the_ground_truth_scores_the_maximum(reward: Reward, example: Example) -
     best, high = reward.score(example.best()), reward.range[1]
     if math.isfinite(high) and float(best.max()) == pytest.approx(high, abs=1e-5):
         return
-    most = max(float(reward.score(drawn(example, seed)).max()) for seed in SEEDS)
+    most = max(float(reward.score(example_batch(example, seed)).max()) for seed in SEEDS)
     assert float(best.max()) >= most - 1e-5
 
 
 def test_the_same_batch_has_the_same_scores_and_is_left_as_it_was(reward: Reward, example: Example) -> None:
-    batch, twin = drawn(example, 3), drawn(example, 3)
+    batch, twin = example_batch(example, 3), example_batch(example, 3)
     first = reward.score(batch)
-    assert torch.equal(first, reward.score(twin)) and torch.equal(first, reward.score(drawn(example, 3)))
+    assert torch.equal(first, reward.score(twin)) and torch.equal(first, reward.score(example_batch(example, 3)))
     for item in fields(Outputs):
-        left, right = getattr(batch.outputs, item.name), getattr(drawn(example, 3).outputs, item.name)
+        left, right = getattr(batch.outputs, item.name), getattr(example_batch(example, 3).outputs, item.name)
         assert torch.equal(left, right) if isinstance(left, Tensor) else left == right
 
 
 def test_order_does_not_matter(reward: Reward, example: Example) -> None:
-    batch = drawn(example, 4)
+    batch = example_batch(example, 4)
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(2))
     scores = reward.score(batch)
     torch.testing.assert_close(reward.score(select(batch, order)), scores[order], rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_scores_as_its_parts_do(reward: Reward, example: Example) -> None:
-    batch = drawn(example, 5)
+    batch = example_batch(example, 5)
     parts = [reward.score(select(batch, rows)) for rows in units_of(reward, batch)]
     rows = torch.cat(units_of(reward, batch))
     torch.testing.assert_close(reward.score(batch)[rows], torch.cat(parts), rtol=1e-4, atol=1e-5)
@@ -125,7 +125,7 @@ def test_a_batch_scores_as_its_parts_do(reward: Reward, example: Example) -> Non
 
 def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, example: Example) -> None:
     """With nothing but what is declared it judges; without any of it a clear error comes before it is asked."""
-    batch = drawn(example, 6)
+    batch = example_batch(example, 6)
     media = {need for need in reward.needs if need in MEDIA}
     outputs = Outputs(
         **{item.name: getattr(batch.outputs, item.name) for item in fields(Outputs) if item.name in media}
@@ -189,7 +189,7 @@ _watching: list[bool] = []
 
 
 def test_it_opens_no_file_and_no_address_unless_it_says_so(reward: Reward, example: Example, opened: list[str]) -> None:
-    batch = drawn(example, 7)
+    batch = example_batch(example, 7)
     reward.score(batch)  # what it imports when it is first asked
     opened.clear()
     _watching.append(True)
@@ -215,7 +215,7 @@ def test_the_hook_sees_files_and_addresses(opened: list[str], tmp_path: Path) ->
 def test_its_state_survives_a_checkpoint(reward: Reward, name: str, example: Example, tmp_path: Path) -> None:
     if not hasattr(reward, "state_dict"):
         return
-    batch, number = drawn(example, 8), torch.arange(len(drawn(example, 8)))
+    batch, number = example_batch(example, 8), torch.arange(len(example_batch(example, 8)))
     before = reward.state_dict()
     values = reward.score(batch)
     reward.update(Scores(values[:, None], ("r",), (1.0,), ~values.isnan(), batch.group, number, number * 0))  # type: ignore[attr-defined]
@@ -230,10 +230,10 @@ def test_its_state_survives_a_checkpoint(reward: Reward, name: str, example: Exa
 
 def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(reward: Reward, example: Example) -> None:
     if not reward.differentiable:
-        batch = drawn(example, 9)
+        batch = example_batch(example, 9)
         assert not call_reward("r", reward, batch).values.requires_grad
         return
-    batch = drawn(example, 9)
+    batch = example_batch(example, 9)
     kind = "videos" if batch.outputs.videos is not None else "images"
     source = getattr(batch.outputs, kind)
     # away from the ends and from equal pixels, where clamps and distances have corners
@@ -254,4 +254,4 @@ def test_a_differentiable_reward_has_the_gradient_of_its_finite_differences(rewa
 
 
 def test_a_reward_scores_without_a_graph_where_no_gradient_is_asked_for(reward: Reward, example: Example) -> None:
-    assert not reward.score(drawn(example, 10)).requires_grad
+    assert not reward.score(example_batch(example, 10)).requires_grad

@@ -147,6 +147,7 @@ def without_recipe(tree: dict[str, Any]) -> None:
     del tree["recipe"]  # as written before a version knew the section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [without_recipe, sets("recipe", None), sets("recipe.level", "gpu")])
 def test_what_a_config_is_said_to_be_decides_nothing_on_resume(run: Path, edit: Edit) -> None:
     tree = read_yaml(run / "config.yaml")
@@ -186,6 +187,7 @@ def test_a_run_goes_on_with_a_server_that_moved_and_its_config_says_where(served
     start.refuse_edits(served, served / "checkpoints/000002")
 
 
+@pytest.mark.slow
 def test_the_address_of_a_server_may_be_edited_whether_or_not_the_checkpoint_kept_it(served: Path) -> None:
     path = served / "config.yaml"
     tree = read_yaml(path)
@@ -199,6 +201,7 @@ def test_the_address_of_a_server_may_be_edited_whether_or_not_the_checkpoint_kep
         assert start.resumed_run(served, []).modality["engine"]["url"] == MOVED["url"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, value", [("name", "other"), ("folder", "/scratch"), ("concurrency", 8)])
 def test_all_else_of_an_engine_stays(served: Path, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"may be overridden, got 'modality.engine.{name}="):
@@ -219,6 +222,7 @@ def test_a_run_without_an_engine_gets_none_on_resume(run: Path) -> None:
     assert not (run / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_before_settings_were_kept_resumes_and_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_older_settings(run, None)
     train(start.resumed_run(run, ["iterations=3"]), run, resume=True)
@@ -227,12 +231,14 @@ def test_a_run_of_before_settings_were_kept_resumes_and_says_so(run: Path, capsy
     assert state["settings"] == kept_settings(read_yaml(run / "config.yaml"))
 
 
+@pytest.mark.slow
 def test_another_version_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rewrite(run, lambda state: state | {"mmrl": "0.0.7"})
     train(start.resumed_run(run, ["iterations=3"]), run, resume=True)
     assert "its checkpoint was written by mmrl 0.0.7, this is" in said(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage, missing, is_counted",
     [
@@ -292,6 +298,7 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
         write_manifest(path)
 
 
+@pytest.mark.slow
 def test_a_config_that_is_edited_while_the_model_is_built_is_not_what_was_trained_with(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +337,7 @@ def test_a_run_without_the_checkpoints_that_it_must_have_had_is_not_begun_again(
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     (run / "summary.json").unlink()
@@ -338,6 +346,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(run: Pa
     assert len((run / "metrics.jsonl").read_text("utf-8").splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics.jsonl", "lock.json", "checkpoints/000002/manifest.json"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_plain_file_is_named_and_not_waited_for(
@@ -353,6 +362,7 @@ def test_what_is_no_plain_file_is_named_and_not_waited_for(
         train(start.resumed_run(run, []), run, resume=True)
 
 
+@pytest.mark.slow
 def test_a_file_that_looks_unfinished_is_cleared_away(run: Path) -> None:
     left = run / "checkpoints/.tmp-x"
     left.touch()

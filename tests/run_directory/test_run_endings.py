@@ -88,11 +88,13 @@ def by(reward: str) -> tuple[str, str]:
     return f"rewards=[{{name: my_rewards:{reward}}}]", "evaluation=null"
 
 
+@pytest.mark.slow
 def test_a_reward_that_changes_the_working_folder_changes_nothing_else(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.train("iterations=1", *by("Leaves")).code == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"checkpoints", "summary.json", "report.html"}
 
 
+@pytest.mark.slow
 def test_processes_that_a_reward_forks_end_where_they_are_told_to(cli: CommandLine) -> None:
     assert cli.train("iterations=1", *by("EndsProcess")).code == 0
 
@@ -104,6 +106,7 @@ def test_a_state_that_cannot_be_saved_is_told_before_the_first_iteration(cli: Co
     assert said in ended.err and "it is what its state_dict() returns" in ended.err
 
 
+@pytest.mark.slow
 def test_a_state_that_a_plugin_cannot_read_is_told_by_its_name(cli: CommandLine) -> None:
     assert cli.train("iterations=1", *by("KeepsOther")).code == 0
     ended = cli("train", "--resume", "run", "iterations=2")

@@ -37,12 +37,14 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_words(cli: CommandLin
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_a_reward_that_always_returns_nan_ends_the_run(cli: CommandLine) -> None:
     ended = cli.train("rewards=[{name: my_rewards:AlwaysNan}]", "evaluation=null", "scoring.max_failed_share=0.5")
     assert ended.code == 1
     assert "8 of 8 samples could not be judged" in ended.err and "returned nan" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["nft", "policy_gradient", "vision_language"], "nft"))
 @pytest.mark.parametrize("reward", ["RaisesForSome", "NanForSome"])
 def test_samples_that_a_reward_cannot_judge_are_counted_and_left_out(cli: CommandLine, kind: str, reward: str) -> None:
@@ -57,6 +59,7 @@ def test_samples_that_a_reward_cannot_judge_are_counted_and_left_out(cli: Comman
         assert all(tensor.isfinite().all() for tensor in trained.values())
 
 
+@pytest.mark.slow
 def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> None:
     share = ["scoring.max_failed_share=1", "evaluation=null", "iterations=2", "checkpoint.keep=9"]
     ended = cli.train("rewards=[{name: my_rewards:AlwaysNan}]", *share, kind="policy_gradient")
@@ -84,6 +87,7 @@ def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine,
     torch.testing.assert_close(last, first, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", ["recorded", "recomputed"])
 def test_answers_that_were_all_cut_and_masked_teach_nothing(cli: CommandLine, old: str) -> None:
     """An answer of one token ends by itself only where that is an end token; this seed draws none."""
@@ -147,6 +151,7 @@ def debugged(cli: CommandLine, *given: str) -> BaseException:
     return raised.value.__cause__
 
 
+@pytest.mark.slow
 def test_debug_shows_what_a_reward_raised_and_where(cli: CommandLine) -> None:
     reward = "rewards=[{name: my_rewards:Raises}]"
     cause = debugged(cli, *arguments("nft", Path("run"), reward, "evaluation=null"))

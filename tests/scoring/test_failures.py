@@ -13,11 +13,11 @@ from mmrl.core.contracts import ConfigError, RewardBatch, RunError
 from mmrl.core.data import Outputs
 from mmrl.scoring.scorer import Judgement
 from mmrl.system.errors import Interruption
-from tests.asked import Asked, Judge, number, refuse, rollout, scorer
+from tests.scripted_reward import Judge, ScriptedReward, number, refuse, rollout, scorer
 
 
 def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
-    reward = Asked(refuse(1, 4), batch_size=3)
+    reward = ScriptedReward(refuse(1, 4), batch_size=3)
     judgement = scorer(reward).judge(rollout(num_groups=3), 0)
     assert reward.calls == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3], [4], [5]]
     assert judgement.scores.valid.tolist() == [True, False, True, True, False, True]
@@ -28,7 +28,7 @@ def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
 
 
 def test_a_reward_that_compares_a_group_fails_for_the_whole_group() -> None:
-    reward = Asked(refuse(1), "group")
+    reward = ScriptedReward(refuse(1), "group")
     scores = scorer(reward).score(rollout(), 0)
     assert reward.calls == [[0, 1, 2, 3], [0, 1], [2, 3]]
     assert scores.valid.tolist() == [False, False, True, True]
@@ -47,7 +47,7 @@ def test_what_fails_together_and_succeeds_alone_is_no_failure() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_not_finite_masks_its_sample(value: float) -> None:
-    reward = Asked(lambda batch: torch.where(number(batch) == 2, value, number(batch)))
+    reward = ScriptedReward(lambda batch: torch.where(number(batch) == 2, value, number(batch)))
     judgement = scorer(reward).judge(rollout(), 0)
     assert len(reward.calls) == 1
     assert judgement.scores.valid.tolist() == [True, True, False, True]
@@ -157,14 +157,14 @@ def test_what_is_not_a_failure_to_judge_passes_unchanged(error: type[BaseExcepti
     def judge(batch: RewardBatch) -> Tensor:
         raise error("stop")
 
-    reward = Asked(judge)
+    reward = ScriptedReward(judge)
     with pytest.raises(error, match="stop"):
         scorer(reward).score(rollout(), 0)
     assert len(reward.calls) == 1
 
 
 def test_a_reward_that_needs_what_is_not_there_is_not_asked() -> None:
-    reward = Asked(number)
+    reward = ScriptedReward(number)
     with pytest.raises(ConfigError, match="needs images, but the policy makes texts"):
         scorer(reward).score(replace(rollout(), outputs=Outputs(texts=("a", "b", "c", "d"))), 0)
     assert not reward.calls

@@ -12,7 +12,7 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, RewardBatch, RunError
 from mmrl.core.data import Outputs
 from mmrl.scoring.scorer import Judgement, ScoringQueue
-from tests.asked import Asked, number, refuse, rollout, scorer
+from tests.scripted_reward import ScriptedReward, number, refuse, rollout, scorer
 
 
 def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:
@@ -105,7 +105,7 @@ def test_no_thread_is_left_behind_even_when_sampling_fails() -> None:
         assert go_on.wait(10)
         return number(batch)
 
-    reward = Asked(judge)
+    reward = ScriptedReward(judge)
     with pytest.raises(RuntimeError, match="sampling failed"), ScoringQueue(scorer(reward)) as queue:
         for first in range(3):
             queue.submit(rollout(1, first=first), 0)

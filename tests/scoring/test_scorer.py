@@ -16,7 +16,7 @@ from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.scorer import Judgement, RewardTerm, Scorer, ScoringQueue
-from tests.asked import Asked, number, refuse, rollout, scorer, term
+from tests.scripted_reward import ScriptedReward, number, refuse, rollout, scorer, term
 
 
 def test_scores_have_a_row_for_each_sample_and_a_column_for_each_reward() -> None:
@@ -28,13 +28,13 @@ def test_scores_have_a_row_for_each_sample_and_a_column_for_each_reward() -> Non
 
 
 def test_a_reward_without_a_batch_size_is_asked_once() -> None:
-    reward = Asked(number)
+    reward = ScriptedReward(number)
     scorer(reward).score(rollout(), 0)
     assert reward.calls == [[0, 1, 2, 3]]
 
 
 def test_batches_for_samples_may_cut_a_group_and_those_for_groups_never_do() -> None:
-    samples, groups = Asked(number, batch_size=4), Asked(number, "group", batch_size=4)
+    samples, groups = ScriptedReward(number, batch_size=4), ScriptedReward(number, "group", batch_size=4)
     scores = scorer(samples, groups).score(rollout(num_groups=3, size=3), 0)
     assert samples.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     assert groups.calls == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
@@ -46,7 +46,7 @@ def test_scores_are_in_the_order_of_the_samples_where_groups_are_interleaved(
     batch_size: int | None, calls: list[list[float]]
 ) -> None:
     mixed = replace(rollout(), group=torch.tensor([7, 3, 7, 3]))
-    reward = Asked(number, "group", batch_size=batch_size)
+    reward = ScriptedReward(number, "group", batch_size=batch_size)
     scores = scorer(reward).score(mixed, 0)
     assert reward.calls == calls
     assert scores.values[:, 0].tolist() == [0, 1, 2, 3] and scores.group.tolist() == [7, 3, 7, 3]
@@ -60,7 +60,7 @@ def test_a_reward_that_asks_a_server_has_several_batches_under_way_and_they_stay
         return number(batch)
 
     @dataclass
-    class Remote(Asked):
+    class Remote(ScriptedReward):
         needs: ClassVar[frozenset[str]] = frozenset({"images", "service"})
         declaration: ClassVar[RewardDeclaration] = RewardDeclaration(concurrency=2)
 
@@ -76,7 +76,7 @@ def test_a_server_is_asked_while_the_others_judge() -> None:
         return number(batch)
 
     @dataclass
-    class Remote(Asked):
+    class Remote(ScriptedReward):
         needs: ClassVar[frozenset[str]] = frozenset({"images", "service"})
 
     assert scorer(ask, Remote(ask)).score(rollout(), 0).values.tolist() == [[n, n] for n in range(4)]
@@ -84,7 +84,7 @@ def test_a_server_is_asked_while_the_others_judge() -> None:
 
 def test_weights_may_change_over_the_iterations_and_a_weight_of_0_only_watches() -> None:
     rising: Any = Schedule(start=0, end=1, first=2, last=4)
-    terms = (term("a", Asked(number)), term("b", Asked(refuse(1)), rising))
+    terms = (term("a", ScriptedReward(number)), term("b", ScriptedReward(refuse(1)), rising))
     changing = Scorer(terms, max_failed_share=1.0)
     found = {iteration: changing.score(rollout(), iteration) for iteration in (0, 3, 9)}
     assert [scores.weights for scores in found.values()] == [(1.0, 0.0), (1.0, 0.5), (1.0, 1.0)]
@@ -122,7 +122,7 @@ def test_a_reward_sees_the_iteration_its_groups_and_no_graph() -> None:
 
 
 def test_prepare_reaches_the_rewards_that_have_it() -> None:
-    class Heavy(Asked):
+    class Heavy(ScriptedReward):
         def prepare(self, placement: Placement) -> None:
             self.calls.append([float(placement.dtype == torch.bfloat16)])
 
@@ -153,7 +153,7 @@ def test_a_graph_shows_each_sample_its_own_prompt() -> None:
 
 
 def test_a_graph_refuses_what_has_no_gradient() -> None:
-    class Black(Asked):
+    class Black(ScriptedReward):
         differentiable: ClassVar[bool] = False
 
     outputs, rows = Outputs(images=torch.zeros(1, 3, 2, 2)), torch.tensor([0])
@@ -171,13 +171,13 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
     ("terms", "share", "message"),
     [
         ((), 0.1, "at least one reward"),
-        ((term("a", Asked(number)), term("a", Asked(number))), 0.1, "a name of its own"),
+        ((term("a", ScriptedReward(number)), term("a", ScriptedReward(number))), 0.1, "a name of its own"),
         (
-            (term("a", Asked(number), math.nan),),
+            (term("a", ScriptedReward(number), math.nan),),
             0.1,
             "the weight of reward 'a' must be a finite number of at most 1e.18, got nan",
         ),
-        ((term("a", Asked(number)),), 1.1, r"max_failed_share must be in \[0, 1\], got 1.1"),
+        ((term("a", ScriptedReward(number)),), 1.1, r"max_failed_share must be in \[0, 1\], got 1.1"),
     ],
 )
 def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, message: str) -> None:
@@ -189,7 +189,7 @@ def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pyte
     """`range` scales the axes of the report and tells a user what to expect; a wrong one is no failure."""
 
     @dataclass
-    class Loud(Asked):
+    class Loud(ScriptedReward):
         range = (0.0, 1.0)
 
     loud: Any = Loud(lambda batch: torch.tensor([0.5, 3.0, 0.0, 1.0]))

@@ -10,11 +10,11 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, RewardBatch, RunError
 from mmrl.core.plugins import build
 from mmrl.scoring.scorer import RewardTerm, Scorer
-from tests.asked import Asked, rollout
+from tests.scripted_reward import ScriptedReward, rollout
 
 
 def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
-    reward: Any = Asked(lambda batch: torch.tensor(values))
+    reward: Any = ScriptedReward(lambda batch: torch.tensor(values))
     return Scorer((RewardTerm("a", reward, weight),), share)
 
 
@@ -34,7 +34,7 @@ def test_a_sum_that_is_too_large_is_a_failed_sample(large: float) -> None:
 
 
 def test_a_total_may_be_too_large_where_no_weight_is_above_0() -> None:
-    reward: Any = Asked(lambda batch: torch.zeros(len(batch)))
+    reward: Any = ScriptedReward(lambda batch: torch.zeros(len(batch)))
     terms = (RewardTerm("a", reward, 0.0), RewardTerm("b", reward, 0.0))
     gate = build("mixes", {"name": "gate", "by": "b", "otherwise": 1e19})
     judgement = Scorer(terms, 1.0, gate).judge(rollout(), 0)
@@ -55,7 +55,7 @@ def test_a_reward_that_ends_the_process_could_not_judge() -> None:
     def leave(batch: RewardBatch) -> Tensor:
         sys.exit("bye")
 
-    reward: Any = Asked(leave)
+    reward: Any = ScriptedReward(leave)
     judgement = Scorer((RewardTerm("a", reward),), 1.0).judge(rollout(), 0)
     assert not judgement.scores.valid.any()
     assert str(judgement.first_failures[0]).startswith("a: SystemExit: bye")

@@ -61,6 +61,7 @@ def test_a_run_that_is_stopped_before_it_begins_leaves_nothing(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_its_first_evaluation_leaves_nothing(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_run_that_is_terminated_in_its_first_evaluation_can_be_resumed(
     assert cli("train", "--resume", "run").code == 0
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_run_at_once_and_says_how_to_go_on(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once_and_says_how_to_go_on(
     assert Path("run/config.yaml").is_file() and Path("run/metrics.jsonl").read_text().count("\n") == 1
 
 
+@pytest.mark.slow
 def test_what_is_resumed_and_stopped_at_once_is_left_as_it_was(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from mmrl.scoring.scorer import RewardTerm, Scorer, ScoringQueue
 from mmrl.system.errors import HangError, Interruption
 from mmrl.system.time_limits import Patience, Workers
 from tests import asked
-from tests.asked import Asked, number, rollout
+from tests.scripted_reward import ScriptedReward, number, rollout
 
 LIMIT = 0.05
 
@@ -38,7 +38,7 @@ def hanging(over: threading.Event) -> Callable[[RewardBatch], Tensor]:
 
 
 @dataclass
-class Remote(Asked):
+class Remote(ScriptedReward):
     """One that asks a server, in several batches at once."""
 
     needs = frozenset({"images", "service"})
@@ -62,12 +62,12 @@ SAID = (
 
 def test_a_reward_that_hangs_in_the_main_thread_is_interrupted(hang: threading.Event) -> None:
     with pytest.raises(RunError, match=SAID):
-        scorer(Asked(hanging(hang))).judge(rollout(), 0)
+        scorer(ScriptedReward(hanging(hang))).judge(rollout(), 0)
 
 
 @pytest.mark.slow  # most of a second each, or more
 def test_a_reward_that_hangs_while_the_next_chunk_is_drawn_is_left_behind(hang: threading.Event) -> None:
-    with pytest.raises(RunError, match=SAID), ScoringQueue(scorer(Asked(hanging(hang)))) as queue:
+    with pytest.raises(RunError, match=SAID), ScoringQueue(scorer(ScriptedReward(hanging(hang)))) as queue:
         queue.submit(rollout(), 0)
         queue.join()
     left = next(thread for thread in threading.enumerate() if thread.name.startswith("scoring"))
@@ -78,7 +78,7 @@ def test_a_reward_that_hangs_while_the_next_chunk_is_drawn_is_left_behind(hang: 
 def test_a_judge_behind_a_server_that_hangs_is_left_behind(hang: threading.Event, concurrency: int) -> None:
     judge = Remote(hanging(hang), batch_size=2, concurrency=concurrency)
     with pytest.raises(HangError, match=SAID):
-        scorer(judge, Asked(number)).judge(rollout(), 0)
+        scorer(judge, ScriptedReward(number)).judge(rollout(), 0)
 
 
 def test_a_regular_expression_without_an_end_is_interrupted() -> None:
@@ -89,7 +89,7 @@ def test_a_regular_expression_without_an_end_is_interrupted() -> None:
         return number(batch)
 
     with pytest.raises(RunError, match=SAID):
-        scorer(Asked(judge)).judge(rollout(), 0)
+        scorer(ScriptedReward(judge)).judge(rollout(), 0)
 
 
 def test_a_reward_that_catches_every_exception_once_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +105,12 @@ def test_a_reward_that_catches_every_exception_once_is_told_again(monkeypatch: p
         return number(batch)
 
     with pytest.raises(RunError, match=SAID):
-        scorer(Asked(judge)).judge(rollout(), 0)
+        scorer(ScriptedReward(judge)).judge(rollout(), 0)
 
 
 def test_rewards_that_answer_in_time_leave_no_alarm_behind() -> None:
     before = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
-    patient = scorer(Asked(number), Remote(number, batch_size=2, concurrency=2))
+    patient = scorer(ScriptedReward(number), Remote(number, batch_size=2, concurrency=2))
     assert patient.judge(rollout(), 0).scores.values[:, 0].tolist() == [0, 1, 2, 3]
     assert before == (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL))
     assert patient.patience.late(-1e9) is None, "nothing is under way"

@@ -86,6 +86,7 @@ def each_kill(folder: Path, prepare: Callable[[], Any], action: Callable[[], Any
 forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
+@pytest.mark.slow
 @forks
 @pytest.mark.parametrize("iteration", slow_but([2, 1], 2), ids=["a new iteration", "the same iteration again"])
 def test_a_kill_inside_a_save_leaves_the_old_or_the_new_one_whole(tmp_path: Path, iteration: int) -> None:

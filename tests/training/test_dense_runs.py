@@ -44,6 +44,7 @@ def lines(run: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine) -> None:
     whole = cli.train(*RUN, kind="vision_language", out="whole")
     assert whole.code == 0, whole.err
@@ -61,6 +62,7 @@ def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine)
     assert_same(got, wanted)
 
 
+@pytest.mark.slow
 def test_two_chunks_are_one(cli: CommandLine) -> None:
     for groups in (1, 2):
         given = (*RUN, "iterations=1", "evaluation=null", f"rollout_groups={groups}")

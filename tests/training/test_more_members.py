@@ -118,6 +118,7 @@ def test_no_two_members_share_an_edge() -> None:
     assert torch.equal(grown.paths.edge[grown.local_rows], rollout_of(grown).blocks[0].edge) and is_there.any()
 
 
+@pytest.mark.slow
 def test_the_calls_are_as_planned(tmp_path: Path) -> None:
     made = toy(tmp_path, *PROMPTS, groups={"more": MORE})
     made.trainer.train()

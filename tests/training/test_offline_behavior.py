@@ -59,7 +59,7 @@ def data(folder: Path, **fields: Any) -> DatasetSettings:
     return DatasetSettings(path=str(folder / "rows.jsonl"), layout="given_answers")
 
 
-def drawn(log_prob: Callable[[int], float] = lambda n: -1.0) -> dict[str, Any]:
+def row_with_log_probs(log_prob: Callable[[int], float] = lambda n: -1.0) -> dict[str, Any]:
     """The tokens of both answers, and made up log-probs of whoever drew them."""
     ids = [list(policy().tokens_of(text)) for text in ANSWERS]
     return {"token_ids": ids, "log_probs": [[log_prob(n) for n in range(len(one))] for one in ids]}
@@ -83,10 +83,11 @@ def test_tokens_and_log_probs_of_the_data_are_those_of_the_rollout() -> None:
     torch.testing.assert_close(evaluated, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_the_ratio_is_to_whoever_made_the_answers(tmp_path: Path, minibatches: int) -> None:
     """exp(log-prob now - log-prob of the row) of each token, in the first optimizer step and whatever follows it."""
-    row = drawn(lambda n: -0.5 * (n + 1))
+    row = row_with_log_probs(lambda n: -0.5 * (n + 1))
     source = data(tmp_path, **row)
     (tmp_path / "rows.jsonl").write_text((tmp_path / "rows.jsonl").read_text("utf-8") * minibatches, "utf-8")
     settings = config(
@@ -109,9 +110,10 @@ def test_the_ratio_is_to_whoever_made_the_answers(tmp_path: Path, minibatches: i
     assert abs(metrics["loss/ratio"] - 1) > 0.1 and metrics["optimizer/steps"] == minibatches
 
 
+@pytest.mark.slow
 def test_what_is_held_near_this_iterations_weights_may_say_so(tmp_path: Path) -> None:
     """REBEL's old weights are what it is held near: those of the data, or with `recomputed` those of now."""
-    source = data(tmp_path, **drawn())
+    source = data(tmp_path, **row_with_log_probs())
     sizes = {}
     for old in ("recorded", "recomputed"):
         settings = config(source, {"name": "rebel"}, updates={"old": old})
@@ -150,7 +152,10 @@ def test_losses_that_need_no_ratio_take_plain_answers(tmp_path: Path, loss: dict
 
 
 def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(tmp_path: Path) -> None:
-    given, full = build_plugin("samplers", {"name": "given"}), load_dataset_prompts(data(tmp_path, **drawn()))
+    given, full = (
+        build_plugin("samplers", {"name": "given"}),
+        load_dataset_prompts(data(tmp_path, **row_with_log_probs())),
+    )
     own: Any = SimpleNamespace(needs=frozenset({"old"}))
     with pytest.raises(ConfigError, match="loss 'mine:Own' weighs outputs"):
         check_behaviour(own, "mine:Own", "recorded", given, load_dataset_prompts(data(tmp_path)))
@@ -175,12 +180,12 @@ def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(t
 )
 def test_what_goes_with_no_given_answers_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build(config(data(tmp_path, **drawn()), {"name": "topr"}, **changes))
+        build(config(data(tmp_path, **row_with_log_probs()), {"name": "topr"}, **changes))
 
 
 @pytest.mark.parametrize("loss", ["topr", "rebel"])
 def test_all_rows_bring_log_probs_or_none_does(loss: str, tmp_path: Path) -> None:
-    data(tmp_path, **drawn())
+    data(tmp_path, **row_with_log_probs())
     full = (tmp_path / "rows.jsonl").read_text("utf-8")
     source = data(tmp_path)
     (tmp_path / "rows.jsonl").write_text((tmp_path / "rows.jsonl").read_text("utf-8") + full, "utf-8")
@@ -223,7 +228,7 @@ def test_one_answer_needs_no_list_around_its_tokens(tmp_path: Path) -> None:
     ],
 )
 def test_tokens_of_another_answer_are_refused(tmp_path: Path, change: Any, message: str) -> None:
-    row = drawn()
+    row = row_with_log_probs()
     ids = change(row["token_ids"])
     source = data(tmp_path, token_ids=ids, log_probs=[[-1.0] * len(one) for one in ids])
     (prompt,) = load_dataset_prompts(source)
@@ -233,6 +238,7 @@ def test_tokens_of_another_answer_are_refused(tmp_path: Path, change: Any, messa
         raise ConfigError(why)
 
 
+@pytest.mark.slow
 def test_a_dry_run_learns_from_made_up_rows_by_their_log_probs() -> None:
     source = DatasetSettings(path="not_here.jsonl", layout="given_answers")
     found = check_tiny(config(source, {"name": "topr"}, prompts_per_iteration=2))
@@ -242,5 +248,5 @@ def test_a_dry_run_learns_from_made_up_rows_by_their_log_probs() -> None:
 @pytest.mark.slow  # writes and loads a twin of a model twice
 def test_a_dry_run_puts_answers_into_the_tokens_of_the_twin(tmp_path: Path) -> None:
     modality = {"name": "vision_language", "model": "Qwen/Qwen2.5-VL-3B-Instruct"}
-    found = check_tiny(config(data(tmp_path, **drawn()), {"name": "topr"}, modality=modality))
+    found = check_tiny(config(data(tmp_path, **row_with_log_probs()), {"name": "topr"}, modality=modality))
     assert found["is_good"], found

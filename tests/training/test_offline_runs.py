@@ -199,6 +199,7 @@ def write_pairs(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "group_size"), [({"name": "given"}, 2), ({"name": "given_and_drawn", "num_steps": 2}, 2)]
 )
@@ -209,6 +210,7 @@ def test_pairs_in_files_are_learned_from(tmp_path: Path, sampler: dict[str, Any]
     assert found["is_good"], found
 
 
+@pytest.mark.slow
 def test_answers_that_are_given_are_learned_from_token_by_token(tmp_path: Path) -> None:
     data = {"path": "not_here.jsonl", "layout": "given_answers"}
     found = check_tiny(

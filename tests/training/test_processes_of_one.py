@@ -67,6 +67,7 @@ def _clipped_step() -> tuple[float, list[float]]:
     return _step(2.5)
 
 
+@pytest.mark.slow
 def test_a_step_follows_the_summed_gradient_and_a_missing_one_is_zero() -> None:
     for norm, values in in_processes(_free_step, 2):
         assert norm == 5.0  # of (1 + 2, 0, 4); each process alone has 1 and sqrt(20)

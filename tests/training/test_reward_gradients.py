@@ -127,6 +127,7 @@ def test_a_dry_run_makes_the_calls_that_were_planned(changes: dict[str, Any]) ->
     assert found["is_good"] and found["network calls made"] == found["network calls planned"]
 
 
+@pytest.mark.slow
 def test_rollouts_keep_their_states_only_for_losses_that_start_from_them(tmp_path: Path) -> None:
     for loss, keeps in (("draft", True), ("nft", False)):
         config = check_config(LAB | {"loss": {"name": loss}, "evaluation": None})

@@ -25,7 +25,7 @@ def texts_by_draw(collected: Collected) -> dict[int, str]:
     return {key.prompt_index: prompt.text for key, prompt in pairs}
 
 
-def drawn(count: int) -> list[str]:
+def next_prompts(count: int) -> list[str]:
     return [prompt.text for _, prompt in stream(*MIXED).take(count)]
 
 
@@ -35,7 +35,7 @@ def test_draws_keep_the_order_and_the_numbers_of_the_stream() -> None:
     for iteration in range(2):
         collected = draw(iteration, "trained")
         numbers = list(range(4 * iteration, 4 * iteration + 4))
-        assert texts_by_draw(collected) == {n: drawn(8)[n] for n in numbers}
+        assert texts_by_draw(collected) == {n: next_prompts(8)[n] for n in numbers}
         assert collected.kept == numbers
         assert collected.scores.group.tolist() == [n for n in numbers for _ in range(GROUP_SIZE)]
         assert collected.local_rows.tolist() == list(range(4 * GROUP_SIZE))
@@ -98,7 +98,7 @@ def test_chunks_are_scored_on_a_thread_of_their_own_only_where_that_is_wanted() 
 
 def test_dull_groups_are_dropped_and_missed() -> None:
     collected = collector(stream(*MIXED), DROP, wanted=6)(0, "trained")
-    assert collected.kept == [n for n, text in enumerate(drawn(6)) if "bright" in text]
+    assert collected.kept == [n for n, text in enumerate(next_prompts(6)) if "bright" in text]
     assert 0 < len(collected.kept) < 6
     assert len(collected.scores.group) == 6 * GROUP_SIZE  # statistics of the batch still see them
 

@@ -93,6 +93,7 @@ def _full(weights: Weights) -> dict[str, Tensor]:
     return {name: whole(tensor) for name, tensor in weights.tensors("trained").items()}
 
 
+@pytest.mark.slow
 def test_copies_of_shards_are_put_in_place_and_taken_out_also_when_nested_and_on_error() -> None:
     network, tokens = TwoLayers(True), torch.tensor([[1, 2, 3]])
     losses = []

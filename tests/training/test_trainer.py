@@ -150,6 +150,7 @@ def test_the_best_evaluation_is_saved_and_kept(tmp_path: Path) -> None:
     assert (run.trainer.progress.best, run.trainer.progress.best_iteration) == (3.0, 4)
 
 
+@pytest.mark.slow
 def test_training_seconds_leave_evaluations_out(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=3, evaluation={"sampler": {"name": "unused"}, "every": 1})
     evaluator = run.trainer.evaluator

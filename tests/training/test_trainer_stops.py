@@ -26,6 +26,7 @@ class StopAt:
             self.trainer.stop_requested = True
 
 
+@pytest.mark.slow
 def test_a_stop_finishes_the_iteration_and_saves_it_and_the_run_goes_on_as_if_there_had_been_none(
     tmp_path: Path,
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_run_whose_time_is_up_ends_as_if_done(tmp_path: Path) -> None:
     assert again.saved == [] and again.evaluated == [0, 1]
 
 
+@pytest.mark.slow
 def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
     """A kill within the evaluation leaves the iteration, and a resume makes the evaluation, the same as ever."""
     settings: dict[str, Any] = {
@@ -99,6 +101,7 @@ def test_what_is_due_is_saved_before_it_is_evaluated(tmp_path: Path) -> None:
     assert replace(again.trainer.progress, train_seconds=0.0) == replace(whole.trainer.progress, train_seconds=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stopped_at", "total"), [(2, 6), (6, 6)])
 def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
     stopped_at: int, total: int, tmp_path: Path
@@ -117,14 +120,14 @@ def test_a_stop_leaves_an_evaluation_between_chunks_and_it_is_made_on_resume(
     def stopping(is_stopping: Any, counting: Any) -> Any:
         nonlocal chunks
 
-        def asked() -> bool:
+        def is_requested() -> bool:
             nonlocal chunks
             run.trainer.stop_requested = run.trainer.progress.iteration == stopped_at and chunks > 0
             chunks += 1
             return bool(is_stopping())
 
         chunks = 0
-        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(asked, counting=counting)
+        return replace(evaluator, prompts=evaluator.prompts * 3, chunk=1)(is_requested, counting=counting)
 
     run.trainer.evaluator = stopping  # type: ignore[assignment]
     assert not run.trainer.train()

@@ -42,6 +42,7 @@ def test_a_name_that_tells_no_family_needs_the_setting(tmp_path: Path) -> None:
     assert {family.name for family in FAMILIES} >= set(BUILDERS)
 
 
+@pytest.mark.slow
 def test_a_twin_keeps_the_settings_and_fits_any_prompt(tmp_path: Path) -> None:
     settings = {"lora": Lora(rank=64, alpha=128), "max_pixels": 10**6, "max_prompt_tokens": 50, "sharing": "packed"}
     small = VisionLanguage(model="Qwen/Qwen2.5-VL-3B-Instruct", **settings).tiny(3, tmp_path)  # type: ignore[arg-type]

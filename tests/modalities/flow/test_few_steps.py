@@ -12,6 +12,7 @@ from tests.diffusion_twins import DIFFUSERS, KEY, GivenLCM, reader, step_noise, 
 NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in diffusers' schedulers
 
 
+@pytest.mark.slow
 @NUMPY
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_consistency_draws_what_the_pipeline_of_an_lcm_draws(
@@ -26,6 +27,7 @@ def test_consistency_draws_what_the_pipeline_of_an_lcm_draws(
     torch.testing.assert_close(own, stock, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @NUMPY
 def test_dpm_solver_draws_what_the_pipeline_draws_with_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Its log-SNR is that of the flow: the scale of the latents does not matter to it."""

@@ -31,7 +31,9 @@ def count_elements(policy: StableDiffusion3) -> list[int]:
     return seen
 
 
-def draw(policy: StableDiffusion3, sampler: Any, prompts: list[Prompt] = PROMPTS, group: int = GROUP) -> Rollout:
+def sample_images(
+    policy: StableDiffusion3, sampler: Any, prompts: list[Prompt] = PROMPTS, group: int = GROUP
+) -> Rollout:
     keys = [GroupKey(7, 0, n) for n in range(len(prompts))]
     return policy.rollout(prompts, [sampler.plan(policy, key, group) for key in keys], keys)
 
@@ -53,7 +55,7 @@ def test_a_shared_prefix_costs_k_plus_1_plus_g_times_the_rest_and_its_update_one
 ) -> None:
     policy = lab_policy()
     seen = count_elements(policy)
-    rollout = draw(policy, single_step(first))
+    rollout = sample_images(policy, single_step(first))
     per_group = first + 1 + GROUP * (STEPS - first - 1)
     assert sum(seen) == len(PROMPTS) * per_group == rollout.num_calls
     seen.clear()
@@ -64,7 +66,7 @@ def test_a_shared_prefix_costs_k_plus_1_plus_g_times_the_rest_and_its_update_one
 def test_without_sharing_every_member_pays_for_every_step(lab_policy: Any) -> None:
     policy = lab_policy()
     seen = count_elements(policy)
-    rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    rollout = sample_images(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     assert sum(seen) == len(PROMPTS) * GROUP * STEPS
     seen.clear()
     policy.forward(rollout, all_calls(rollout))
@@ -99,7 +101,7 @@ def naive_gradient(
 @pytest.mark.parametrize("first", [0, 2])
 def test_the_gradient_of_a_shared_state_is_that_of_the_naive_g_fold_update(lab_policy: Any, first: int) -> None:
     policy = lab_policy()
-    rollout = draw(policy, single_step(first))
+    rollout = sample_images(policy, single_step(first))
     advantages = torch.linspace(-1.3, 2.1, rollout.num_samples)
     decisions = policy.forward(rollout, all_calls(rollout))
     ratio = decisions.log_ratio(decisions.detach()).exp()
@@ -121,7 +123,7 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     lab_policy: Any, latent_dtype: str
 ) -> None:
     policy = lab_policy(latent_dtype=latent_dtype)
-    rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    rollout = sample_images(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     view = all_calls(rollout)
     with torch.no_grad():
         again, recorded = policy.forward(rollout, view), policy.recorded(rollout, view)
@@ -136,9 +138,10 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     assert abs(float(z.mean())) < 0.08 and abs(float(z.std()) - 1) < 0.06
 
 
+@pytest.mark.slow
 def test_decisions_computed_again_are_those_of_the_weights_in_place(lab_policy: Any) -> None:
     policy = lab_policy()
-    rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    rollout = sample_images(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     for parameter in policy.weights.parameters.values():
         parameter.data.mul_(1.02)
     view = all_calls(rollout)
@@ -150,7 +153,7 @@ def test_decisions_computed_again_are_those_of_the_weights_in_place(lab_policy: 
 
 
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: Any) -> None:
-    together = draw(lab_policy(), FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    together = sample_images(lab_policy(), FlowSDE(num_steps=STEPS, sigmas="uniform"))
     small = lab_policy(network_batch=3, decode_batch=1)
     sampler = FlowSDE(num_steps=STEPS, sigmas="uniform")
     key = GroupKey(7, 0, 1)
@@ -164,7 +167,7 @@ def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: 
 def test_joined_rollouts_evaluate_like_one(lab_policy: Any) -> None:
     policy = lab_policy()
     sampler = single_step(2)
-    whole = draw(policy, sampler)
+    whole = sample_images(policy, sampler)
     keys = [GroupKey(7, 0, n) for n in range(2)]
     parts = [policy.rollout([p], [sampler.plan(policy, k, GROUP)], [k]) for p, k in zip(PROMPTS, keys, strict=True)]
     joined = Rollout.join(parts)
@@ -176,9 +179,10 @@ def test_joined_rollouts_evaluate_like_one(lab_policy: Any) -> None:
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_partial_view_holds_its_own_entries_and_zeros(lab_policy: Any) -> None:
     policy = lab_policy()
-    rollout = draw(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
+    rollout = sample_images(policy, FlowSDE(num_steps=STEPS, sigmas="uniform"))
     view = all_calls(rollout)
     with torch.no_grad():
         whole = policy.forward(rollout, view).log_prob()
@@ -190,7 +194,7 @@ def test_a_partial_view_holds_its_own_entries_and_zeros(lab_policy: Any) -> None
 
 
 def test_an_ode_rollout_has_no_decisions(lab_policy: Any) -> None:
-    rollout = draw(lab_policy(), ODE(num_steps=STEPS, sigmas="uniform"))
+    rollout = sample_images(lab_policy(), ODE(num_steps=STEPS, sigmas="uniform"))
     assert rollout.blocks[0].call.shape == (2 * GROUP, 0)
 
 

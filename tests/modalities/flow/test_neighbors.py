@@ -16,7 +16,7 @@ from mmrl.modalities.flow.tree_sampling import Tree, sample_trees
 from mmrl.plans.flow import Neighbors, Plan, Step, Tail, Transition
 from mmrl.samplers.neighbor import Neighbor
 from mmrl.samplers.ode import ODE
-from tests.linear_flow import drawn, random_flow
+from tests.linear_flow import random_flow, sample_rollout
 
 SHAPE, GRID = (2, 3), (1.0, 0.8, 0.5, 0.2, 0.0)
 WAYS = list(pairwise(GRID))
@@ -111,7 +111,7 @@ def test_a_spread_of_one_draws_the_samples_of_ode_and_of_none_the_same_for_all()
     policy, key = random_flow(), GroupKey(5, 0, 0)
     settings: dict[str, Any] = {"num_steps": 4, "sigmas": "uniform"}
     plans = [Neighbor(**settings, spread=1.0), ODE(**settings), Neighbor(**settings, spread=0.0)]
-    near, ode, same = (drawn(policy, sampler.plan(policy, key, 3)).trace.clean for sampler in plans)
+    near, ode, same = (sample_rollout(policy, sampler.plan(policy, key, 3)).trace.clean for sampler in plans)
     assert torch.equal(near, ode)
     assert torch.equal(same[:3], same[:1].expand(3, -1)) and not torch.equal(same[0], same[3])
 

@@ -72,6 +72,7 @@ def test_a_text_of_any_script_is_counted_by_its_tokens(clip: CLIPTokenizer, text
     assert bool(cuts_of([(clip, 77)], [text])[0]) == (tokens > 77)
 
 
+@pytest.mark.slow
 def test_a_policy_says_what_each_of_its_encoders_leaves_out(
     twin_policy: MakePolicy, libraries: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,6 +96,7 @@ def test_an_encoder_that_is_not_there_cuts_nothing(lab_policy: MakePolicy, caplo
     assert {cut.encoder for (cut,) in [policy.cuts([RED * 60])[0]]} == {"CLIP"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", diffusion_twins.KINDS)
 def test_stable_diffusion_tells_and_its_libraries_do_not(kind: str, base: Path, libraries: list[str]) -> None:
     policy = diffusion_twins.policy_of(diffusion_twins.twin(kind, base))

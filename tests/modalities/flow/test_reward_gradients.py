@@ -13,7 +13,7 @@ from mmrl.core.keys import GroupKey, normal
 from mmrl.core.plugins import build
 from mmrl.core.views import OutputsView
 from mmrl.plans.flow import Fork, Plan, Step, Transition
-from tests.linear_flow import LinearFlow, drawn, random_flow, smooth
+from tests.linear_flow import LinearFlow, random_flow, sample_rollout, smooth
 
 STEPS, GROUP = 4, 3
 TEXTS = (0.3, -0.7)
@@ -65,7 +65,7 @@ def score_of(rollout: Rollout, view: OutputsView, policy: LinearFlow) -> Tensor:
 def test_the_gradient_through_the_last_steps_is_that_of_a_plain_loop(plan: Plan, num_steps: int, saves: bool) -> None:
     """With as many steps as the sampler has it is full backpropagation."""
     policy = random_flow(recompute_activations=saves)
-    rollout = drawn(policy, plan)
+    rollout = sample_rollout(policy, plan)
     got = gradients(policy, score_of(rollout, OutputsView(torch.arange(6), num_steps), policy))
     total = torch.zeros(())
     for row in range(6):
@@ -81,7 +81,7 @@ def test_the_gradient_through_the_last_steps_is_that_of_a_plain_loop(plan: Plan,
 @pytest.mark.parametrize("latent_dtype", ["float32", "bfloat16"])
 def test_under_the_weights_that_drew_them_samples_are_drawn_again(latent_dtype: str) -> None:
     policy = random_flow(latent_dtype=latent_dtype)
-    rollout = drawn(policy, SDE)
+    rollout = sample_rollout(policy, SDE)
     for num_steps in (1, 3, 4):
         rendered: Any = policy.forward(rollout, OutputsView(torch.tensor([4, 1]), num_steps))
         torch.testing.assert_close(rendered.outputs.images, rollout.outputs.images[[4, 1]], atol=1e-6, rtol=1e-6)  # type: ignore[index]
@@ -89,7 +89,7 @@ def test_under_the_weights_that_drew_them_samples_are_drawn_again(latent_dtype: 
 
 def test_a_step_left_out_gives_the_clean_latents_that_the_last_prediction_implies() -> None:
     policy = random_flow()
-    rollout = drawn(policy, SDE)
+    rollout = sample_rollout(policy, SDE)
     rendered: Any = policy.forward(rollout, OutputsView(torch.tensor([5]), 1, left_out=2))
     trajectory = rollout.trace.trajectory
     state = trajectory.state[trajectory.node[5, 1]]  # before the second of four steps, at sigma 3/4
@@ -101,7 +101,7 @@ def test_a_step_left_out_gives_the_clean_latents_that_the_last_prediction_implie
 
 def test_entries_noised_anew_start_from_the_sample_itself() -> None:
     policy = random_flow()
-    rollout = drawn(policy, ODE)
+    rollout = sample_rollout(policy, ODE)
     view = OutputsView(
         torch.tensor([2, 2]), 1, noise_sample=torch.tensor([1, 2]), num_noise_samples=3, noise_seed=(7, 8)
     )
@@ -121,7 +121,7 @@ FORKED = Plan(2, ODE.steps, forks=(Fork(1, SDE.steps[1:]), Fork(2, SDE.steps[2:]
 @pytest.mark.parametrize(("plan", "calls"), [(TREE, [4, 6, 8, 9]), (FORKED, [6, 10, 12, 14])])
 def test_samples_of_a_tree_share_the_calls_behind_states_that_they_share(plan: Plan, calls: list[int]) -> None:
     policy = random_flow()
-    rollout = drawn(policy, plan, ("0.3",))
+    rollout = sample_rollout(policy, plan, ("0.3",))
     everyone = torch.arange(rollout.num_samples)
     for num_steps, expected in enumerate(calls, 1):
         before = policy.num_calls
@@ -133,7 +133,7 @@ def test_samples_of_a_tree_share_the_calls_behind_states_that_they_share(plan: P
 
 def test_guidance_costs_two_evaluations_a_step_also_where_activations_are_computed_again() -> None:
     policy = random_flow()
-    rollout = drawn(policy, chain(0, 0, 0, 0, scale=3.0))
+    rollout = sample_rollout(policy, chain(0, 0, 0, 0, scale=3.0))
     before = policy.num_calls
     score_of(rollout, OutputsView(torch.arange(6), 3), policy).backward()
     assert policy.num_calls - before == 2 * 6 * 3
@@ -141,14 +141,14 @@ def test_guidance_costs_two_evaluations_a_step_also_where_activations_are_comput
 
 def test_looking_back_further_than_the_samples_go_is_refused() -> None:
     policy = random_flow()
-    rollout = drawn(policy, ODE)
+    rollout = sample_rollout(policy, ODE)
     with pytest.raises(ConfigError, match="looks back 5 steps, but the samples have fewer steps"):
         policy.forward(rollout, OutputsView(torch.arange(2), 3, left_out=2))
 
 
 def test_joined_rollouts_render_like_one() -> None:
     policy = random_flow()
-    whole = drawn(policy, SDE)
+    whole = sample_rollout(policy, SDE)
     sampler = build("samplers", {"name": "ode", "num_steps": 2})
     short = policy.rollout(whole.prompts[:1], [sampler.plan(policy, whole.keys[0], 2)], whole.keys[:1])
     joined = Rollout.join([short, whole])
@@ -163,7 +163,7 @@ def test_joined_rollouts_render_like_one() -> None:
 def test_states_are_kept_only_where_they_are_asked_for() -> None:
     policy = random_flow()
     policy.records_trajectories = False
-    assert drawn(policy, SDE).trace.trajectory is None
+    assert sample_rollout(policy, SDE).trace.trajectory is None
 
 
 # Gradients carried back to what was drawn.
@@ -182,7 +182,7 @@ def carried(policy: LinearFlow, rollout: Rollout, rows: Tensor | None = None, si
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_with_a_linear_drift_the_carried_gradient_is_a_product_of_matrices(size: int) -> None:
     policy = random_flow()
-    rollout = drawn(policy, SDE)
+    rollout = sample_rollout(policy, SDE)
     found, edge = carried(policy, rollout, size=size), rollout.blocks[0].edge
     for row in range(6):
         media = rollout.outputs.images[row]  # type: ignore[index]
@@ -198,7 +198,7 @@ def test_with_a_linear_drift_the_carried_gradient_is_a_product_of_matrices(size:
 
 def test_shared_latents_get_the_mean_of_the_gradients_of_their_samples() -> None:
     policy = random_flow()
-    rollout = drawn(policy, TREE, ("0.3",))
+    rollout = sample_rollout(policy, TREE, ("0.3",))
     before = policy.num_calls
     found, block = carried(policy, rollout), rollout.blocks[0]
     assert policy.num_calls - before == 4 + 2 + 2  # the states behind the first decision
@@ -219,7 +219,7 @@ def test_a_forks_states_carry_what_both_ways_say() -> None:
 
     random_trunk = Plan(2, SDE.steps, forks=(Fork(2, ODE.steps[2:]),))
     policy = random_flow()
-    rollout = drawn(policy, random_trunk, ("0.3",))
+    rollout = sample_rollout(policy, random_trunk, ("0.3",))
     before = policy.num_calls
     found = carried(policy, rollout)
     assert policy.num_calls - before == gradient_calls(AdjointMatching(), random_trunk) == 2 + 2 + 4
@@ -238,7 +238,7 @@ def test_ways_on_of_different_lengths_meet_in_the_states_that_they_share() -> No
     coarse = Step(0.5, 0.0, Transition(0.9, -0.5, 0.0))
     plan = Plan(2, chain(0.3, 0, 0, 0).steps, forks=(Fork(2, (coarse,)),))
     policy = random_flow()
-    rollout = drawn(policy, plan, ("0.3",))
+    rollout = sample_rollout(policy, plan, ("0.3",))
     before = policy.num_calls
     found = carried(policy, rollout)
     assert policy.num_calls - before == gradient_calls(AdjointMatching(), plan) == 2 + 2 + 2
@@ -252,7 +252,7 @@ def test_ways_on_of_different_lengths_meet_in_the_states_that_they_share() -> No
 
 def test_samples_that_take_no_part_get_no_gradient_and_cost_nothing() -> None:
     policy = random_flow()
-    rollout = drawn(policy, SDE)
+    rollout = sample_rollout(policy, SDE)
     before = policy.num_calls
     found, edge = carried(policy, rollout, torch.tensor([1, 5])), rollout.blocks[0].edge
     assert policy.num_calls - before == 2 * 3

@@ -26,11 +26,13 @@ def check(policy: Any, text: str, sampler: Any) -> None:
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in policy.weights.parameters.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [{"name": "ode"}, {"name": "ddim", "eta": 1.0, "guidance_scale": 2.0}])
 def test_stable_diffusion_3(lab_policy: Any, sampler: dict[str, Any]) -> None:
     check(lab_policy(), "red circle top left", build("samplers", {"num_steps": 3, "sigmas": "uniform"} | sampler))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 @pytest.mark.parametrize("sampler", [{"name": "ode"}, {"name": "ddim", "eta": 1.0, "guidance_scale": 2.0}])
 def test_stable_diffusion(kind: str, sampler: dict[str, Any], tmp_path: Path) -> None:

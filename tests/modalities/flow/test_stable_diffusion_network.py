@@ -18,7 +18,7 @@ from tests.diffusion_twins import KINDS, PREDICTIONS, SHAPE, policy_of, twin, wi
 from tests.parameters import slow_but
 
 
-class Told(torch.nn.Module):
+class Recording(torch.nn.Module):
     """In place of the network: notes what it is given, and answers what it is told to."""
 
     def __init__(self, network: Any, answer: Any) -> None:
@@ -33,7 +33,7 @@ class Told(torch.nn.Module):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_network_sees_latents_of_variance_1_and_the_nearest_integer_timestep(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
-    policy._pipeline.unet = network = Told(policy._pipeline.unet, lambda sample, **rest: sample)
+    policy._pipeline.unet = network = Recording(policy._pipeline.unet, lambda sample, **rest: sample)
     levels = policy.schedule.levels
     between = [float(0.7 * levels[300] + 0.3 * levels[301]), float(0.3 * levels[300] + 0.7 * levels[301])]
     sigma = torch.tensor([float(levels[-1]), float(levels[0]), *between, 0.999, 1e-4])
@@ -61,7 +61,7 @@ def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path
         answers: dict[str, Tensor] = {"epsilon": noise, "v_prediction": alpha * noise - s * clean, "sample": clean}
         return answers[prediction]
 
-    policy._pipeline.unet = Told(policy._pipeline.unet, right)
+    policy._pipeline.unet = Recording(policy._pipeline.unet, right)
     seen = policy.forward(rollout, view)
     torch.testing.assert_close(seen.target, noise - clean, atol=1e-6, rtol=0)
     torch.testing.assert_close(seen.prediction, seen.target, atol=3e-4, rtol=1e-4)
@@ -94,6 +94,7 @@ def test_latents_are_scaled_as_the_vae_says(mean: Any, std: Any, base: Path) -> 
     vae.register_to_config(latents_mean=None, latents_std=None)
 
 
+@pytest.mark.slow
 def test_an_empty_negative_prompt_of_xl_is_zeros_where_the_checkpoint_says_so(base: Path) -> None:
     policy = policy_of(twin("stable_diffusion_xl", base))
     states, pooled, sizes = policy.negative().tensors
@@ -104,6 +105,7 @@ def test_an_empty_negative_prompt_of_xl_is_zeros_where_the_checkpoint_says_so(ba
     assert torch.equal(told.negative().tensors[0], told.conditioning(["blurry"]).tensors[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_an_exported_lora_loads_into_the_stock_pipeline_and_into_a_policy(
     kind: str, base: Path, tmp_path: Path
@@ -129,6 +131,7 @@ def test_an_exported_lora_loads_into_the_stock_pipeline_and_into_a_policy(
     torch.testing.assert_close(velocity(again), ours, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_an_exported_full_model_is_a_plain_pipeline_folder(kind: str, base: Path, tmp_path: Path) -> None:
     policy = policy_of(twin(kind, base), lora=None)
@@ -140,6 +143,7 @@ def test_an_exported_full_model_is_a_plain_pipeline_folder(kind: str, base: Path
         assert torch.equal(again.weights.parameters[name], parameter), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
 @pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.bfloat16], torch.bfloat16))
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
@@ -155,6 +159,7 @@ def test_trained_weights_are_float32_all_get_gradients_and_half_precision_stays_
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.weights.parameters.values())
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_no_gradient(base: Path) -> None:
     gradients = []
     for is_on in (False, True):

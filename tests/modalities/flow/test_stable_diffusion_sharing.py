@@ -20,7 +20,7 @@ PROMPTS = [Prompt("red circle top left"), Prompt("blue cross middle right")]
 STEPS, GROUP = 5, 3
 
 
-def draw(policy: Any, sampler: Any, prompts: list[Prompt] = PROMPTS) -> Rollout:
+def sample_images(policy: Any, sampler: Any, prompts: list[Prompt] = PROMPTS) -> Rollout:
     keys = [GroupKey(7, 0, n) for n in range(len(prompts))]
     rollout: Rollout = policy.rollout(prompts, [sampler.plan(policy, key, GROUP) for key in keys], keys)
     return rollout
@@ -51,13 +51,14 @@ def ddpo_log_prob(policy: Any, state: Tensor, chosen: Tensor, sigma: float, sigm
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prediction", slow_but(["epsilon", "v_prediction"], "epsilon"))
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str, prediction: str, base: Path) -> None:
     policy = policy_of(with_scheduler(twin(kind, base), prediction_type=prediction))
     for parameter in policy.weights.parameters.values():
         parameter.data.normal_(std=0.1)
-    rollout = draw(policy, DDIM(num_steps=STEPS, window=Window(mode="range", last=STEPS)))
+    rollout = sample_images(policy, DDIM(num_steps=STEPS, window=Window(mode="range", last=STEPS)))
     block, decided = rollout.blocks[0], rollout.trace.decided
     assert block.call.shape == (2 * GROUP, STEPS)  # the last step is one of them
     log_prob = policy.forward(rollout, all_calls(rollout)).log_prob()
@@ -89,13 +90,14 @@ def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str,
     assert (total - other).norm() <= 5e-3 * other.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("latent_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     kind: str, latent_dtype: str, base: Path
 ) -> None:
     policy = policy_of(twin(kind, base), latent_dtype=latent_dtype)
-    rollout = draw(policy, CPS(num_steps=STEPS, guidance_scale=2.0))
+    rollout = sample_images(policy, CPS(num_steps=STEPS, guidance_scale=2.0))
     view = all_calls(rollout)
     with torch.no_grad():
         again, recorded = policy.forward(rollout, view), policy.recorded(rollout, view)
@@ -108,6 +110,7 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     assert str(rollout.trace.clean.dtype) == f"torch.{latent_dtype}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
@@ -117,7 +120,7 @@ def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, bas
     )
     first = 2
     window = Window(mode="range", first=first, last=first + 1)
-    rollout = draw(policy, DDIM(num_steps=STEPS, share_noise=True, window=window))
+    rollout = sample_images(policy, DDIM(num_steps=STEPS, share_noise=True, window=window))
     assert sum(seen) == 2 * (first + 1 + GROUP * (STEPS - first - 1)) == rollout.num_calls
     seen.clear()
     policy.forward(rollout, all_calls(rollout))
@@ -127,18 +130,19 @@ def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, bas
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(kind: str, base: Path) -> None:
     sampler, key = DDIM(num_steps=STEPS), GroupKey(7, 0, 1)
-    together = draw(policy_of(twin(kind, base)), sampler)
+    together = sample_images(policy_of(twin(kind, base)), sampler)
     small = policy_of(twin(kind, base), network_batch=2, decode_batch=1)
     alone = small.rollout([PROMPTS[1]], [sampler.plan(small, key, GROUP)], [key])
     assert together.outputs.images is not None
     torch.testing.assert_close(alone.outputs.images, together.outputs.images[GROUP:], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_joined_rollouts_and_decisions_computed_again_evaluate_like_one(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
     sampler, keys = DDIM(num_steps=STEPS), [GroupKey(7, 0, n) for n in range(2)]
-    whole = draw(policy, sampler)
+    whole = sample_images(policy, sampler)
     parts = [
         policy.rollout([p], [sampler.plan(policy, key, GROUP)], [key]) for p, key in zip(PROMPTS, keys, strict=True)
     ]
@@ -153,6 +157,7 @@ def test_joined_rollouts_and_decisions_computed_again_evaluate_like_one(kind: st
     torch.testing.assert_close(now.log_ratio(again), torch.zeros_like(one), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_process_without_work_takes_part_in_calls_with_a_graph_to_all_weights(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))

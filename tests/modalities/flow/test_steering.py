@@ -41,7 +41,7 @@ def roll(policy: LinearFlow, sampler: Any, rows: Sequence[int] = (0, 1, 2), size
     return policy.rollout([Prompt(TEXTS[row]) for row in rows], plans, keys)
 
 
-def drawn(rollout: Rollout) -> Tensor:
+def images_of(rollout: Rollout) -> Tensor:
     assert rollout.outputs.images is not None
     return rollout.outputs.images
 
@@ -56,7 +56,7 @@ def test_calls_are_as_planned_and_groups_do_not_know_of_each_other(name: str) ->
     assert not (together.blocks[0].edge >= 0).any()
     policy.network_batch, policy.decode_batch = 256, 64
     for row in range(3):
-        torch.testing.assert_close(drawn(roll(policy, sampler, [row])), drawn(together)[3 * row : 3 * row + 3])
+        torch.testing.assert_close(images_of(roll(policy, sampler, [row])), images_of(together)[3 * row : 3 * row + 3])
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_calls_are_as_planned_and_groups_do_not_know_of_each_other(name: str) ->
 )
 def test_with_nothing_to_choose_from_it_is_the_proposal_bit_for_bit(sampler: Any) -> None:
     policy = random_flow()
-    assert torch.equal(drawn(roll(policy, sampler)), drawn(roll(policy, PROPOSAL)))
+    assert torch.equal(images_of(roll(policy, sampler)), images_of(roll(policy, PROPOSAL)))
 
 
 def test_best_of_n_is_the_best_of_exactly_what_the_proposal_draws() -> None:
     policy = random_flow()
-    plain = drawn(roll(policy, PROPOSAL, size=12)).view(3, 3, 4, 2)  # prompts, samples, n, elements
+    plain = images_of(roll(policy, PROPOSAL, size=12)).view(3, 3, 4, 2)  # prompts, samples, n, elements
     told = torch.tensor([float(text) for text in TEXTS]).repeat_interleave(12)
     scores = smooth(plain.reshape(36, 2), told).view(3, 3, 4)
     best = plain.gather(2, scores.argmax(2)[..., None, None].expand(3, 3, 1, 2)).reshape(9, 2)
-    assert torch.equal(drawn(roll(policy, STEERED["best_of_n"])), best)
+    assert torch.equal(images_of(roll(policy, STEERED["best_of_n"])), best)
 
 
 def test_svdd_keeps_the_best_candidate_of_every_step() -> None:
@@ -89,7 +89,7 @@ def test_svdd_keeps_the_best_candidate_of_every_step() -> None:
         move = step.transition
         noise = normal(KEYS[0].seed_for("step", number), (3, 2)) if step.is_random else torch.zeros(1, 2)
         states = move.state * states[kept] + move.velocity * velocity[kept] + move.std * noise
-    torch.testing.assert_close(drawn(rollout), states)
+    torch.testing.assert_close(images_of(rollout), states)
 
 
 MEAN, VARIANCE, STEPS = 0.5, 0.6, 20
@@ -125,6 +125,7 @@ def proposal() -> Any:
     return build("samplers", {"name": "ddim", "num_steps": STEPS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("potential", "resample_at"),
     slow_but([("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())], ("diff", None), ("sum", (12, 16))),
@@ -168,7 +169,7 @@ class Broken(Smooth):
 
 
 @dataclass(frozen=True)
-class Told(Smooth):
+class NeedingBoxes(Smooth):
     needs: ClassVar[frozenset[str]] = frozenset({"images", "target.box"})
 
 
@@ -184,7 +185,7 @@ def test_a_reward_that_cannot_judge_ends_the_run() -> None:
 
 def test_a_reward_needs_the_targets_of_the_prompts() -> None:
     with pytest.raises(ConfigError, match="'Told' needs 'box' in the target of every prompt"):
-        roll(random_flow(), BestOfN(Told(), PROPOSAL))
+        roll(random_flow(), BestOfN(NeedingBoxes(), PROPOSAL))
 
 
 def test_what_cannot_be_steered_is_refused() -> None:

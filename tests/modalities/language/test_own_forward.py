@@ -102,6 +102,7 @@ def plain_log_probs(
     return log_prob
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", one_fast(EXACT))
 def test_an_unlisted_family_that_agrees_is_used_and_does(family: str) -> None:
     policy = prepared(unlisted(family))
@@ -115,6 +116,7 @@ def test_an_unlisted_family_that_agrees_is_used_and_does(family: str) -> None:
             torch.testing.assert_close(found[sample, : len(expected)], expected, atol=3e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["packed", "cache"])
 def test_a_window_of_all_layers_is_kept_behind_longer_prompts(tmp_path: Path, sharing: str) -> None:
     """Mistral's, whose layers have no names; longer than the prompts that are compared at load."""
@@ -165,6 +167,7 @@ def test_every_twin_is_in_one_of_the_lists() -> None:
     assert sorted(unlisted_twins.BUILDERS) == sorted([*EXACT, *DIFFER, *RAISE]) and len(EXACT) == 11
 
 
+@pytest.mark.slow
 def test_tested_are_the_types_of_the_twins_and_of_their_language_models() -> None:
     configs = {family: AutoConfig.from_pretrained(vision_twins.twin(family)) for family in BUILDERS}
     assert all(is_tested(config) for config in configs.values())
@@ -195,6 +198,7 @@ def test_a_full_memory_is_not_told_as_a_type_that_does_not_work() -> None:
         next(iter(()))
 
 
+@pytest.mark.slow
 def test_a_comparison_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
     policy = VisionLanguage(model=str(vision_twins.twin("qwen2_vl")), max_prompt_tokens=5)
@@ -290,6 +294,7 @@ def test_the_type_of_an_answers_tokens_is_the_one_that_keeps_them_from_seeing_ah
     assert own_forward._OwnForward(policy, policy.encoder.model, [])._kind(own, answer) == 0
 
 
+@pytest.mark.slow
 def test_a_policy_of_videos_is_compared_on_a_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
     seen: list[Prompt] = []

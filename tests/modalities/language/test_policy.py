@@ -28,7 +28,7 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def drawn(family: str = "qwen2_5_vl", distribution: str = "plain") -> tuple[VisionLanguage, Rollout]:
+def policy_and_rollout(family: str = "qwen2_5_vl", distribution: str = "plain") -> tuple[VisionLanguage, Rollout]:
     policy = vision_twins.policy(family)
     return policy, vision_twins.rollout(policy, 8, **DISTRIBUTIONS[distribution])
 
@@ -36,7 +36,7 @@ def drawn(family: str = "qwen2_5_vl", distribution: str = "plain") -> tuple[Visi
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
 def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, distribution: str) -> None:
-    policy, rollout = drawn(family, distribution)
+    policy, rollout = policy_and_rollout(family, distribution)
     settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS[distribution]}, banned=policy.banned)
     decisions = policy.forward(rollout, DecisionView(torch.arange(9)))
     assert decisions.entropy is not None
@@ -52,7 +52,7 @@ def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, distribut
 
 
 def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
-    policy, rollout = drawn(distribution="cut")
+    policy, rollout = policy_and_rollout(distribution="cut")
     settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS["cut"]}, banned=policy.banned)
     for sample, (group, member) in {0: (0, 0), 4: (1, 1), 8: (2, 3)}.items():
         length = int(rollout.trace.completions.length[sample])
@@ -70,7 +70,7 @@ def test_a_longer_budget_begins_with_the_same_numbers() -> None:
 
 @pytest.mark.parametrize("answer_batch", [1, 3, 256])
 def test_a_sample_does_not_depend_on_its_neighbours(answer_batch: int) -> None:
-    policy, together = drawn()
+    policy, together = policy_and_rollout()
     policy = vision_twins.policy(answer_batch=answer_batch)
     alone = policy.rollout(PROMPTS[2:], [AnswerPlan(2, 8)], keys(1, first=2))
     for member, sample in enumerate((5, 6)):
@@ -82,7 +82,7 @@ def test_a_sample_does_not_depend_on_its_neighbours(answer_batch: int) -> None:
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 4])
 def test_micro_batches_put_together_give_the_whole(micro_batch: int) -> None:
-    policy, rollout = drawn()
+    policy, rollout = policy_and_rollout()
     view = DecisionView(torch.arange(9))
     with torch.no_grad():
         whole = policy.forward(rollout, view).values
@@ -92,7 +92,7 @@ def test_micro_batches_put_together_give_the_whole(micro_batch: int) -> None:
 
 
 def test_joined_rollouts_are_evaluated_like_one() -> None:
-    policy, together = drawn()
+    policy, together = policy_and_rollout()
     parts = [policy.rollout([p], [AnswerPlan(n, 8)], [k]) for p, n, k in zip(PROMPTS, GROUPS, keys(3), strict=True)]
     joined = Rollout.join(parts)
     assert joined.outputs.texts == together.outputs.texts
@@ -104,7 +104,7 @@ def test_joined_rollouts_are_evaluated_like_one() -> None:
 
 
 def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None:
-    policy, together = drawn(distribution="cut")
+    policy, together = policy_and_rollout(distribution="cut")
     plans = [AnswerPlan(n, 8, **DISTRIBUTIONS["cut"]) for n in GROUPS]
     parts = [policy.rollout([p], [plan], [k]) for p, plan, k in zip(PROMPTS, plans, keys(3), strict=True)]
     joined = Rollout.join(parts)
@@ -118,8 +118,10 @@ def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None
 def test_selected_answers_are_as_wide_as_the_longest_of_them() -> None:
     tokens = torch.tensor([[1, 2, 0, 0], [3, 4, 5, 6], [7, 0, 0, 0]])
     support = Support(torch.arange(7), torch.ones(7, dtype=torch.int64))
-    drawn = Completions(tokens, torch.tensor([2, 4, 1]), tokens / 10, torch.tensor([True, False, True]), support)
-    found = drawn.select(torch.tensor([2, 0]))
+    policy_and_rollout = Completions(
+        tokens, torch.tensor([2, 4, 1]), tokens / 10, torch.tensor([True, False, True]), support
+    )
+    found = policy_and_rollout.select(torch.tensor([2, 0]))
     assert found.tokens.tolist() == [[7, 0], [1, 2]] and torch.equal(found.log_prob, found.tokens / 10)
     assert found.length.tolist() == [1, 2] and found.is_finished.tolist() == [True, True]
     assert found.support is not None and found.support.ids.tolist() == [6, 0, 1]
@@ -135,7 +137,7 @@ def test_sharded_processes_encode_the_prompt_that_fills_in_once(monkeypatch: pyt
 
 
 def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
-    policy, _ = drawn()
+    policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 5, temperature=0.0)
     assert rollout.blocks[0].call.shape == (9, 0)
     for sample in (0, 3, 5):
@@ -146,7 +148,7 @@ def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
 
 
 def test_calls_keep_groups_together_and_sort_by_length() -> None:
-    policy, _ = drawn()
+    policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 40)
     call, length = rollout.blocks[0].call[:, 0], rollout.trace.completions.length
     order = call.argsort()
@@ -162,7 +164,7 @@ def test_calls_keep_groups_together_and_sort_by_length() -> None:
 
 
 def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
-    policy, _ = drawn()
+    policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 60)
     tokens, length = rollout.trace.completions.tokens, rollout.trace.completions.length
     last = tokens.gather(1, length[:, None] - 1)[:, 0]
@@ -181,7 +183,7 @@ def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
 
 
 def test_masked_answers_are_no_decision_but_still_samples() -> None:
-    policy, _ = drawn()
+    policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 60, masks_truncated=True)
     finished = rollout.outputs.is_finished
     assert finished is not None
@@ -195,7 +197,7 @@ def test_masked_answers_are_no_decision_but_still_samples() -> None:
 
 
 def test_an_answer_stops_behind_a_stop_text_even_across_tokens() -> None:
-    policy, _ = drawn()
+    policy, _ = policy_and_rollout()
     free = vision_twins.rollout(policy, 8)
     assert free.outputs.texts is not None
     text = free.outputs.texts[5]

@@ -14,7 +14,7 @@ ConnectError: Any = HfHubHTTPError.__bases__[0]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the hub was asked; it cannot be reached."""
     questions: list[str] = []
 
@@ -27,23 +27,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return questions
 
 
-def test_a_model_that_nobody_has_is_asked_for_once(asked: list[str]) -> None:
+def test_a_model_that_nobody_has_is_asked_for_once(requests: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"modality.model: there is no model 'own/typo'.*no config.json.*not known"):
         source_of("own/typo", "modality.model", "transformers", "config.json")
-    assert len(asked) == 1 and asked[0].endswith("own/typo/resolve/main/config.json")
+    assert len(requests) == 1 and requests[0].endswith("own/typo/resolve/main/config.json")
 
 
 def test_a_folder_and_a_model_in_the_cache_are_not_asked_for(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requests: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert source_of(str(tmp_path), "modality.model", "transformers", "config.json") == str(tmp_path)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda model, file: f"/cache/{model}/{file}")
     assert source_of("own/model", "modality.model", "transformers", "config.json") == "own/model"
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "nowhere", "a/b/c"])
-def test_what_can_be_no_hub_name_is_not_asked_for(asked: list[str], model: str) -> None:
+def test_what_can_be_no_hub_name_is_not_asked_for(requests: list[str], model: str) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         source_of(model, "modality.model", "transformers", "config.json")
-    assert asked == []
+    assert requests == []

@@ -169,6 +169,7 @@ def test_each_text_encoder_tells_prompts_apart(pipeline: Any) -> None:
     assert all((part[0] - part[1]).abs().max() > 0.1 for part in parts)
 
 
+@pytest.mark.slow
 def test_images_differ_in_brightness_and_fill_the_range(pipeline: Any) -> None:
     pixels = images(pipeline, "a red circle", num_images=8)
     assert pixels.shape == (8, 32, 32, 3)

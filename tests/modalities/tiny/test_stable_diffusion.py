@@ -74,6 +74,7 @@ def test_each_text_encoder_tells_prompts_apart(kind: str, base: Path) -> None:
     assert all((part[0] - part[1]).abs().max() > 0.1 for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_reaches_every_weight_of_the_network(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base), lora=None)

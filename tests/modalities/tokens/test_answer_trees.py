@@ -130,6 +130,7 @@ def test_forks_may_go_by_probability_and_take_the_least_certain_of_each_tree() -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANS)
 def test_neighbours_and_batches_change_no_draw(kind: str) -> None:
     plan, together = PLANS[kind], tree(kind)

@@ -94,6 +94,7 @@ def test_the_mask_of_flex_attention_is_the_tree_mask(seed: int, window: int | No
     assert torch.equal(dense, slowly(rows, window, ahead))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("seed", slow_but(range(4), 0, 1))
 def test_a_block_is_computed_where_one_of_its_places_is_seen(seed: int, window: int | None, uncompiled: None) -> None:
@@ -112,6 +113,7 @@ def test_a_packed_row_gives_the_log_probs_entropies_and_gradients_of_the_plain_b
     assert_equal(shared(family, "full", sharing="packed", attention=FLEX), plain(family, "full")[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(["qwen2_5_vl", "gemma3"], "qwen2_5_vl"))
 def test_checkpointing_changes_nothing(family: str, uncompiled: None) -> None:
     found = shared(family, "full", attention=FLEX, sharing="auto", gradient_checkpointing=True)
@@ -144,6 +146,7 @@ def test_every_layer_of_the_language_model_runs_it_and_none_of_the_tower(
     assert model.config.vision_config._attn_implementation == "sdpa"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(["qwen2_5_vl", "gemma3"], "qwen2_5_vl"))
 def test_answers_are_drawn_and_shared_by_a_cache_under_it_too(family: str, uncompiled: None) -> None:
     expected = vision_twins.rollout(vision_twins.policy(family))

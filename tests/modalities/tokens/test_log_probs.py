@@ -29,7 +29,9 @@ def tensors(dtype: torch.dtype = torch.float64, *, bias: bool = False, **setting
     return hidden.requires_grad_(), OutputHead(weight.requires_grad_(), offset, **settings)
 
 
-def drawn(hidden: Tensor, head: OutputHead, distribution: SamplingDistribution) -> tuple[Tensor, Support | None]:
+def sampled_tokens(
+    hidden: Tensor, head: OutputHead, distribution: SamplingDistribution
+) -> tuple[Tensor, Support | None]:
     """Tokens of a rollout, and their supports where the distribution is truncated."""
     log_probs = sampling_log_probs(head.logits(hidden.detach()).detach(), distribution)
     uniform = torch.rand(len(hidden), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -70,7 +72,7 @@ def test_blocks_of_any_size_compute_what_all_logits_at_once_do(
     settings: dict[str, Any], distribution: SamplingDistribution, chunk: int
 ) -> None:
     hidden, head = tensors(**settings)
-    tokens, support = drawn(hidden, head, distribution)
+    tokens, support = sampled_tokens(hidden, head, distribution)
     results = token_log_probs(hidden, head, tokens, distribution, chunk, support)
     expected = dense(hidden, head, tokens, distribution, support)
     for value, other in zip(results, expected, strict=True):
@@ -83,7 +85,7 @@ def test_blocks_of_any_size_compute_what_all_logits_at_once_do(
 @pytest.mark.parametrize("settings", HEADS)
 def test_gradients_are_finite_differences(settings: dict[str, Any], distribution: SamplingDistribution) -> None:
     hidden, head = tensors(**settings)
-    tokens, support = drawn(hidden, head, distribution)
+    tokens, support = sampled_tokens(hidden, head, distribution)
     leaves = [leaf for leaf in (hidden, head.weight, head.bias) if leaf is not None]
 
     def results(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -96,7 +98,7 @@ def test_gradients_are_finite_differences(settings: dict[str, Any], distribution
 
 def test_log_probs_and_entropies_are_those_of_a_categorical_distribution() -> None:
     hidden, head = tensors()
-    tokens, _ = drawn(hidden, head, DISTRIBUTIONS[0])
+    tokens, _ = sampled_tokens(hidden, head, DISTRIBUTIONS[0])
     log_prob, entropy = token_log_probs(hidden, head, tokens, SamplingDistribution(0.5), 30)
     oracle: Any = Categorical(logits=2 * hidden @ head.weight.T)
     torch.testing.assert_close(log_prob, oracle.log_prob(tokens))
@@ -106,7 +108,7 @@ def test_log_probs_and_entropies_are_those_of_a_categorical_distribution() -> No
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_a_token_scores_what_it_was_drawn_with(distribution: SamplingDistribution) -> None:
     hidden, head = tensors(torch.float32, softcap=5.0)
-    tokens, support = drawn(hidden, head, distribution)
+    tokens, support = sampled_tokens(hidden, head, distribution)
     recorded = sampling_log_probs(head.logits(hidden), distribution).gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(
         token_log_probs(hidden, head, tokens, distribution, 40, support)[0], recorded, rtol=0, atol=2e-6
@@ -116,7 +118,7 @@ def test_a_token_scores_what_it_was_drawn_with(distribution: SamplingDistributio
 def test_over_its_support_a_truncated_distribution_sums_to_one_under_other_weights() -> None:
     distribution = DISTRIBUTIONS[2]
     hidden, head = tensors()
-    support = drawn(hidden, head, distribution)[1]
+    support = sampled_tokens(hidden, head, distribution)[1]
     assert support is not None
     rows = torch.arange(ROWS).repeat_interleave(support.sizes)  # each draw once for each token of its support
     others = OutputHead(head.weight.flip(1))
@@ -129,7 +131,7 @@ def test_over_its_support_a_truncated_distribution_sums_to_one_under_other_weigh
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_half_precision_inputs_are_summed_in_float32(distribution: SamplingDistribution, dtype: torch.dtype) -> None:
     hidden, head = tensors(dtype, bias=True)
-    tokens, support = drawn(hidden, head, distribution)
+    tokens, support = sampled_tokens(hidden, head, distribution)
     results = token_log_probs(hidden, head, tokens, distribution, 40, support)
     assert [value.dtype for value in results] == [torch.float32] * 2
     assert head.bias is not None
@@ -146,7 +148,7 @@ def test_half_precision_inputs_are_summed_in_float32(distribution: SamplingDistr
 
 def test_autocast_does_not_round_the_logits() -> None:
     hidden, head = tensors(torch.float32)
-    tokens, _ = drawn(hidden, head, DISTRIBUTIONS[0])
+    tokens, _ = sampled_tokens(hidden, head, DISTRIBUTIONS[0])
     plain = token_log_probs(hidden, head, tokens, DISTRIBUTIONS[0], 40)
     with torch.autocast("cpu", torch.bfloat16):
         cast = token_log_probs(hidden, head, tokens, DISTRIBUTIONS[0], 40)
@@ -160,7 +162,7 @@ def test_autocast_does_not_round_the_logits() -> None:
 @pytest.mark.parametrize("chunk", [1, 40])
 def test_one_result_alone_has_its_gradient(chunk: int) -> None:
     hidden, head = tensors()
-    tokens, _ = drawn(hidden, head, DISTRIBUTIONS[1])
+    tokens, _ = sampled_tokens(hidden, head, DISTRIBUTIONS[1])
     for which in (0, 1):
         ours = torch.autograd.grad(token_log_probs(hidden, head, tokens, DISTRIBUTIONS[1], chunk)[which].sum(), hidden)[
             0

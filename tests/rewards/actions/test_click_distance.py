@@ -28,13 +28,14 @@ def judge(texts: list[str], truth: Any = BOX, canvas: Canvas | None = SCREEN, **
     return ClickDistance(**settings).score(batch(texts, truth, canvas)).tolist()
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     clicks = [f"({random.randint(-20, 220)}, {random.randint(-20, 120)})" for _ in range(4)]
     return batch(["somewhere", "(100, 50)", "[90, 40, 112, 60]", "(0, 0)", *clicks])
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: batch(["(100, 50)", "click (100, 50)", "[90, 40, 110, 60]", "[99, 49, 101, 51]"])
+    random_batch=random_batch,
+    best=lambda: batch(["(100, 50)", "click (100, 50)", "[90, 40, 110, 60]", "[99, 49, 101, 51]"]),
 )
 
 

@@ -29,13 +29,13 @@ def batch(texts: list[str]) -> RewardBatch:
     return answers(texts, {"box": TARGET}, canvases=(SCREEN,) * len(texts))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     clicks = [f"({random.randint(80, 160)}, {random.randint(190, 230)})" for _ in range(3)]
     boxes = [str([side + random.randint(-reach, reach) for side in TARGET]) for reach in (2, 9, 30)]
     return batch([*clicks, *boxes, "(120, 210)", "there"])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(["(120, 210)", "click [100, 200, 140, 220]"] * 2))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(["(120, 210)", "click [100, 200, 140, 220]"] * 2))
 
 
 def judge(texts: list[str], make_batch: Make, **settings: Any) -> Any:

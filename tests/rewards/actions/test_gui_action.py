@@ -40,14 +40,15 @@ def batch(actions: list[Action | None], names: list[str]) -> RewardBatch:
     return batch_of(outputs, ["do it"] * len(actions), [{"action": name} for name in names])
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     click, back = Action("click", point=(150, 200)), Action("hotkey", keys=("back",))
     said = [None, click, back, Action("hotkey", keys=("home",)), Action("type", text="mall"), Action("wait")]
     return batch([click, None, *random.choices(said, k=10)], ["click"] * 4 + ["press_back"] * 4 + ["input_text"] * 4)
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: batch([Action("hotkey", keys=("back",)), Action("wait")], ["press_back", "wait"])
+    random_batch=random_batch,
+    best=lambda: batch([Action("hotkey", keys=("back",)), Action("wait")], ["press_back", "wait"]),
 )
 
 

@@ -29,13 +29,13 @@ def judge(texts: list[str], box: Any = BOX, canvas: Canvas | None = SCREEN, **se
     return GuiG1(**settings).score(batch(texts, box, canvas)).tolist()
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     boxes = [sorted(random.choices(range(200), k=2)) + sorted(random.choices(range(100), k=2)) for _ in range(5)]
     said = [f"[{x1}, {y1}, {x2}, {y2}]" for x1, x2, y1, y2 in boxes]
     return batch(["nothing", "[20, 20, 60, 40]", "[22, 19, 61, 38]", *said])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(['```json\n[{"bbox_2d": [20, 20, 60, 40]}]\n```'] * 4))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(['```json\n[{"bbox_2d": [20, 20, 60, 40]}]\n```'] * 4))
 
 
 def test_the_terms_by_hand() -> None:

@@ -26,12 +26,12 @@ def batch(texts: list[str]) -> RewardBatch:
     return answers(texts, {"box": TARGET}, canvases=(SCREEN,) * len(texts))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     clicks = [f"({random.randint(80, 160)}, {random.randint(190, 230)})" for _ in range(5)]
     return batch([*clicks, "(120, 210)", "there", "[100, 200, 140, 220]"])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(["(120, 210)", "click [110, 205, 130, 215]"] * 2))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(["(120, 210)", "click [110, 205, 130, 215]"] * 2))
 
 
 def judge(texts: list[str], make_batch: Make, canvas: Canvas | None = None, **settings: Any) -> Any:

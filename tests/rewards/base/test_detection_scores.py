@@ -29,7 +29,7 @@ FIRST, SECOND, FAR = [0, 0, 10, 10], [50, 50, 70, 60], [80, 80, 90, 90]
 Found = list[dict[str, Any]]
 
 
-def found(*boxes: Any, confidences: Any = (), labels: Any = ()) -> Found:
+def detections(*boxes: Any, confidences: Any = (), labels: Any = ()) -> Found:
     listed: Found = [{"bbox_2d": list(box)} for box in boxes]
     for one, confidence in zip(listed, confidences, strict=False):
         one["confidence"] = confidence
@@ -72,7 +72,7 @@ def covering(share: float) -> list[float]:
 def test_vision_r1_by_hand(
     said: Any, recall: float, precision: float, strict_recall: float, strict_precision: float
 ) -> None:
-    answer = found(*said)
+    answer = detections(*said)
     for iteration, total in ((1499, recall + precision), (1500, strict_recall + strict_precision)):
         assert judge(answer, kind="vision_r1", iteration=iteration) == pytest.approx((1 + total) / 3)
         assert judge(answer, kind="vision_r1", iteration=iteration, format_weight=0) == pytest.approx(total / 2)
@@ -82,11 +82,13 @@ def test_recall_is_stretched_between_its_ends() -> None:
     """4 of 5 are above 0.75 and count as all, 2 of 5 are below 0.5 and count as none, 3 of 5 are 0.6."""
     truth = [[20 * n, 0, 20 * n + 10, 10] for n in range(5)]
     for count, recall in ((5, 1), (4, 1), (3, 0.6), (2, 0)):
-        assert judge(found(*truth[:count]), truth, kind="vision_r1", format_weight=0) == pytest.approx((recall + 1) / 2)
+        assert judge(detections(*truth[:count]), truth, kind="vision_r1", format_weight=0) == pytest.approx(
+            (recall + 1) / 2
+        )
 
 
 def test_the_stage_is_the_settings_and_the_iterations() -> None:
-    said = found(covering(0.6))
+    said = detections(covering(0.6))
     scores = [judge(said, [FIRST], kind="vision_r1", iteration=n, strict_from=3, format_weight=0) for n in (0, 2, 3, 9)]
     assert scores == pytest.approx([0.8, 0.8, 0, 0])
     assert judge(said, [FIRST], kind="vision_r1", iteration=10**6, strict_from=None, format_weight=0) == pytest.approx(
@@ -98,7 +100,10 @@ def test_no_objects_and_no_list() -> None:
     for kind in KINDS:
         assert judge("<answer>No Objects</answer>", [], kind=kind) == judge([], [], kind=kind) == 1
         assert (
-            judge(found(FIRST), [], kind=kind) == judge("<answer>two</answer>", kind=kind) == judge("", kind=kind) == 0
+            judge(detections(FIRST), [], kind=kind)
+            == judge("<answer>two</answer>", kind=kind)
+            == judge("", kind=kind)
+            == 0
         )
         assert judge([], kind=kind) == pytest.approx(1 / 3 if kind == "vision_r1" else 0)
 
@@ -148,20 +153,22 @@ LABELS = st.sampled_from(["cat", "dog"])
 @given(ANSWERS, TRUTHS, st.randoms(use_true_random=False))
 def test_average_precision_is_that_of_pycocotools(said: Any, truth: Any, dice: random.Random) -> None:
     sure = [confidence / 10 for confidence in dice.sample(range(1, 11), len(said))]
-    answer = found(*said, confidences=sure)
+    answer = detections(*said, confidences=sure)
     expected, expected_50 = coco(answer, truth)
     assert judge(answer, truth, kind="map") == pytest.approx(expected, abs=1e-6)
     assert judge(answer, truth, kind="map50") == pytest.approx(expected_50, abs=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ANSWERS, TRUTHS)
 def test_map_length_is_vlm_r1s(said: Any, truth: Any) -> None:
     """All confidences are 1 and count in their order, as pycocotools sorts them."""
-    expected = coco(found(*said), truth)[0] * min(1, len(truth) / len(said))
-    assert judge(found(*said), truth, kind="map_length") == pytest.approx(expected, abs=1e-6)
+    expected = coco(detections(*said), truth)[0] * min(1, len(truth) / len(said))
+    assert judge(detections(*said), truth, kind="map_length") == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(near_boxes(), LABELS), min_size=1, max_size=6, unique_by=lambda one: tuple(one[0])), st.data()
@@ -170,20 +177,20 @@ def test_labels_are_averaged_as_by_pycocotools(said: Any, data: st.DataObject) -
     labels = [label for _, label in said]
     truth = data.draw(st.lists(near_boxes(), min_size=len(labels), max_size=len(labels)))
     sure = [1 - n / 10 for n in range(len(said))]
-    answer = found(*(box for box, _ in said), confidences=sure, labels=labels)
+    answer = detections(*(box for box, _ in said), confidences=sure, labels=labels)
     assert judge(answer, truth, labels, kind="map") == pytest.approx(coco(answer, truth, labels)[0], abs=1e-6)
 
 
 def test_wrong_boxes_behind_a_right_one_are_not_free() -> None:
     """VLM-R1's and COCO's order of equal confidences pays them in full."""
-    said = found(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)))
+    said = detections(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)))
     assert coco(said, [FIRST])[0] == pytest.approx(1)
     assert judge(said, [FIRST], kind="map") == pytest.approx(0.1)
     assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
 
 
 def test_guesses_of_small_confidence_are_free_but_for_their_number() -> None:
-    said = found(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)), confidences=[0.9, *[0.1] * 9])
+    said = detections(FIRST, *([20 + n, 20, 30 + n, 30] for n in range(9)), confidences=[0.9, *[0.1] * 9])
     assert judge(said, [FIRST], kind="map") == 1
     assert judge(said, [FIRST], kind="map_length") == pytest.approx(0.1)
 
@@ -191,16 +198,16 @@ def test_guesses_of_small_confidence_are_free_but_for_their_number() -> None:
 def test_of_equally_sure_boxes_the_one_that_fits_best_is_first() -> None:
     """Both fit the second truth, which is the only one for the first of them."""
     truth, said = [FIRST, covering(0.6)], [covering(0.6), covering(0.72)]  # IoU 0.6 and 1; 0.72 and 0.6 / 0.72
-    assert judge(found(*said), truth, kind="map") == pytest.approx(0.5 + 0.5 * 0.5 * 51 / 101)
+    assert judge(detections(*said), truth, kind="map") == pytest.approx(0.5 + 0.5 * 0.5 * 51 / 101)
 
 
 def test_a_label_that_is_not_in_the_truth_lowers_the_mean() -> None:
     """VLM-R1's code leaves such boxes out."""
     truth, labels = [FIRST, SECOND], ["cat", "dog"]
-    right = found(FIRST, SECOND, labels=labels)
+    right = detections(FIRST, SECOND, labels=labels)
     assert judge(right, truth, labels, kind="map") == 1
     for label in ("hen", None):
-        wrong = [*right, *found(FAR, labels=[label] if label else [])]
+        wrong = [*right, *detections(FAR, labels=[label] if label else [])]
         assert judge(wrong, truth, labels, kind="map") == pytest.approx(2 / 3)
         assert judge(wrong, truth, labels, kind="map_length") == pytest.approx(2 / 3 * 2 / 3)
 
@@ -209,12 +216,12 @@ def test_a_label_that_is_not_in_the_truth_lowers_the_mean() -> None:
 @given(said=ANSWERS, truth=TRUTHS, data=st.data())
 def test_what_never_pays(kind: str, said: Any, truth: Any, data: st.DataObject) -> None:
     sure = data.draw(st.lists(st.sampled_from([0.2, 0.5, 1.0]), min_size=len(said), max_size=len(said)))
-    answer = found(*said, confidences=sure)
+    answer = detections(*said, confidences=sure)
     score = judge(answer, truth, kind=kind, form="guarded")
     assert 0 <= score <= 1
     again = dict(data.draw(st.sampled_from(answer)), confidence=data.draw(st.sampled_from([0.1, 0.5, 1.0])))
     assert judge([*answer, again], truth, kind=kind, form="guarded") <= score + 1e-6, "a box written again"
-    assert judge([*answer, *found(FAR, confidences=[0.5])], truth, kind=kind, form="guarded") <= score + 1e-6, (
+    assert judge([*answer, *detections(FAR, confidences=[0.5])], truth, kind=kind, form="guarded") <= score + 1e-6, (
         "a box of nothing"
     )
     if kind != "map_length":
@@ -226,7 +233,7 @@ def test_what_never_pays(kind: str, said: Any, truth: Any, data: st.DataObject) 
 @pytest.mark.parametrize("kind", KINDS)
 @given(truth=st.lists(near_boxes(), min_size=1, max_size=5, unique_by=tuple))
 def test_the_truth_scores_the_most(kind: str, truth: Any) -> None:
-    assert judge(found(*truth), truth, kind=kind, iteration=9999) == pytest.approx(1)
+    assert judge(detections(*truth), truth, kind=kind, iteration=9999) == pytest.approx(1)
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 0.4, 0.6, 0.8]), min_size=3, max_size=3), min_size=1, max_size=3))
@@ -243,7 +250,7 @@ def test_the_pairs_of_vision_r1_are_the_best_assignment(overlaps: list[list[floa
     share = sum(one >= 0.5 for one in worth) / 3
     recall = 0 if share < 0.5 else 1 if share > 0.75 else share
     expected = (precision + recall) / 2
-    assert judge(found(*said), truth, kind="vision_r1", format_weight=0) == pytest.approx(expected, abs=1e-6)
+    assert judge(detections(*said), truth, kind="vision_r1", format_weight=0) == pytest.approx(expected, abs=1e-6)
 
 
 def test_average_precision_by_hand() -> None:

@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), [(48, 83), (64, 64)])
 @pytest.mark.parametrize("threshold", slow_but([0.05, 0.3, 0.9], 0.3))
 def test_objects_are_those_of_a_forward_of_its_own(folder: Path, height: int, width: int, threshold: float) -> None:

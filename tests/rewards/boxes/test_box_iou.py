@@ -35,7 +35,7 @@ def batch(texts: list[str]) -> RewardBatch:
     return answers(texts, {"box": [100, 100, 300, 200]}, canvases=(ORIGINAL,) * len(texts))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     def near(reach: int) -> str:
         return str([side + random.randint(-reach, reach) for side in (100, 100, 300, 200)])
 
@@ -43,7 +43,7 @@ def draw(random: random.Random) -> RewardBatch:
     return batch([*moved, "<answer>there</answer>", "[100, 100, 300, 200]"])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(["<answer>[100, 100, 300, 200]</answer>"] * 4))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(["<answer>[100, 100, 300, 200]</answer>"] * 4))
 
 
 def tensor(*boxes: Box) -> Tensor:
@@ -51,10 +51,10 @@ def tensor(*boxes: Box) -> Tensor:
 
 
 @st.composite
-def boxes(draw: st.DrawFn) -> Box:
+def boxes(random_batch: st.DrawFn) -> Box:
     """Boxes on the pixels of a small image."""
-    x1, y1 = draw(st.integers(0, 30)), draw(st.integers(0, 30))
-    return x1, y1, x1 + draw(st.integers(1, 20)), y1 + draw(st.integers(1, 20))
+    x1, y1 = random_batch(st.integers(0, 30)), random_batch(st.integers(0, 30))
+    return x1, y1, x1 + random_batch(st.integers(1, 20)), y1 + random_batch(st.integers(1, 20))
 
 
 def pixels(box: Box) -> set[tuple[int, int]]:

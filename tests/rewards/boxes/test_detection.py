@@ -47,13 +47,13 @@ def batch(texts: list[str]) -> RewardBatch:
     return answers(texts, {"boxes": [FIRST, SECOND]}, canvases=(CANVAS,) * len(texts))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     some = [(FIRST, random.random()), (SECOND, random.random()), (HALF, random.random()), ((80, 80, 90, 90), 0.5)]
     picked = [listed(random.sample(some, random.randint(1, 4))) for _ in range(6)]
     return batch([*picked, listed([(FIRST, 1.0), (SECOND, 0.9)]), random.choice(["none", listed([])])])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch([listed([(SECOND, 1.0), (FIRST, 1.0)])] * 4))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch([listed([(SECOND, 1.0), (FIRST, 1.0)])] * 4))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_matching_by_overlap_finds_what_confidence_misses(make_batch: Make) ->
 
 
 @st.composite
-def boxes(draw: st.DrawFn) -> Box:
-    x1, y1 = draw(st.integers(0, 8)), draw(st.integers(0, 8))
-    return x1, y1, x1 + draw(st.integers(1, 8)), y1 + draw(st.integers(1, 8))
+def boxes(random_batch: st.DrawFn) -> Box:
+    x1, y1 = random_batch(st.integers(0, 8)), random_batch(st.integers(0, 8))
+    return x1, y1, x1 + random_batch(st.integers(1, 8)), y1 + random_batch(st.integers(1, 8))
 
 
 def pixels(box: Box) -> set[tuple[int, int]]:

@@ -20,13 +20,15 @@ def thinking(thought: str, rethought: str = "so two") -> str:
     return f"<think>{thought}</think>\n<rethink>{rethought}</rethink>\n2"
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     thoughts = [ONE, f"{ONE} {TWO}", "none", "", f"{ONE} {ONE}", f"{ONE} {TWO} [1, 1, 2, 2]"]
     texts = [thinking(rng.choice(thoughts), rng.choice(["", "two"])) for _ in range(7)]
     return answers([*texts, rng.choice([ONE, ""])], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers([thinking(f"a cat {ONE} and one more at {TWO}")] * 8, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers([thinking(f"a cat {ONE} and one more at {TWO}")] * 8, TARGET)
+)
 
 
 def judge(text: str, count: Any = 2, **settings: Any) -> float:

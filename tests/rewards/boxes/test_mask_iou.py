@@ -43,7 +43,7 @@ def run_lengths(pixels: NDArray[np.bool_]) -> dict[str, Any]:
     return {"size": list(made["size"]), "counts": made["counts"].decode()}
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     def polygon() -> list[list[int]]:
         return [[random.randint(0, 20), random.randint(0, 10)] for _ in range(random.randint(3, 6))]
 
@@ -58,7 +58,7 @@ def best() -> RewardBatch:
     return batch(list(map(written, said)))
 
 
-EXAMPLE = Example(draw=draw, best=best)
+EXAMPLE = Example(random_batch=random_batch, best=best)
 
 
 def test_scores_by_hand() -> None:

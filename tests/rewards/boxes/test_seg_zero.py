@@ -33,7 +33,7 @@ def terms(said: Any, truth: Any = TRUTH, canvas: Canvas | None = IMAGE, **settin
     return round(5 * float(SegZero(**settings).score(batch([written(said)], truth, canvas))))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     def near(reach: int) -> str:
         moved = {key: [side + random.randint(-reach, reach) for side in place] for key, place in RIGHT.items()}
         return written(moved)
@@ -41,7 +41,7 @@ def draw(random: random.Random) -> RewardBatch:
     return batch(["", "[1, 2]", written("no"), written(RIGHT), *map(near, (2, 9, 40, 300))])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch([written(RIGHT), written(RIGHT | {"why": "red"})] * 2))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch([written(RIGHT), written(RIGHT | {"why": "red"})] * 2))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def judge(track: Any, true: Any = TRACK, canvas: Canvas | None = FRAME, **settin
     return float(TrackingIou(**settings).score(batch([text], true, canvas)))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     spread = [0, 0, 1, 3, 20, 60]
     tracks = [
         [box and [side + random.randint(0, reach) for side in box] for box in TRACK]
@@ -44,7 +44,8 @@ def draw(random: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: batch([written(TRACK), f"<answer>```json\n{json.dumps(TRACK)}\n```</answer>"] * 2)
+    random_batch=random_batch,
+    best=lambda: batch([written(TRACK), f"<answer>```json\n{json.dumps(TRACK)}\n```</answer>"] * 2),
 )
 
 

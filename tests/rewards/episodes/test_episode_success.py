@@ -48,12 +48,12 @@ def episodes(rewards: list[list[float]]) -> RewardBatch:
     return replace(make_batch(outputs, ["go"] * len(owner)), episode=owner, group=owner // 2, turn=turn)
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     drawn = [[random.choice([0.0, 0.25, 0.5]) for _ in range(random.randint(1, 4))] for _ in range(6)]
     return episodes([*drawn, [0.0, 1.0], [0.0]])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: episodes([[0.0, 1.0], [0.5, 0.5, 0.5]]))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: episodes([[0.0, 1.0], [0.5, 0.5, 0.5]]))
 
 
 def test_success_is_the_sum_of_an_episodes_rewards_told_of_every_turn() -> None:

@@ -15,11 +15,11 @@ def batch(rewards: list[float]) -> RewardBatch:
     return make_batch(outputs, ["go"] * len(rewards))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     return batch([random.uniform(-5, 5) for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw)  # no best: an environment may always give more
+EXAMPLE = Example(random_batch=random_batch)  # no best: an environment may always give more
 
 
 def test_every_turn_has_the_reward_of_its_own_step() -> None:

@@ -16,14 +16,14 @@ from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import CPU, random_images
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     """A group of different images, and one in which all but one are the same."""
     images = random_images(rng, 2 * GROUP)
     images[GROUP + 1 :] = images[GROUP + 1]
     return make_batch(Outputs(images=images), [""] * 2 * GROUP)
 
 
-EXAMPLE = Example(draw=draw)  # no truth: how different images should be is not known
+EXAMPLE = Example(random_batch=random_batch)  # no truth: how different images should be is not known
 
 
 def ready(folder: Path, **settings: Any) -> Diversity:

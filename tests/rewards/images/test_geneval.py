@@ -28,7 +28,7 @@ def batch_of(images: Tensor, *include: dict[str, Any], **other: Any) -> RewardBa
     return make_batch(Outputs(images=images), ["a photo"] * len(images), [target] * len(images))
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     """Scenes of what a random detector may find, from one object to many."""
     targets = []
     for _ in range(8):
@@ -38,7 +38,7 @@ def draw(source: random.Random) -> RewardBatch:
 
 
 # No truth: what a detector of random weights sees in an image is written nowhere. test_scenes.py has that of the rules.
-EXAMPLE = Example(draw=draw)
+EXAMPLE = Example(random_batch=random_batch)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,7 @@ def test_a_crop_has_pixels_and_is_not_too_long(box: tuple[float, float, float, f
     assert tuple(found.shape[1:]) == shape
 
 
+@pytest.mark.slow
 def test_colours_are_those_of_clip(reward: Geneval, folder: Path) -> None:
     """The mean of three phrases for each colour, each of length 1, as clip_benchmark has it."""
     images = random_images(random.Random(0), 24)

@@ -21,7 +21,7 @@ from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import CPU, Shown, random_images, shown, to_pil
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     images, others = random_images(rng, 2 * GROUP), random_images(rng, 2 * GROUP)
     return make_batch(Outputs(images=images), [""] * 2 * GROUP, media=shown(others))
 
@@ -32,7 +32,7 @@ def same() -> RewardBatch:
     return make_batch(Outputs(images=images), [""] * 2 * GROUP, media=shown(images))
 
 
-EXAMPLE = Example(draw=draw, best=same)
+EXAMPLE = Example(random_batch=random_batch, best=same)
 
 
 def smooth(seed: int, height: int, width: int) -> Tensor:
@@ -73,6 +73,7 @@ def test_the_score_is_the_cosine_of_what_transformers_gives(
     assert found.std() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torchvision, on how lpips calls it
 @pytest.mark.parametrize("trunk", ["alex", pytest.param("vgg", marks=pytest.mark.slow)])  # vgg has 15 M weights
 def test_lpips_is_that_of_the_published_package(trunk: Trunk, tmp_path: Path) -> None:

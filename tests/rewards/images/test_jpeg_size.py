@@ -20,7 +20,7 @@ def flat() -> RewardBatch:
     return batch_of(Outputs(images=torch.zeros(8, 3, SIDE, SIDE)), [""] * 8)
 
 
-EXAMPLE = Example(draw=draw_images, best=flat)
+EXAMPLE = Example(random_batch=draw_images, best=flat)
 
 
 @pytest.mark.parametrize("quality", [95, 50])

@@ -38,7 +38,7 @@ def batch_of(images: Sequence[Tensor], prompts: Sequence[str], targets: Any = ()
     return make_batch(Outputs(images=torch.stack(list(images))), prompts, targets)
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     """Few of the images have text: the others are read much faster."""
     images = [picture("red cat"), *(picture() * source.random() for _ in range(7))]
     said = source.choice(["red cat", "red hat", "bed", "quick fox", "!?"])
@@ -47,7 +47,7 @@ def draw(source: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=draw,
+    random_batch=random_batch,
     best=lambda: batch_of([picture("red cat"), picture("Open 24")], ['a sign, "Red Cat"', "“open 24” on a door"]),
 )
 
@@ -237,6 +237,7 @@ def test_rendered_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found.tolist() == pytest.approx([1.0, (1 + 3 / 4) / 2, 0.0])
 
 
+@pytest.mark.slow
 def test_red_text_is_read_as_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine takes the colours in OpenCV's order."""
     seen: list[Any] = []

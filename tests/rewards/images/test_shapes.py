@@ -22,7 +22,7 @@ def batch(drawn: list[str], asked: list[str], seed: int) -> RewardBatch:
     return batch_of(Outputs(images=images), asked)
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     """Right images, images of other prompts, and an empty canvas."""
     asked = random.sample(all_prompts(), 2)
     drawn = [asked[0], asked[0], *random.sample(all_prompts(), 3), asked[1], *random.sample(all_prompts(), 2)]
@@ -32,7 +32,9 @@ def draw(random: random.Random) -> RewardBatch:
     return made
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch([DRAWN] * 4, [DRAWN] * 4, 0), settings={"measure": "correct"})
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: batch([DRAWN] * 4, [DRAWN] * 4, 0), settings={"measure": "correct"}
+)
 
 
 @pytest.mark.parametrize(

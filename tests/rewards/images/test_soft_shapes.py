@@ -17,7 +17,7 @@ PROMPTS = all_prompts()
 RENDERED = render(PROMPTS, torch.Generator().manual_seed(0))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     """Right images, images of other prompts, and an empty canvas."""
     asked = random.sample(range(216), 2)
     drawn = [asked[0], asked[0], *random.sample(range(216), 3), asked[1], *random.sample(range(216), 2)]
@@ -26,7 +26,7 @@ def draw(random: random.Random) -> RewardBatch:
     return make_batch(Outputs(images=images), [PROMPTS[asked[0]]] * 4 + [PROMPTS[asked[1]]] * 4)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: make_batch(Outputs(images=RENDERED), PROMPTS))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: make_batch(Outputs(images=RENDERED), PROMPTS))
 
 
 def rendered(prompts: list[str], seed: int = 0) -> Tensor:

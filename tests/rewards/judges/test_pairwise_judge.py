@@ -21,7 +21,7 @@ from tests.rewards.pictures import CPU, draw_images, random_images, to_pil
 from tests.vision_twins import twin
 
 # No truth: which image is better is what the model says.
-EXAMPLE = Example(draw=draw_images, settings={"soft": True})
+EXAMPLE = Example(random_batch=draw_images, settings={"soft": True})
 PROMPTS = ['a "red" circle'] * 3 + ["two blue squares, please, on the lawn behind the house"] * 3
 
 
@@ -74,6 +74,7 @@ def by_hand(wins: Tensor) -> list[float]:
     return rates
 
 
+@pytest.mark.slow
 def test_it_is_the_share_of_wins_over_both_orders(folder: Path, batch: RewardBatch) -> None:
     wins = first_beats_second(folder, batch)
     soft = ready(folder, soft=True).score(batch)

@@ -22,7 +22,7 @@ from tests.vision_twins import twin
 
 # No truth: whether an image shows a text is what the model says. A random one hardly ever says yes or no, so that only
 # the share of yes in both comes near the ends.
-EXAMPLE = Example(draw=draw_images, settings={"normalised": True})
+EXAMPLE = Example(random_batch=draw_images, settings={"normalised": True})
 TEXTS = ['a "red" circle', "two blue squares, please, on the lawn behind the house", "naïve café 🙂", "{prompt} {0}"]
 
 

@@ -17,7 +17,7 @@ from tests.rewards.example import Example
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 # The ground truth beats all others, and nobody beats itself: in a group of equals each has one half.
-EXAMPLE = Example(draw=numbers, settings={"reward": WRITTEN})
+EXAMPLE = Example(random_batch=numbers, settings={"reward": WRITTEN})
 SCORES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), min_size=1, max_size=7)
 WINS = st.integers(1, 6).flatmap(
     lambda size: st.lists(st.lists(st.floats(0, 1), min_size=size, max_size=size), min_size=size, max_size=size)

@@ -16,7 +16,7 @@ from mmrl.rewards.models.aesthetic import Aesthetic
 from tests.rewards.example import Example
 from tests.rewards.pictures import draw_images
 
-EXAMPLE = Example(draw=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
 CPU = Placement(torch.device("cpu"), torch.float32)
 PUBLISHED = {
     "layers.0.weight": (1024, 768),

@@ -20,7 +20,7 @@ from tests.rewards.example import Example
 from tests.rewards.pictures import draw_images
 
 # No truth: which image fits a text best is what the model was trained to say.
-EXAMPLE = Example(draw=draw_images)
+EXAMPLE = Example(random_batch=draw_images)
 CPU = Placement(torch.device("cpu"), torch.float32)
 TEXTS = ["a red circle", "two blue squares, please", "a red circle", "naïve café 🙂"]
 
@@ -103,6 +103,7 @@ def test_the_score_is_the_published_formula_with_transformers(
     assert (found - expected).abs().max() < 0.05 * expected.std()
 
 
+@pytest.mark.slow
 def test_the_score_is_the_published_formula_with_open_clip(
     folders: dict[Library, Path], make_batch: Callable[..., RewardBatch]
 ) -> None:

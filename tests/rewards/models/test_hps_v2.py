@@ -18,7 +18,7 @@ from tests.parameters import slow_but
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, draw_images
 
-EXAMPLE = Example(draw=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
 TEXTS = ["a red circle", "two blue squares, please", "naïve café 🙂"]
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]
@@ -34,6 +34,7 @@ def smooth_images(height: int, width: int) -> Tensor:
     return interpolate(rough, (height, width), mode="bilinear")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("height", "width", "size", "padding"),  # padding: left, right, above, below
     [

@@ -16,7 +16,7 @@ from mmrl.rewards.models.image_reward import ImageReward
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, draw_images, to_pil
 
-EXAMPLE = Example(draw=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
 TEXTS = ["a red circle", "two blue squares, please, and a very long list of other things", "naïve café 🙂"]
 Weights = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, draw_images, to_pil
 
 # No truth: a model of taste. Divided by 100, float32's noise is as small as that of other scores.
-EXAMPLE = Example(draw=draw_images, settings={"divisor": 100.0})
+EXAMPLE = Example(random_batch=draw_images, settings={"divisor": 100.0})
 TEXTS = ["a red circle", "two blue squares, please", "naïve café 🙂"]
 
 

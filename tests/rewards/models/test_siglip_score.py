@@ -15,7 +15,9 @@ from mmrl.rewards.models.siglip_score import SiglipScore, Unit
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, draw_images, to_pil
 
-EXAMPLE = Example(draw=draw_images)  # no truth: which image fits a text best is what the model was trained to say
+EXAMPLE = Example(
+    random_batch=draw_images
+)  # no truth: which image fits a text best is what the model was trained to say
 TEXTS = ["a red circle", "two blue squares, please, more than fit", "naïve café 🙂"]
 
 

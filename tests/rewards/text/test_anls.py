@@ -17,7 +17,7 @@ from tests.rewards.tables import edits
 TARGET = {"answer": ["12 March 1999", "march 12"]}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     texts = []
     for _ in range(8):
         letters = list("12 march 1999")
@@ -28,7 +28,8 @@ def draw(rng: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: answers(["<answer>12  MARCH 1999</answer>", "<answer>March 12</answer>"] * 4, TARGET)
+    random_batch=random_batch,
+    best=lambda: answers(["<answer>12  MARCH 1999</answer>", "<answer>March 12</answer>"] * 4, TARGET),
 )
 
 

@@ -25,7 +25,7 @@ CPU = Placement(torch.device("cpu"), torch.float32)
 TARGET = {"answer": "red"}
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """Right and wrong answers after different thoughts."""
     thoughts = ["It is red.", "It is blue, so it is not.", "", "I cannot say. " * 5]
     said = ["red", "red", "blue"]
@@ -34,7 +34,7 @@ def draw(given: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=draw,
+    random_batch=random_batch,
     best=lambda: answers(["<think>It is red.</think><answer>red</answer>"] * 4, TARGET),
     settings={"reward": {"name": "exact_answer"}},
 )
@@ -52,7 +52,7 @@ def model(folder: Path) -> LanguageModel:
     return load_language_model(str(folder), CPU.device)
 
 
-class Told(LanguageModel):
+class FixedAnswers(LanguageModel):
     """Says that an answer is as likely as the number in the thought."""
 
     def mean_log_prob(self, question: str, thought: str, answer: str, *, max_tokens: int) -> float | None:
@@ -62,7 +62,7 @@ class Told(LanguageModel):
 
 def judge(texts: list[str], target: str = "red", **settings: Any) -> list[float]:
     held = AnswerConsistency(**({"reward": ExactAnswer()} | settings))
-    held._model = Told(None, None)
+    held._model = FixedAnswers(None, None)
     batch = replace(answers(texts, {"answer": target}), group=torch.zeros(len(texts), dtype=torch.int64))
     found: list[float] = held.score(batch).tolist()
     return found
@@ -103,7 +103,7 @@ def test_graded_answers_must_be_at_least_the_mean() -> None:
 
 def test_groups_are_compared_apart_and_controls_not_at_all() -> None:
     held = AnswerConsistency(ExactAnswer())
-    held._model = Told(None, None)
+    held._model = FixedAnswers(None, None)
     texts = said("0.9 red", "0.1 red", "0.8 red", "0.1 red")
     batch = replace(answers(texts, TARGET), group=torch.tensor([0, 1, 0, 1]))
     assert held.score(batch).tolist() == [1, 1, 0, 1]

@@ -26,7 +26,7 @@ SENTENCES = st.lists(st.sampled_from(VOCABULARY), min_size=2, max_size=9).map(" 
 PICTURES = st.lists(st.lists(SENTENCES, min_size=1, max_size=3), min_size=2, max_size=6)
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """The truth with more and more words of it replaced by others."""
     texts = []
     for row in range(8):
@@ -36,7 +36,7 @@ def draw(given: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=draw,
+    random_batch=random_batch,
     best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET),
     settings={"corpus": "captions.jsonl"},  # its tiny twin writes one
 )

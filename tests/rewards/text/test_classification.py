@@ -25,11 +25,11 @@ def judge(said: list[str], label: Any = "red panda", **settings: Any) -> Any:
     return Classification(**settings).score(batch(said, label)).tolist()
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     return batch([*random.choices(LABELS, k=6), "red panda", random.choice(["", "cat, dog, red panda"])])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(["red panda", " Red  Panda ", "red_panda", "redpanda"]))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(["red panda", " Red  Panda ", "red_panda", "redpanda"]))
 
 
 @pytest.mark.parametrize(

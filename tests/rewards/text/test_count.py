@@ -22,12 +22,14 @@ def judge(said: list[str], count: Any = 8, **settings: Any) -> Any:
     return Count(**settings).score(batch([f"<answer>{one}</answer>" for one in said], count)).tolist()
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     numbers = [f"<answer>{random.randint(0, 20)}</answer>" for _ in range(6)]
     return batch(["<answer>8</answer>", random.choice(["eight", "<answer>many</answer>"]), *numbers])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch(["<answer>8</answer>", "<think>7?</think><answer> 8.0 </answer>"] * 2))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: batch(["<answer>8</answer>", "<think>7?</think><answer> 8.0 </answer>"] * 2)
+)
 
 
 def test_scores_by_hand() -> None:

@@ -18,12 +18,15 @@ Make = Callable[..., RewardBatch]
 TARGET = {"answer": ["dark red", "maroon"]}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     said = ["Dark  red", "maroon", "red", "dark red or maroon", "", "<answer>maroon"]
     return answers([f"<answer>{rng.choice(said)}</answer>" for _ in range(8)], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>maroon</answer>", "<answer>Dark red</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch,
+    best=lambda: answers(["<answer>maroon</answer>", "<answer>Dark red</answer>"] * 4, TARGET),
+)
 
 
 def judge(text: str, target: Any, make_batch: Make, **settings: Any) -> float:

@@ -16,11 +16,11 @@ def batch(ended: list[bool]) -> RewardBatch:
     return batch_of(Outputs(is_finished=torch.tensor(ended)), ["go on"] * len(ended))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     return batch([True, False, *(random.random() < 0.5 for _ in range(6))])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch([True] * 4))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: batch([True] * 4))
 
 
 def test_an_answer_that_was_cut_scores_0(make_batch: Callable[..., RewardBatch]) -> None:

@@ -53,11 +53,13 @@ VERDICTS: list[tuple[str, float, float]] = [  # text, strict score, graded score
 GOOD = "<think>a</think><answer>5</answer>"
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     return answers([rng.choice([GOOD, f" {GOOD}\n", *(text for text, _, _ in VERDICTS)]) for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers([text for text, strict, _ in VERDICTS if strict] + [GOOD] * 3))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers([text for text, strict, _ in VERDICTS if strict] + [GOOD] * 3)
+)
 
 
 def score(reward: FormatTags, texts: list[str], make_batch: Make) -> list[float]:

@@ -28,7 +28,7 @@ SCHEMA: dict[str, Any] = {
 GOOD = '{"label": "cat", "count": 2, "boxes": [[1, 2, 30.5, 40]]}'
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     texts = [
         GOOD,
         '{"label": "cat", "count": 2}',
@@ -42,7 +42,9 @@ def draw(rng: random.Random) -> RewardBatch:
     return answers([f"<answer>{rng.choice(texts)}</answer>" for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers([f"<answer>{GOOD}</answer>"] * 8), settings={"schema": SCHEMA})
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers([f"<answer>{GOOD}</answer>"] * 8), settings={"schema": SCHEMA}
+)
 
 
 STRICT, GRADED = JsonSchema(SCHEMA, tag=None), JsonSchema(SCHEMA, tag=None, is_graded=True)

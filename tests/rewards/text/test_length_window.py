@@ -25,12 +25,14 @@ def batch_of(is_right: list[bool], lengths: list[int]) -> RewardBatch:
     return answers([RIGHT if one else WRONG for one in is_right], TARGET, num_tokens=torch.tensor(lengths))
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     return batch_of([rng.random() < 0.6 for _ in range(8)], [rng.choice([1, 319, 320, 512, 513]) for _ in range(8)])
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: batch_of([True] * 8, [400] * 8), settings={"reward": {"name": "exact_answer"}}
+    random_batch=random_batch,
+    best=lambda: batch_of([True] * 8, [400] * 8),
+    settings={"reward": {"name": "exact_answer"}},
 )
 
 

@@ -16,13 +16,15 @@ from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """Few different answers, some of which cannot be read."""
     texts = given.choices(["<answer>red</answer>", "<answer>3</answer>", "<answer>3.0</answer>", "red"], k=12)
     return answers(texts)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>red</answer>", "<answer> RED</answer>"] * 4))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers(["<answer>red</answer>", "<answer> RED</answer>"] * 4)
+)
 
 
 def judge(texts: list[str], groups: list[int] | None = None, **settings: Any) -> list[float]:

@@ -20,13 +20,14 @@ TARGET = {"answer": "\\frac{1}{2}"}
 REWARD = MathAnswer(tag=None, seconds=1)  # starts its process at the first question, ends it with the tests
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     said = ["0.5", "1/2", "\\frac12", "2", "5.", "$x$", "{", "", "1/2 or 2", "\\boxed{0.50}", "\\boxed{1} \\boxed{2}"]
     return answers([f"<answer>{rng.choice(said)}</answer>" for _ in range(8)], TARGET)
 
 
 EXAMPLE = Example(
-    draw=draw, best=lambda: answers(["<answer>0.5</answer>", "<answer>$\\frac{2}{4}$</answer>"] * 4, TARGET)
+    random_batch=random_batch,
+    best=lambda: answers(["<answer>0.5</answer>", "<answer>$\\frac{2}{4}$</answer>"] * 4, TARGET),
 )
 
 

@@ -18,12 +18,14 @@ OPTIONS = ("a dog", "cat", "A and C", "B")
 TARGET = {"answer": "B"}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     spellings = ["B", "(B)", "b.", "B. cat", "A", "C", "A, B", "D) dog", "cat", "", "I do not know", "<answer>"]
     return answers([f"<answer>{rng.choice(spellings)}</answer>" for _ in range(8)], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>B</answer>", "<answer>(b)</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers(["<answer>B</answer>", "<answer>(b)</answer>"] * 4, TARGET)
+)
 
 
 def judge(text: str, target: Any, options: Any = None, **settings: Any) -> float:

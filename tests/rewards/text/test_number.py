@@ -18,12 +18,15 @@ from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megaby
 TARGET = {"answer": 1234.5}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     texts = [f"{1234.5 * rng.choice([1, 1.02, 1.3, 2, -1]):.2f}" for _ in range(6)] + ["1,234.5", "many"]
     return answers([f"<answer>{text}</answer>" for text in texts], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>1234.5</answer>", "<answer>1,234.50</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch,
+    best=lambda: answers(["<answer>1234.5</answer>", "<answer>1,234.50</answer>"] * 4, TARGET),
+)
 
 
 def judge(text: str, target: Any, **settings: Any) -> float:

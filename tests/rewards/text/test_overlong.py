@@ -19,7 +19,7 @@ def batch_of(lengths: list[int]) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    draw=lambda rng: batch_of([rng.randint(0, 1100) for _ in range(8)]),
+    random_batch=lambda rng: batch_of([rng.randint(0, 1100) for _ in range(8)]),
     best=lambda: batch_of([0, 1, 700, 800, 100, 3, 5, 7]),
     settings={"max_tokens": 1000, "buffer": 200},
 )

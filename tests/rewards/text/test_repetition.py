@@ -14,11 +14,13 @@ from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     return answers([" ".join(rng.choices("abcdefgh"[: rng.randint(1, 8)], k=rng.randint(0, 100))) for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["", "one", "one two", "one two three four", "a b a b"] * 2))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers(["", "one", "one two", "one two three four", "a b a b"] * 2)
+)
 
 
 def judge(text: str, **settings: Any) -> float:

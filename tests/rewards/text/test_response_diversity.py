@@ -21,14 +21,14 @@ CPU = Placement(torch.device("cpu"), torch.float32)
 SENTENCES = st.lists(st.sampled_from(["a", "cat", "dog", "sits", "on", "mat"]), min_size=1, max_size=8).map(" ".join)
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """A group of equal answers, one of answers of more and more words, one that the tiny twin finds most different."""
     mixed = [" ".join(given.choices(["cat", "dog", "sun", "sea", "hat"], k=1 + row)) for row in range(4)]
     return answers(["the red cat"] * 4 + mixed + given.sample(["a", "m", "r", "x"], 4))
 
 
 # There is no truth: what differs most depends on the model. The other kinds, which load none, are tested here alone.
-EXAMPLE = Example(draw=draw, settings={"kind": "embedding"})
+EXAMPLE = Example(random_batch=random_batch, settings={"kind": "embedding"})
 
 
 @pytest.fixture(scope="module")

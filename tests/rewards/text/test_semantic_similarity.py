@@ -25,7 +25,7 @@ TRUTH = "two men ride over the wide river"
 TARGET = {"answer": TRUTH}
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """The truth with more and more words of it replaced by others, and nothing."""
     texts = ["<answer></answer>"]
     for row in range(7):
@@ -34,7 +34,9 @@ def draw(given: random.Random) -> RewardBatch:
     return answers(texts, TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET)
+)
 
 
 @pytest.fixture(scope="module")

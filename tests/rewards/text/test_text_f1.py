@@ -16,13 +16,13 @@ from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megaby
 TARGET = {"answer": "the red house by the sea"}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     words = ["red", "house", "by", "sea", "blue", "no", "the"]
     texts = [" ".join(rng.choices(words, k=rng.randint(0, 6))) for _ in range(7)]
     return answers([f"<answer>{text}</answer>" for text in [*texts, "Red house by the sea."]], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>Red house, by sea</answer>"] * 8, TARGET))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: answers(["<answer>Red house, by sea</answer>"] * 8, TARGET))
 
 
 def judge(text: str, target: Any) -> float:

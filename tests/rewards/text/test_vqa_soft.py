@@ -17,12 +17,14 @@ PEOPLE = ["red"] * 5 + ["dark red"] * 3 + ["maroon", "Red."]
 TARGET = {"answers": PEOPLE}
 
 
-def draw(rng: random.Random) -> RewardBatch:
+def random_batch(rng: random.Random) -> RewardBatch:
     said = rng.choices(["red", "the red", "dark red", "maroon", "blue", "", "red red"], k=8)
     return answers([f"<answer>{text}</answer>" for text in said], TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>red</answer>", "<answer>A red!</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers(["<answer>red</answer>", "<answer>A red!</answer>"] * 4, TARGET)
+)
 
 
 def judge(text: str, people: Any) -> float:

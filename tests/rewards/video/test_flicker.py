@@ -17,7 +17,7 @@ def batch_of(videos: Tensor) -> RewardBatch:
     return make_batch(Outputs(videos=videos), ["a lake"] * len(videos))
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     """Random videos, from still to those that turn from black to white."""
     generator = torch.Generator().manual_seed(source.getrandbits(32))
     strength = torch.rand(8, 1, 1, 1, 1, generator=generator)
@@ -33,7 +33,7 @@ def best() -> RewardBatch:
     return batch_of(torch.rand(4, 1, 3, 5, 6, generator=torch.Generator().manual_seed(0)).expand(-1, 4, -1, -1, -1))
 
 
-EXAMPLE = Example(draw=draw, best=best)
+EXAMPLE = Example(random_batch=random_batch, best=best)
 
 
 def test_hand_numbers() -> None:

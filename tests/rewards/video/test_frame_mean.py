@@ -25,14 +25,14 @@ def batch_of(videos: Tensor, targets: list[dict[str, Any]] | None = None) -> Rew
     return make_batch(Outputs(videos=videos), [f"video {n}" for n in range(len(videos))], targets or [])
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     """Random videos, from flat to noise."""
     generator = torch.Generator().manual_seed(source.getrandbits(32))
     return batch_of(torch.rand(8, 3, 3, 24, 24, generator=generator) * torch.linspace(0, 1, 8).view(8, 1, 1, 1, 1))
 
 
 # No truth: what is best is the affair of the reward that is held.
-EXAMPLE = Example(draw=draw, settings={"reward": {"name": "jpeg_size"}, "frames": 2})
+EXAMPLE = Example(random_batch=random_batch, settings={"reward": {"name": "jpeg_size"}, "frames": 2})
 
 
 @dataclass

@@ -21,7 +21,7 @@ def grey(*levels: float) -> Tensor:
     return torch.tensor(levels).view(1, -1, 1, 1, 1).repeat(1, 1, 3, 2, 2)
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     """Random videos: even ramps, noise, and turns from black to white."""
     generator = torch.Generator().manual_seed(source.getrandbits(32))
     noise = torch.rand(8, 5, 3, 6, 7, generator=generator)
@@ -37,7 +37,7 @@ def best() -> RewardBatch:
     return batch_of(torch.cat([grey(0, 0.25, 0.5, 0.75), grey(1, 0.75, 0.5, 0.25), grey(0.5, 0.5, 0.5, 0.5)]))
 
 
-EXAMPLE = Example(draw=draw, best=best)
+EXAMPLE = Example(random_batch=random_batch, best=best)
 
 
 def slow(video: Tensor) -> tuple[float, float]:

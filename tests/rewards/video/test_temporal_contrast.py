@@ -20,14 +20,14 @@ from mmrl.rewards.video.temporal_contrast import TemporalContrast
 from tests.rewards.example import Example, answers
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """Answers of which some are right, the last one of each group a control."""
     texts = given.choices(["<answer>red</answer>", "<answer>blue</answer>", "red"], k=12)
     return replace(answers(texts, {"answer": "red"}), is_control=torch.arange(12) % 4 == 3)
 
 
 # No batch scores 1 throughout: a group needs controls, and these score 0.
-EXAMPLE = Example(draw=draw, settings={"reward": {"name": "exact_answer"}})
+EXAMPLE = Example(random_batch=random_batch, settings={"reward": {"name": "exact_answer"}})
 
 
 def batch(answers: str, controls: str, groups: str) -> RewardBatch:

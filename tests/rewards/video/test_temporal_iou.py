@@ -22,7 +22,7 @@ WHOLE = st.integers(0, 40)
 TARGET = {"span": [2, 6], "duration": 40}
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """The true span with ends that are more and more off, and no span."""
     texts = ["<answer>soon</answer>"]
     for row in range(7):
@@ -31,7 +31,9 @@ def draw(given: random.Random) -> RewardBatch:
     return answers(texts, TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<think>1 to 9</think><answer>2 to 6</answer>"] * 4, TARGET))
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: answers(["<think>1 to 9</think><answer>2 to 6</answer>"] * 4, TARGET)
+)
 
 
 def scores(make_batch: Make, answers: list[str], target: dict[str, Any], **settings: Any) -> list[float]:

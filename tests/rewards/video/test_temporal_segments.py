@@ -19,7 +19,7 @@ TARGET = {"spans": [[2, 6], [10, 12]]}
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=4)
 
 
-def draw(given: random.Random) -> RewardBatch:
+def random_batch(given: random.Random) -> RewardBatch:
     """The true spans with ends that are more and more off, with spans added, and none."""
     texts = ["<answer>[]</answer>"]
     for row in range(7):
@@ -30,7 +30,7 @@ def draw(given: random.Random) -> RewardBatch:
     return answers(texts, TARGET)
 
 
-EXAMPLE = Example(draw=draw, best=lambda: answers(["<answer>2 to 6 and 10 to 12</answer>"] * 4, TARGET))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: answers(["<answer>2 to 6 and 10 to 12</answer>"] * 4, TARGET))
 
 
 def judge(texts: list[str], spans: Any, **settings: Any) -> list[float]:

@@ -10,7 +10,7 @@ from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
 # at the end of the schedule, where the strict reward alone is left
 EXAMPLE = Example(
-    draw=lambda source: replace(numbers(source), iteration=5),
+    random_batch=lambda source: replace(numbers(source), iteration=5),
     best=lambda: replace(said("0 1", "1 1"), iteration=5),
     settings={"reward": WRITTEN, "then": SECOND, "last": 5},
 )

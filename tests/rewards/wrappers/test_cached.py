@@ -12,7 +12,7 @@ from mmrl.core.data import Outputs
 from tests.rewards.example import Example, make_batch
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
-EXAMPLE = Example(draw=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
+EXAMPLE = Example(random_batch=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
 
 
 def test_a_sample_is_asked_about_once_within_a_batch_and_later() -> None:
@@ -75,7 +75,7 @@ def test_a_failure_is_asked_about_again() -> None:
     assert sorted(reward.reward.asked) == ["0.5", "nan", "nan"]
 
 
-def drawn(seed: int, iteration: int = 0) -> float:
+def random_score(seed: int, iteration: int = 0) -> float:
     return float(seed + iteration)
 
 

@@ -6,7 +6,9 @@ from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
-EXAMPLE = Example(draw=numbers, best=lambda: said("1", "0.9"), settings={"reward": WRITTEN, "low": 0.2, "high": 0.8})
+EXAMPLE = Example(
+    random_batch=numbers, best=lambda: said("1", "0.9"), settings={"reward": WRITTEN, "low": 0.2, "high": 0.8}
+)
 
 
 def test_scores_are_cut_at_both_ends() -> None:

@@ -31,7 +31,7 @@ def edits(source: random.Random) -> RewardBatch:
     return make_batch(Outputs(images=images * scale), ["an edit"] * 8, media=[(one,) for one in inputs])
 
 
-EXAMPLE = Example(draw=edits, settings=SETTINGS)  # no best: a file may always be larger
+EXAMPLE = Example(random_batch=edits, settings=SETTINGS)  # no best: a file may always be larger
 
 
 def test_it_is_the_output_less_the_input_at_its_own_size() -> None:

@@ -11,7 +11,7 @@ from tests.rewards.example import Example
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
 EXAMPLE = Example(
-    draw=numbers, settings={"reward": WRITTEN, "noise": "uniform", "std": 0.01}
+    random_batch=numbers, settings={"reward": WRITTEN, "noise": "uniform", "std": 0.01}
 )  # no best: noise may lift any score
 
 

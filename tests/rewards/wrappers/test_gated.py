@@ -8,7 +8,7 @@ from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
-EXAMPLE = Example(draw=numbers, best=lambda: said("1 1", "1 0.5"), settings={"reward": WRITTEN, "gate": SECOND})
+EXAMPLE = Example(random_batch=numbers, best=lambda: said("1 1", "1 0.5"), settings={"reward": WRITTEN, "gate": SECOND})
 
 
 def test_a_reward_counts_where_the_gate_is_open_and_is_not_asked_elsewhere() -> None:

@@ -19,11 +19,11 @@ def brought(given: Sequence[int]) -> RewardBatch:
     return make_batch(outputs, ["?"] * len(given), [{"given_scores": SCORES}] * len(given))
 
 
-def draw(random: random.Random) -> RewardBatch:
+def random_batch(random: random.Random) -> RewardBatch:
     return brought([random.randrange(-1, 3) for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: brought([2] * 4))
+EXAMPLE = Example(random_batch=random_batch, best=lambda: brought([2] * 4))
 
 
 def test_each_output_has_the_score_of_its_number_and_what_was_drawn_its_own() -> None:

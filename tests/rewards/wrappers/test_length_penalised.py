@@ -15,12 +15,14 @@ def lengths(*pairs: tuple[float, int]) -> RewardBatch:
     return said(*(str(score) for score, _ in pairs), num_tokens=torch.tensor([count for _, count in pairs]))
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     return lengths(*((source.choice([0, 1, source.random()]), source.randrange(1, 500)) for _ in range(12)))
 
 
 # the shortest answer of its group, and right
-EXAMPLE = Example(draw=draw, best=lambda: lengths((1, 1), (0, 2), (1, 3), (0, 4)), settings={"reward": WRITTEN})
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: lengths((1, 1), (0, 2), (1, 3), (0, 4)), settings={"reward": WRITTEN}
+)
 
 
 def test_kimi_by_hand() -> None:

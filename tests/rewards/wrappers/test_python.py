@@ -25,12 +25,12 @@ def share_of_letter_a(text: str) -> float:
     return text.count("a") / max(len(text), 1)
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     return answers(["".join(source.choices("ab", [n, 8 - n], k=source.randrange(1, 6))) for n in range(9)][1:])
 
 
 EXAMPLE = Example(
-    draw=draw,
+    random_batch=random_batch,
     best=lambda: answers(["a", "aaa", "aa", "aaaa"]),
     settings={"function": f"{__name__}:share_of_letter_a", "range": [0, 1]},
 )

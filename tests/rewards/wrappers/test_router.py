@@ -24,7 +24,7 @@ def mixture(source: random.Random) -> RewardBatch:
     return routed(kinds, [f"{source.choice([0, 1, source.random()])} {source.random()}" for _ in kinds])
 
 
-EXAMPLE = Example(draw=mixture, best=lambda: routed(["first", "second"], ["1 0", "0 1"]), settings=SETTINGS)
+EXAMPLE = Example(random_batch=mixture, best=lambda: routed(["first", "second"], ["1 0", "0 1"]), settings=SETTINGS)
 
 
 def test_each_sample_is_judged_by_the_reward_of_its_kind_in_order() -> None:

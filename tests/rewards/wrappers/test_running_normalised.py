@@ -10,7 +10,7 @@ from mmrl.core.data import Scores
 from tests.rewards.example import Example
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
-EXAMPLE = Example(draw=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
+EXAMPLE = Example(random_batch=numbers, best=lambda: said("1"), settings={"reward": WRITTEN})
 
 
 def scores_of(values: torch.Tensor) -> Scores:

@@ -39,11 +39,13 @@ def batch_of(texts: list[str]) -> RewardBatch:
     return make_batch(Outputs(texts=tuple(texts)), ["a"] * len(texts), [{"contrasts": ["b", "c"]}] * len(texts))
 
 
-def draw(source: random.Random) -> RewardBatch:
+def random_batch(source: random.Random) -> RewardBatch:
     return batch_of(["a" * source.randrange(9) + "b" * source.randrange(9) for _ in range(8)])
 
 
-EXAMPLE = Example(draw=draw, best=lambda: batch_of(["a" * 20]), settings={"reward": HELD, "temperature": 0.5})
+EXAMPLE = Example(
+    random_batch=random_batch, best=lambda: batch_of(["a" * 20]), settings={"reward": HELD, "temperature": 0.5}
+)
 
 
 def test_it_is_the_share_of_the_prompt_among_its_contrasts() -> None:

@@ -10,7 +10,9 @@ from mmrl.core.contracts import ConfigError
 from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
-EXAMPLE = Example(draw=numbers, best=lambda: said(*["1 1"] * 4), settings={"reward": WRITTEN, "accuracy": SECOND})
+EXAMPLE = Example(
+    random_batch=numbers, best=lambda: said(*["1 1"] * 4), settings={"reward": WRITTEN, "accuracy": SECOND}
+)
 
 
 def test_thoughts_count_less_where_wrong_answers_have_the_better_ones() -> None:

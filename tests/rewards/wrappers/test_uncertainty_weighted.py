@@ -11,7 +11,7 @@ from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said
 
 BOTH = [WRITTEN, SECOND]
-EXAMPLE = Example(draw=numbers, best=lambda: said("1 1"), settings={"rewards": BOTH, "kind": "discount"})
+EXAMPLE = Example(random_batch=numbers, best=lambda: said("1 1"), settings={"rewards": BOTH, "kind": "discount"})
 
 
 def test_disagreement_is_taken_off() -> None:

@@ -30,6 +30,7 @@ def test_a_server_that_is_down_is_tried_again_and_then_an_error(monkeypatch: pyt
     assert waits == [0.5, 1, 2, 4, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_server_that_says_nothing_is_an_error() -> None:
     with socket.socket() as silent:

@@ -38,7 +38,7 @@ def parameters(**changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def asked(model: str = "/models/tiny", **changes: Any) -> dict[str, Any]:
+def request(model: str = "/models/tiny", **changes: Any) -> dict[str, Any]:
     return {
         "model": model,
         "token_ids": [5, 6, 7],
@@ -110,8 +110,8 @@ def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
         recorded.exchanges += [
             reload(made, tmp_path, 0),
             *RELOADED,
-            Exchange(GENERATE, asked(), copy.deepcopy(ANSWER)),
-            Exchange(GENERATE, asked(seed=12), second),
+            Exchange(GENERATE, request(), copy.deepcopy(ANSWER)),
+            Exchange(GENERATE, request(seed=12), second),
         ]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         drawn = made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
@@ -125,7 +125,7 @@ def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None
         made = engine(recorded.url, tmp_path)
         masks = [[8, 1], [4], [2, 3, 9]]
         answer = said([8, 4, 2], [-0.5, 0.0, -0.1], [5, 6, 6, 6, 7], sampling_mask=masks)
-        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, asked(), answer)]
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer)]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         support = made.generate([QUESTION], [0], [11], SAMPLING).support
     assert support is not None
@@ -154,10 +154,10 @@ def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_p
         bodies = [{"lora_name": name, "lora_path": str(tmp_path / name)} for name in names]
         recorded.exchanges += [
             Exchange("/v1/load_lora_adapter", bodies[0], "Success: LoRA adapter added successfully."),
-            Exchange(GENERATE, asked(names[0]), ANSWER),
+            Exchange(GENERATE, request(names[0]), ANSWER),
             Exchange("/v1/load_lora_adapter", bodies[1], "Success: LoRA adapter added successfully."),
             Exchange("/v1/unload_lora_adapter", {"lora_name": names[0]}, "Success: LoRA adapter removed successfully."),
-            Exchange(GENERATE, asked(names[1]), ANSWER),
+            Exchange(GENERATE, request(names[1]), ANSWER),
         ]
         for number in range(2):
             made.follow({"w": torch.full((2,), float(number))}, adapter, 2)
@@ -227,7 +227,7 @@ def test_an_answer_that_is_not_one_is_an_error(
 ) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, asked(), answer())]
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer())]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(kind, match=message):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -236,7 +236,7 @@ def test_an_answer_that_is_not_one_is_an_error(
 def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        broken = Exchange(GENERATE, asked(), {"error": {"message": "EngineCore died", "code": 500}}, 500)
+        broken = Exchange(GENERATE, request(), {"error": {"message": "EngineCore died", "code": 500}}, 500)
         recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, broken]
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):

@@ -51,6 +51,7 @@ def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]
     return policy(**settings), policy(engine=served, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "distribution",
     slow_but([{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}], {"stop": ("e", "ab")}),
@@ -69,6 +70,7 @@ def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[
     assert there.num_calls == here.num_calls + 9, "recomputing is counted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", slow_but([{}, {"lora": {"rank": 2, "alpha": 4}}], {"lora": {"rank": 2, "alpha": 4}})
 )
@@ -153,6 +155,7 @@ def test_the_tower_is_moved_for_one_trial_and_what_was_trained_stays() -> None:
     check_tower([], lambda: pytest.fail("there is nothing to try"))
 
 
+@pytest.mark.slow
 def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
     folder = twin("qwen2_5_vl")
     smaller = Vllm(name="vllm").tiny(folder, partial(load, max_pixels=28 * 28))  # without the run's pixel limits
@@ -160,6 +163,7 @@ def test_a_prompt_that_the_server_reads_otherwise_is_an_error() -> None:
         rollout(policy(engine=smaller))
 
 
+@pytest.mark.slow
 def test_a_truncated_distribution_whose_support_is_not_known_cannot_be_learned_from(
     served: Vllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ Judge = Callable[[RewardBatch], Any]
 
 
 @dataclass
-class Asked:
+class ScriptedReward:
     """A reward that a test writes down; it remembers the samples of each call by their images' value."""
 
     source: ClassVar[str] = "this test"
@@ -75,8 +75,8 @@ def term(name: str, reward: Any, weight: float = 1.0) -> RewardTerm:
     return RewardTerm(name, reward, weight)
 
 
-def scorer(*judges: Judge | Asked, weights: tuple[float, ...] = (), max_failed_share: float = 1.0) -> Scorer:
-    rewards = [judge if isinstance(judge, Asked) else Asked(judge) for judge in judges]
+def scorer(*judges: Judge | ScriptedReward, weights: tuple[float, ...] = (), max_failed_share: float = 1.0) -> Scorer:
+    rewards = [judge if isinstance(judge, ScriptedReward) else ScriptedReward(judge) for judge in judges]
     weights = weights or (1.0,) * len(rewards)
     terms = (term(f"r{n}", reward, weights[n]) for n, reward in enumerate(rewards))
     return Scorer(tuple(terms), max_failed_share)
