@@ -1,7 +1,8 @@
 """One vocabulary: names are the words of the field, and each word means one thing.
 
 The words below stood for something that a reader of the papers knows by another name, or for several things at once.
-No class, function, method, declared field, module constant, metric or file is named by them; prose may use them.
+No class, function, method, declared field, module constant, metric or file is named by them; prose, and the names of
+tests, which are sentences, may use them.
 """
 
 import ast
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
+PACKAGE = ("mmrl", "modalities", "rewards", "samplers")
 
 REPLACED = {  # the word: what says it
     "strand": "path state",
@@ -73,9 +74,9 @@ def words_of(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-def python_files() -> Iterator[Path]:
-    """The files of the package, each once: those behind links by the folder that the links name."""
-    for folder in FOLDERS:
+def python_files(*folders: str) -> Iterator[Path]:
+    """The files of the folders, each once: those behind links by the folder that the links name."""
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(ROOT)):
                 yield path
@@ -84,6 +85,8 @@ def python_files() -> Iterator[Path]:
 def named_in(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, int]]:
     """What a file names: the name, the name with its class, and the line."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):  # an expression names nothing
+            continue
         inside = owner
         names: list[str] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -106,7 +109,7 @@ def complaints(source: str) -> list[str]:
     return [
         f"line {line}: {full} ({', '.join(sorted(wrong))})"
         for name, full, line in named_in(parsed(source))
-        if (wrong := set(words_of(name)) & FORMS) and full not in ALLOWED
+        if not name.startswith("test_") and (wrong := set(words_of(name)) & FORMS) and full not in ALLOWED
     ]
 
 
@@ -119,7 +122,9 @@ def metrics_in(source: str) -> list[str]:
 
 def test_no_class_function_field_or_constant_has_a_word_that_is_replaced() -> None:
     problems = [
-        f"{path.relative_to(ROOT)}, {text}" for path in python_files() for text in complaints(path.read_text("utf-8"))
+        f"{path.relative_to(ROOT)}, {text}"
+        for path in python_files(*PACKAGE, "benchmarks", "tests")
+        for text in complaints(path.read_text("utf-8"))
     ]
     assert not problems, "\n".join(problems)
 
@@ -127,7 +132,7 @@ def test_no_class_function_field_or_constant_has_a_word_that_is_replaced() -> No
 def test_no_metric_has_a_word_that_is_replaced() -> None:
     problems = {
         f"{path.relative_to(ROOT)}: {text}"
-        for path in python_files()
+        for path in python_files(*PACKAGE)
         if path.stem != "metric_names"  # which translates them
         for text in metrics_in(path.read_text("utf-8"))
     }
@@ -135,7 +140,7 @@ def test_no_metric_has_a_word_that_is_replaced() -> None:
 
 
 def test_no_file_or_folder_has_a_word_that_is_replaced() -> None:
-    names = {part for path in python_files() for part in path.relative_to(ROOT).parts} - ALLOWED_FILES
+    names = {part for path in python_files(*PACKAGE) for part in path.relative_to(ROOT).parts} - ALLOWED_FILES
     problems = sorted(name for name in names if set(words_of(name.removesuffix(".py"))) & FORMS)
     assert not problems, ", ".join(problems)
 
@@ -170,5 +175,5 @@ def test_a_metric_of_a_replaced_word_is_found() -> None:
 
 
 def test_what_is_allowed_is_still_there() -> None:
-    named = {full for path in python_files() for _, full, _ in named_in(parsed(path.read_text("utf-8")))}
-    assert not ALLOWED - named and not ALLOWED_FILES - {path.name for path in python_files()}
+    named = {full for path in python_files(*PACKAGE) for _, full, _ in named_in(parsed(path.read_text("utf-8")))}
+    assert not ALLOWED - named and not ALLOWED_FILES - {path.name for path in python_files(*PACKAGE)}

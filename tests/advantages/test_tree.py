@@ -22,12 +22,12 @@ EDGES = torch.tensor(
         *([0, 3, -1, -1, -1], [1, 4, -1, -1, -1], [2, 5, -1, -1, -1]),
     ]
 )
-DRAW = torch.tensor([4] * 8 + [9] * 3)
+SAMPLED_TREE = torch.tensor([4] * 8 + [9] * 3)
 REWARD = torch.tensor([0.3, 0.9, -1.0, 2.0, 0.1, 0.4, 1.1, 0.2, 5.0, 7.0, 6.0])
 LOG_PROB = torch.where(EDGES >= 0, -0.3 - (EDGES * 7 % 5) / 4, 0.0)
 
 
-def scores(reward: Tensor = REWARD, valid: Tensor | None = None, group: Tensor = DRAW) -> Scores:
+def scores(reward: Tensor = REWARD, valid: Tensor | None = None, group: Tensor = SAMPLED_TREE) -> Scores:
     numbers = torch.arange(len(group))
     valid = torch.ones(len(group), dtype=torch.bool) if valid is None else valid
     return Scores(reward[:, None], ("r",), (1.0,), valid, group, numbers, torch.zeros_like(numbers))
@@ -68,7 +68,7 @@ def slow(reward: list[float], edges: list[list[int]], log_prob: list[list[float]
 def test_advantages_are_those_of_a_walk_over_all_nodes(fusion: Any) -> None:
     got = Tree(fusion=fusion)(scores(), paths())
     for draw in (4, 9):
-        rows = draw == DRAW
+        rows = draw == SAMPLED_TREE
         known = LOG_PROB[rows].tolist() if fusion == "log_prob" else None
         assert_close(got[rows], torch.tensor(slow(REWARD[rows].tolist(), EDGES[rows].tolist(), known)))
 
@@ -95,7 +95,9 @@ def test_every_depth_has_mean_0_and_std_1_over_its_nodes() -> None:
     for draw in (4, 9):
         for k in range(5):
             nodes = {
-                int(e): float(a) for e, a, d in zip(EDGES[:, k], got[:, k], DRAW, strict=True) if d == draw and e >= 0
+                int(e): float(a)
+                for e, a, d in zip(EDGES[:, k], got[:, k], SAMPLED_TREE, strict=True)
+                if d == draw and e >= 0
             }
             if nodes:
                 assert statistics.fmean(nodes.values()) == pytest.approx(0, abs=1e-6)
@@ -104,7 +106,7 @@ def test_every_depth_has_mean_0_and_std_1_over_its_nodes() -> None:
 
 def test_leaves_that_share_a_decision_agree_on_it() -> None:
     got = Tree()(scores(), paths())
-    names = DRAW[:, None] * 100 + EDGES
+    names = SAMPLED_TREE[:, None] * 100 + EDGES
     for name in names[EDGES >= 0].unique():
         assert len(got[(names == name) & (EDGES >= 0)].unique()) == 1
 
@@ -133,7 +135,7 @@ def test_a_spread_below_the_least_is_none() -> None:
 def test_an_invalid_leaf_enters_no_node() -> None:
     valid = torch.arange(11) != 3
     got = Tree()(scores(REWARD.masked_fill(~valid, math.nan), valid), paths())
-    rows = (DRAW == 4) & valid
+    rows = (SAMPLED_TREE == 4) & valid
     assert (got[3] == 0).all()
     assert_close(got[rows], torch.tensor(slow(REWARD[rows].tolist(), EDGES[rows].tolist(), None)))
 

@@ -17,7 +17,7 @@ from mmrl.losses.nft import Nft
 from mmrl.plans.flow import Neighbors, Plan, Step, Transition
 
 
-class ReadsSteps:
+class RequiresSteps:
     kind = "decisions"
     declaration: ClassVar[LossDeclaration] = LossDeclaration(requires=frozenset({"step"}))
 
@@ -35,7 +35,7 @@ def _check(loss: Any, draws: str) -> None:
         (Guard(), "tokens", "loss 'mine' requires 'noise' of each decision, which modality 'theirs' does not provide"),
         (Neighbor(), "tokens", "'choice' of each decision, .* a token is not compared with others"),
         (Grpo(entropy_coef=0.1), "latents", "leave out entropy_coef"),
-        (ReadsSteps(), "tokens", "'step' of each decision, .* tokens have no noise levels"),
+        (RequiresSteps(), "tokens", "'step' of each decision, .* tokens have no noise levels"),
     ],
 )
 def test_what_is_not_told_is_refused(loss: Any, draws: str, message: str) -> None:

@@ -34,11 +34,11 @@ class Numbered:
     change: Callable[[Tensor, RewardBatch], Tensor] | None = None
     granularity: Granularity = "token"
     batch_size: int | None = None
-    asked: list[list[int]] = field(default_factory=list)
+    widths: list[list[int]] = field(default_factory=list)
 
     def score(self, batch: RewardBatch) -> Tensor:
         there = batch.is_decision
-        self.asked.append(list(there.shape))
+        self.widths.append(list(there.shape))
         number = torch.tensor([float(text) for text in batch.outputs.texts or ()])
         numbers = torch.where(there, 10 * number[:, None] + torch.arange(there.shape[1]), 0.0)
         return numbers if self.change is None else self.change(numbers, batch)
@@ -110,7 +110,7 @@ def test_every_decision_has_its_number_and_the_sample_their_sum(size: int | None
     assert scores.values.tolist() == [[3, 0], [10, 1], [86, 2], [61, 3]] and scores.valid.all()
     assert set(scores.dense) == {"r0"} and scores.total.tolist() == [3, 11, 88, 64]
     widest = {None: [[4, 4]], 1: [[1, n] for n in LENGTHS], 2: [[2, 3], [2, 4]], 3: [[3, 4], [1, 2]]}
-    assert dense.asked == widest[size]
+    assert dense.widths == widest[size]
 
 
 def test_segments_have_numbers_at_their_ends_alone_and_zero_is_one() -> None:

@@ -8,7 +8,7 @@ from mmrl.labs.clips import grading, networks, world
 from mmrl.labs.clips.drawing import COLOURS, SHAPES
 
 LAB = "clips"
-NUM_ASKED = 64
+NUM_QUESTIONS = 64
 
 
 def mean_score(answers: list[str], asked: Sequence[world.Question]) -> float:
@@ -47,10 +47,10 @@ def test_a_second_of_a_clip_is_not_resized_and_stands_for_four_tokens(processor:
 @pytest.mark.slow
 def test_the_model_looks_at_its_clip(model: Any, processor: Any) -> None:
     """With another clip of the same length its answers are no better than guesses."""
-    asked = world.prompts("held_out")[:NUM_ASKED]
+    asked = world.prompts("held_out")[:NUM_QUESTIONS]
     lengths = len(world.DURATIONS)
     swapped = [
-        world.Question(one.text, (world.ClipVideo(one.clips[0].seed + lengths * NUM_ASKED),), one.target)
+        world.Question(one.text, (world.ClipVideo(one.clips[0].seed + lengths * NUM_QUESTIONS),), one.target)
         for one in asked
     ]
     own = grading.answer(model, processor, asked, is_greedy=True)
@@ -76,7 +76,7 @@ def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
 @pytest.mark.slow
 def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any) -> None:
     """Sampled answers are often wrong, and greedy ones better: that is what RL mends."""
-    asked = world.prompts("held_out")[:NUM_ASKED]
+    asked = world.prompts("held_out")[:NUM_QUESTIONS]
     torch.manual_seed(0)
     sampled = mean_score(grading.answer(model, processor, asked, is_greedy=False), asked)
     greedy = mean_score(grading.answer(model, processor, asked, is_greedy=True), asked)

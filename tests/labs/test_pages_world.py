@@ -7,11 +7,11 @@ from mmrl.core.contracts import ConfigError
 from mmrl.labs.pages import world
 from mmrl.prompts.stream import load_prompts
 
-ASKED_FOR = {"form", "menu", "drag", "scroll", "tabs", "dialog", "search", "table"}
+GOALS = {"form", "menu", "drag", "scroll", "tabs", "dialog", "search", "table"}
 
 
 def test_every_task_is_asked_for_as_often_in_each_split_and_no_seed_twice() -> None:
-    assert set(world.TASKS) >= ASKED_FOR
+    assert set(world.TASKS) >= GOALS
     targets = {}
     for split, count in world.NUM_SEEDS.items():
         prompts = load_prompts(f"lab:pages/{split}")

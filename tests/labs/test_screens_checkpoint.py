@@ -8,7 +8,7 @@ from mmrl.labs.screens import grading, networks, world
 from mmrl.labs.screens.drawing import COLOURS, KINDS
 
 LAB = "screens"
-NUM_ASKED = 64
+NUM_QUESTIONS = 64
 
 
 def mean_score(answers: list[str], asked: Sequence[world.Question], task: world.Task) -> float:
@@ -47,14 +47,14 @@ def test_a_screen_is_not_resized_and_stands_for_sixteen_tokens(processor: Any) -
 @pytest.mark.parametrize("task", get_args(world.Task))
 def test_the_model_looks_at_its_picture(model: Any, processor: Any, task: world.Task) -> None:
     """With the picture of the next question its answers are no better than guesses."""
-    asked = world.prompts(f"{task}_held_out")[:NUM_ASKED]
+    asked = world.prompts(f"{task}_held_out")[:NUM_QUESTIONS]
     swapped = [
         world.Question(one.text, other.media, one.target)
         for one, other in zip(asked, [*asked[1:], asked[0]], strict=True)
     ]
     own = grading.answer(model, processor, asked, is_greedy=True)
     other = grading.answer(model, processor, swapped, is_greedy=True)
-    assert sum(a != b for a, b in zip(own, other, strict=True)) > 0.9 * NUM_ASKED
+    assert sum(a != b for a, b in zip(own, other, strict=True)) > 0.9 * NUM_QUESTIONS
     assert mean_score(own, asked, task) > mean_score(other, asked, task) + 0.25
     assert mean_score(other, asked, task) < 0.2
 
@@ -71,7 +71,7 @@ def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
 @pytest.mark.parametrize("task", get_args(world.Task))
 def test_it_was_spoilt_but_not_beyond_repair(model: Any, processor: Any, task: world.Task) -> None:
     """Sampled answers are often wrong, and greedy ones better: that is what RL mends."""
-    asked = world.prompts(f"{task}_held_out")[:NUM_ASKED]
+    asked = world.prompts(f"{task}_held_out")[:NUM_QUESTIONS]
     torch.manual_seed(0)
     sampled = mean_score(grading.answer(model, processor, asked, is_greedy=False), asked, task)
     greedy = mean_score(grading.answer(model, processor, asked, is_greedy=True), asked, task)

@@ -75,7 +75,7 @@ def _entry(keep: Tensor | None = None) -> Tensor:
     return everything if keep is None else torch.where(keep, everything, -1)
 
 
-def _evaluations(evaluation: Any, entry: Tensor) -> OutputsByWeights:
+def _forward_outputs(evaluation: Any, entry: Tensor) -> OutputsByWeights:
     trained, old, reference = (evaluation(seed, entry) for seed in (1, 2, 3))
     return OutputsByWeights(trained, old, reference, score=_score)
 
@@ -96,7 +96,7 @@ def test_every_loss_is_tried() -> None:
 
 @pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_terms_and_metrics_are_finite_and_have_the_batchs_shape(loss: Any, evaluation: Any) -> None:
-    result = loss(loss.measure(_evaluations(evaluation, _entry())), _batch())
+    result = loss(loss.measure(_forward_outputs(evaluation, _entry())), _batch())
     assert result.terms.shape == (B, K) and result.terms.dtype == torch.float32 and result.terms.isfinite().all()
     for values in result.metrics.values():
         assert values.shape == (B, K) and not values.requires_grad and values.isfinite().all()
@@ -104,7 +104,7 @@ def test_terms_and_metrics_are_finite_and_have_the_batchs_shape(loss: Any, evalu
 
 @pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_measures_are_zero_outside_the_view_and_reach_the_trained_weights_inside(loss: Any, evaluation: Any) -> None:
-    measures = loss.measure(_evaluations(evaluation, _entry()))
+    measures = loss.measure(_forward_outputs(evaluation, _entry()))
     for measure in measures:
         assert (measure[WEIGHT == 0] == 0).all()
     assert measures[0].requires_grad
@@ -114,8 +114,8 @@ def test_measures_are_zero_outside_the_view_and_reach_the_trained_weights_inside
 @pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_the_order_of_the_samples_does_not_matter(loss: Any, evaluation: Any) -> None:
     order = torch.tensor([2, 0, 3, 1])
-    plain = loss(loss.measure(_evaluations(evaluation, _entry())), _batch())
-    moved = loss(loss.measure(_evaluations(evaluation, _entry()[order])), _batch(order))
+    plain = loss(loss.measure(_forward_outputs(evaluation, _entry())), _batch())
+    moved = loss(loss.measure(_forward_outputs(evaluation, _entry()[order])), _batch(order))
     assert_close(moved.terms, plain.terms[order])
     for name, values in plain.metrics.items():
         assert_close(moved.metrics[name], values[order])
@@ -130,12 +130,12 @@ def test_parts_of_a_view_add_up_to_the_whole(loss: Any, evaluation: Any) -> None
     if loss.scope != "decision":
         pytest.skip("the core replays losses of larger scope")
     coefficients, _ = loss.coefficients(_batch())
-    whole = (coefficients * loss(loss.measure(_evaluations(evaluation, _entry())), _batch()).terms).sum()
+    whole = (coefficients * loss(loss.measure(_forward_outputs(evaluation, _entry())), _batch()).terms).sum()
     total = torch.zeros(())
     for part in range(3):
         keep = torch.arange(B * K).view(B, K) % 3 == part
         batch = _batch(weight=WEIGHT * keep)
-        terms = loss(loss.measure(_evaluations(evaluation, _entry(keep))), batch).terms
+        terms = loss(loss.measure(_forward_outputs(evaluation, _entry(keep))), batch).terms
         total = total + (coefficients * keep * terms).sum()
     assert_close(total, whole)
 

@@ -195,7 +195,7 @@ def _rollout(draws: list[int], sizes: list[int]) -> Rollout:
 STEP = GroupKey(7, 3, 0)
 
 
-def _draws_of(
+def _noise_samples_of(
     loss: Nft, rollout: Rollout, rows: Tensor, step: GroupKey = STEP
 ) -> dict[tuple[int, int, int], tuple[float, int]]:
     """Returns (sigma, noise seed) by prompt index, member of the group and column."""
@@ -213,18 +213,18 @@ def _draws_of(
 def test_draws_do_not_depend_on_what_else_is_in_the_rollout(sigmas: Any, noise: Any) -> None:
     """So one process with both groups and two processes with one each see the same noise."""
     loss = Nft(draws=3, sigmas=sigmas, noise=noise)
-    both = _draws_of(loss, _rollout([11, 4], [4, 2]), torch.arange(6))
-    first = _draws_of(loss, _rollout([11], [4]), torch.arange(4))
-    second = _draws_of(loss, _rollout([4], [2]), torch.arange(2))
+    both = _noise_samples_of(loss, _rollout([11, 4], [4, 2]), torch.arange(6))
+    first = _noise_samples_of(loss, _rollout([11], [4]), torch.arange(4))
+    second = _noise_samples_of(loss, _rollout([4], [2]), torch.arange(2))
     assert both == {**first, **second}
-    some = _draws_of(loss, _rollout([11, 4], [4, 2]), torch.tensor([5, 0]))
+    some = _noise_samples_of(loss, _rollout([11, 4], [4, 2]), torch.tensor([5, 0]))
     assert some.items() <= both.items() and len(some) == 6
 
 
 def test_each_optimizer_step_draws_anew() -> None:
     rollout, rows = _rollout([11], [2]), torch.arange(2)
-    first, again = (_draws_of(PLAIN, rollout, rows, step) for step in (STEP, STEP))
-    other = _draws_of(PLAIN, rollout, rows, replace(STEP, prompt_index=1))
+    first, again = (_noise_samples_of(PLAIN, rollout, rows, step) for step in (STEP, STEP))
+    other = _noise_samples_of(PLAIN, rollout, rows, replace(STEP, prompt_index=1))
     assert first == again
     assert all(first[name][0] != other[name][0] and first[name][1] != other[name][1] for name in first)
 
@@ -233,14 +233,14 @@ def test_noise_is_shared_by_the_sample_alone_or_by_its_group() -> None:
     rollout, rows = _rollout([11, 4], [3, 3]), torch.arange(6)
     (view,) = Nft(draws=2).views(rollout, rows, STEP)
     assert len(set(view.noise_seed)) == 12
-    shared = _draws_of(Nft(draws=2, noise="group"), rollout, rows)
+    shared = _noise_samples_of(Nft(draws=2, noise="group"), rollout, rows)
     assert len({seed for _, seed in shared.values()}) == 4
     assert all(shared[group, member, k][1] == shared[group, 0, k][1] for group, member, k in shared)
 
 
 def test_stratified_noise_levels_fall_one_into_each_stratum_of_the_group() -> None:
     rollout = _rollout([11, 4], [4, 4])
-    drawn = _draws_of(Nft(draws=3, sigmas="stratified", sigma_range=(0.2, 0.8)), rollout, torch.arange(8))
+    drawn = _noise_samples_of(Nft(draws=3, sigmas="stratified", sigma_range=(0.2, 0.8)), rollout, torch.arange(8))
     for group in (11, 4):
         levels = [sigma for (draw, _, _), (sigma, _) in drawn.items() if draw == group]
         assert sorted(int((level - 0.2) / 0.6 * 12) for level in levels) == list(range(12))

@@ -22,7 +22,7 @@ class Written:
 
     place: int = 0
     high: float = 1.0
-    asked: list[str] = field(default_factory=list, init=False)
+    scored: list[str] = field(default_factory=list, init=False)
 
     source: ClassVar[str] = "these tests"
     granularity: ClassVar[Granularity] = "sample"
@@ -40,7 +40,7 @@ class Written:
 
     def score(self, batch: RewardBatch) -> Tensor:
         assert batch.outputs.texts is not None
-        self.asked += batch.outputs.texts
+        self.scored += batch.outputs.texts
         return torch.tensor([float(text.split()[self.place]) for text in batch.outputs.texts])
 
 

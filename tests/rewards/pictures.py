@@ -33,7 +33,7 @@ def random_texts(rng: random.Random, count: int) -> list[str]:
     return ["".join(rng.choices(LETTERS, k=rng.randrange(30))) for _ in range(count)]
 
 
-def draw_images(rng: random.Random) -> RewardBatch:
+def random_pictures(rng: random.Random) -> RewardBatch:
     """8 random images, each with a random prompt."""
     return make_batch(Outputs(images=random_images(rng, 2 * GROUP)), random_texts(rng, 2 * GROUP))
 

@@ -32,7 +32,7 @@ def random_steps(name: str, policy: Any) -> list[Step]:
     return [step for path in plan.paths for step in path.steps if step.is_random]
 
 
-def draws(steps: list[Step], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+def transitions(steps: list[Step], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     """Means [n, ...], stds [n] and next latents [n, ...] as stored in `dtype`: one draw from every step."""
     latents, velocity, noise = torch.randn(3, len(steps), *SHAPE, generator=torch.Generator().manual_seed(1))
     mean = torch.stack([step.transition.mean(x, v) for step, x, v in zip(steps, latents, velocity, strict=True)])
@@ -50,7 +50,7 @@ def decisions(mean: Tensor, std: Tensor, sample: Tensor, reduction: Any = "mean"
 def test_a_batch_of_mixed_noise_levels_scores_like_one_normal_after_another(
     name: str, dtype: torch.dtype, grid_policy: Any
 ) -> None:
-    mean, std, sample = draws(random_steps(name, grid_policy()), dtype)
+    mean, std, sample = transitions(random_steps(name, grid_policy()), dtype)
     for reduction in ("mean", "sum"):
         scored = decisions(mean, std, sample, reduction).log_prob()[:, 0]
         for row in range(len(mean)):
@@ -64,7 +64,7 @@ def test_a_batch_of_mixed_noise_levels_scores_like_one_normal_after_another(
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_scoring_what_was_stored_again_changes_no_bit(name: str, dtype: torch.dtype, grid_policy: Any) -> None:
     """One decision at a time, as when sampling, against all in another order, as in an update."""
-    mean, std, sample = draws(random_steps(name, grid_policy()), dtype)
+    mean, std, sample = transitions(random_steps(name, grid_policy()), dtype)
     at_sampling = torch.cat([decisions(mean[[n]], std[[n]], sample[[n]]).log_prob() for n in range(len(mean))])
     order = torch.randperm(len(mean), generator=torch.Generator().manual_seed(2))
     in_update = decisions(mean[order], std[order], sample[order]).log_prob()

@@ -12,7 +12,7 @@ from mmrl.plans.flow import Plan
 KEY = GroupKey(seed=0, iteration=0, prompt_index=0)
 
 
-def draw_plan(policy: Any, name: str, num_steps: int, **settings: float) -> Plan:
+def sample_plan(policy: Any, name: str, num_steps: int, **settings: float) -> Plan:
     sampler = build("samplers", {"name": name, "num_steps": num_steps, "sigmas": "uniform", **settings})
     plan: Plan = sampler.plan(policy, KEY, 1)
     return plan
@@ -46,7 +46,7 @@ def gaussian_error(plan: Plan) -> float:
 
 @pytest.mark.parametrize("name", ["ode", "cps", "ddim", "precise"])
 def test_bridges_keep_the_marginal_of_point_mass_data_exactly(name: str, grid_policy: Any) -> None:
-    assert point_mass_ratios(draw_plan(grid_policy(), name, 10)) == pytest.approx([1.0] * 9, abs=1e-12)
+    assert point_mass_ratios(sample_plan(grid_policy(), name, 10)) == pytest.approx([1.0] * 9, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_bridges_keep_the_marginal_of_point_mass_data_exactly(name: str, grid_po
     ],
 )
 def test_euler_maruyama_overshoots_as_measured(name: str, expected: list[float], grid_policy: Any) -> None:
-    assert point_mass_ratios(draw_plan(grid_policy(), name, 10)) == pytest.approx(expected, abs=5.1e-4)
+    assert point_mass_ratios(sample_plan(grid_policy(), name, 10)) == pytest.approx(expected, abs=5.1e-4)
 
 
 def test_more_noise_overshoots_more(grid_policy: Any) -> None:
-    ratios = point_mass_ratios(draw_plan(grid_policy(), "flow_sde", 10, noise_level=0.9))
+    ratios = point_mass_ratios(sample_plan(grid_policy(), "flow_sde", 10, noise_level=0.9))
     assert (ratios[0], ratios[-1]) == pytest.approx((1.099, 1.442), abs=5.1e-4)
 
 
@@ -79,20 +79,22 @@ def test_more_noise_overshoots_more(grid_policy: Any) -> None:
 def test_the_error_on_gaussian_data_falls_with_the_number_of_steps(
     name: str, settings: dict[str, float], expected: list[float], grid_policy: Any
 ) -> None:
-    errors = [gaussian_error(draw_plan(grid_policy(1.0), name, n, **settings)) for n in (10, 40, 160, 640)]
+    errors = [gaussian_error(sample_plan(grid_policy(1.0), name, n, **settings)) for n in (10, 40, 160, 640)]
     assert errors == pytest.approx(expected, abs=5.1e-5)
 
 
 @pytest.mark.parametrize("name", ["ode", "ddim", "precise", "dance_sde"])
 def test_consistent_samplers_converge_with_order_one(name: str, grid_policy: Any) -> None:
-    coarse, fine = (gaussian_error(draw_plan(grid_policy(1.0), name, n)) for n in (320, 640))
+    coarse, fine = (gaussian_error(sample_plan(grid_policy(1.0), name, n)) for n in (320, 640))
     assert math.log2(coarse / fine) == pytest.approx(1, abs=0.02)
 
 
 def test_flow_sde_converges_slowly(grid_policy: Any) -> None:
-    coarse, fine = (gaussian_error(draw_plan(grid_policy(1.0), "flow_sde", n)) for n in (160, 640))
+    coarse, fine = (gaussian_error(sample_plan(grid_policy(1.0), "flow_sde", n)) for n in (160, 640))
     assert math.log(coarse / fine, 4) == pytest.approx(0.48, abs=0.02)
 
 
 def test_coefficients_preserving_sampling_does_not_converge(grid_policy: Any) -> None:
-    assert gaussian_error(draw_plan(grid_policy(1.0), "cps", 2000, noise_level=0.7)) == pytest.approx(-0.083, abs=1e-3)
+    assert gaussian_error(sample_plan(grid_policy(1.0), "cps", 2000, noise_level=0.7)) == pytest.approx(
+        -0.083, abs=1e-3
+    )

@@ -12,7 +12,7 @@ from mmrl.system.progress_bars import Counter, TrainingBar
 PATIENCE = 60.0  # for a thread of the test's own
 
 
-class Watched(io.StringIO):
+class Terminal(io.StringIO):
     """A stream that says when something was written."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def counter(
 
 
 def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is() -> None:
-    stream = Watched()
+    stream = Terminal()
     with counter(stream, is_terminal=False, every=0.001) as counted:
         counted.add(2)
         counted.begin(lambda: 3.7)
@@ -47,14 +47,14 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is() -> None:
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_nothing_is_shown_of_what_is_quick(is_terminal: bool) -> None:
-    stream = Watched()
+    stream = Terminal()
     with counter(stream, is_terminal=is_terminal, patience=PATIENCE, every=PATIENCE) as counted:
         counted.add(8)
     assert stream.getvalue() == ""
 
 
 def test_on_a_terminal_a_bar_is_drawn_and_goes_at_the_end() -> None:
-    stream = Watched()
+    stream = Terminal()
     with counter(stream, is_terminal=True, patience=0.0) as counted:
         counted.add(3)
         assert stream.has_text.wait(PATIENCE)
@@ -63,7 +63,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_goes_at_the_end() -> None:
 
 
 def test_the_steps_of_a_chunk_never_count_beyond_the_total() -> None:
-    counted = counter(Watched(), is_terminal=False)
+    counted = counter(Terminal(), is_terminal=False)
     counted.add(6)
     counted.begin(lambda: 9.0)
     assert counted.done == 8.0
@@ -73,7 +73,7 @@ def test_the_steps_of_a_chunk_never_count_beyond_the_total() -> None:
 
 @pytest.mark.slow  # most of a second each, or more
 def test_the_bar_of_an_evaluation_stands_with_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Watched()
+    stream = Terminal()
     training = TrainingBar(5, console=console(stream, is_terminal=True))
     training.update(1, {"reward/mean": 0.5})
     monkeypatch.setattr(progress_bars, "PATIENCE", 0.0)
@@ -86,7 +86,7 @@ def test_the_bar_of_an_evaluation_stands_with_that_of_the_training(monkeypatch: 
 
 
 def test_a_bar_on_stderr_leaves_alone_what_is_printed_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = Watched()
+    stream = Terminal()
     with counter(stream, is_terminal=True, patience=0.0):
         assert stream.has_text.wait(PATIENCE)
         print("a result")
@@ -94,7 +94,7 @@ def test_a_bar_on_stderr_leaves_alone_what_is_printed_on_stdout(capsys: pytest.C
     assert "a result" not in stream.getvalue()
 
 
-def shows(stream: Watched, text: str) -> bool:
+def shows(stream: Terminal, text: str) -> bool:
     """Waits until the text was written."""
     while text not in stream.getvalue():
         stream.has_text.clear()

@@ -45,7 +45,7 @@ PIECES = [
     "é",
 ]
 BIDI = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
-DRAWN_BY_RICH = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]?[AK]|\r")
+RICH_CODES = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]?[AK]|\r")
 
 
 class Terminal(io.StringIO):
@@ -149,7 +149,7 @@ def test_what_is_printed_above_a_bar_is_clean_and_the_bar_is_drawn(monkeypatch: 
         sys.stderr.flush()
     drawn = terminal.getvalue()
     assert "\x1b[?25l" in drawn and re.search(r"\x1b\[38;5;[0-9]+m", drawn)  # no cursor, and the bar in its colours
-    text = DRAWN_BY_RICH.sub("", drawn)
+    text = RICH_CODES.sub("", drawn)
     assert steering(text) == set() and "work" in text and text.count("owned") == 2
     assert r"nested\u001b[1A" in text and r"half [/a] line\u001b" in text
 

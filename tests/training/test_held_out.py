@@ -201,12 +201,12 @@ class Grey:
         return Image.new("RGB", (64, 64), (self.level,) * 3)
 
 
-ASKED = Prompt("<image><image> where?", (Grey(), Grey(9)), {"box": [8, 8, 24, 24]})
+QUESTION = Prompt("<image><image> where?", (Grey(), Grey(9)), {"box": [8, 8, 24, 24]})
 
 
 def answered(**outputs: Any) -> Rollout:
     """One answer about two images."""
-    rollout = ToyTokens().rollout([ASKED], [1], [GroupKey(0, 0, 3)])
+    rollout = ToyTokens().rollout([QUESTION], [1], [GroupKey(0, 0, 3)])
     return replace(rollout, outputs=Outputs(**{"texts": ("(500, 500)",), **outputs}))
 
 

@@ -121,19 +121,19 @@ def test_what_is_held_near_this_iterations_weights_may_say_so(tmp_path: Path) ->
     assert sizes["recomputed"] == 0 and sizes["recorded"] > 0.1
 
 
-NOTHING_SAYS = "weighs outputs by their probability now over .* which is unknown of outputs that the data brings"
+UNKNOWN_PROBABILITY = "weighs outputs by their probability now over .* which is unknown of outputs that the data brings"
 
 
 @pytest.mark.parametrize("name", ["topr", "grpo", "gspo"])
 def test_a_ratio_to_nobody_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"loss '{name}' {NOTHING_SAYS}.* may bring log_probs with token_ids"):
+    with pytest.raises(ConfigError, match=f"loss '{name}' {UNKNOWN_PROBABILITY}.* may bring log_probs with token_ids"):
         build(config(data(tmp_path), {"name": name}))
 
 
 @pytest.mark.parametrize("sampler", [{"name": "given"}, {"name": "given_and_drawn", "num_steps": 2}])
 @pytest.mark.parametrize("loss", [{"name": "awm", "sigmas": "uniform"}, {"name": "elbo"}])
 def test_no_image_has_a_ratio(sampler: dict[str, Any], loss: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=NOTHING_SAYS):
+    with pytest.raises(ConfigError, match=UNKNOWN_PROBABILITY):
         build(config("lab:shapes/pairs", loss, modality=SHAPES, sampler=sampler))
 
 

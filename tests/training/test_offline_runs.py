@@ -148,7 +148,7 @@ def test_a_run_on_given_outputs_is_planned_without_rollout_calls() -> None:
     assert found["network calls of a rollout"] == 0 and found["network calls of the updates"] == 2 * 4
 
 
-DRAWN = {
+SAMPLED = {
     "prompts": {"train": "lab:shapes/train"},
     "sampler": {"name": "ode", "num_steps": 2},
     "rewards": [{"name": "shapes"}],
@@ -173,7 +173,7 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
             "evaluation.sampler 'given' takes outputs of the data",
         ),
         (
-            {**DRAWN, "loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
+            {**SAMPLED, "loss": {"name": "awm", "sigmas": "uniform"}, "updates": {"epochs": 2}},
             r"loss 'awm' compares with the weights that sampled the rollout.* set loss.decay to {slope: 0}",
         ),
         (

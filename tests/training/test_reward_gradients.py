@@ -138,11 +138,11 @@ def test_rollouts_keep_their_states_only_for_losses_that_start_from_them(tmp_pat
 class Half(SoftShapes):
     """Counts how often it is asked inside of a graph."""
 
-    asked: ClassVar[list[bool]] = []
+    had_graph: ClassVar[list[bool]] = []
 
     def score(self, batch: RewardBatch) -> Tensor:
         assert batch.outputs.images is not None
-        self.asked.append(batch.outputs.images.requires_grad)
+        self.had_graph.append(batch.outputs.images.requires_grad)
         return super().score(batch) / 2
 
 
@@ -153,12 +153,12 @@ def test_weights_that_change_over_a_run_weigh_the_gradient(tmp_path: Path) -> No
     rewards = [{"name": "soft_shapes"}, {"name": "tests.training.test_reward_gradients:Half", "weight": rising}]
     config = check_config(LAB | {"rewards": rewards, "evaluation": None, "checkpoint": {"every": 0}})
     trainer = make_trainer(config, build(config), tmp_path)
-    Half.asked.clear()
+    Half.had_graph.clear()
     before = {name: tensor.clone() for name, tensor in trainer.policy.weights.tensors("trained").items()}
     trainer._iterate(0)
-    assert Half.asked and not any(Half.asked)
+    assert Half.had_graph and not any(Half.had_graph)
     trainer._iterate(1)
-    assert any(Half.asked)
+    assert any(Half.had_graph)
     moved = [
         not torch.equal(before[name], tensor) for name, tensor in trainer.policy.weights.tensors("trained").items()
     ]

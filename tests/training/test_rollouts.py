@@ -18,7 +18,7 @@ MIXED = ("bright 1", "dull 1", "bright 2", "dull 2", "bright 3", "dull 3", "brig
 DROP, REFILL = GroupSettings(degenerate="drop"), GroupSettings(degenerate="refill")
 
 
-def texts_by_draw(collected: Collected) -> dict[int, str]:
+def texts_by_prompt_index(collected: Collected) -> dict[int, str]:
     """What each draw asked for, in the order of the rollout."""
     assert collected.rollout is not None
     pairs = zip(collected.rollout.keys, collected.rollout.prompts, strict=True)
@@ -35,7 +35,7 @@ def test_draws_keep_the_order_and_the_numbers_of_the_stream() -> None:
     for iteration in range(2):
         collected = draw(iteration, "trained")
         numbers = list(range(4 * iteration, 4 * iteration + 4))
-        assert texts_by_draw(collected) == {n: next_prompts(8)[n] for n in numbers}
+        assert texts_by_prompt_index(collected) == {n: next_prompts(8)[n] for n in numbers}
         assert collected.kept == numbers
         assert collected.scores.group.tolist() == [n for n in numbers for _ in range(GROUP_SIZE)]
         assert collected.local_rows.tolist() == list(range(4 * GROUP_SIZE))
@@ -121,7 +121,7 @@ def test_dull_groups_are_replaced_until_there_are_enough_or_the_rounds_are_used_
     collected = collector(prompts, groups, wanted=6)(0, "trained")
     kept, count = refilled(6, max_refills)
     assert collected.kept == kept
-    assert prompts.num_taken == count == len(texts_by_draw(collected))
+    assert prompts.num_taken == count == len(texts_by_prompt_index(collected))
     assert collected.scores.group.tolist() == [n for n in range(count) for _ in range(GROUP_SIZE)]
     assert len(kept) == 6 or max_refills < 5
 

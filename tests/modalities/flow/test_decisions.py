@@ -143,7 +143,7 @@ def line(paths: tuple[Path, ...], path: Path) -> list[tuple[Path, Step, int, int
     return [*before, *steps]
 
 
-def draw_alone(plan: Plan, key: GroupKey, prompt: int, path: Path, leaf: int) -> tuple[Tensor, list[Any]]:
+def sample_alone(plan: Plan, key: GroupKey, prompt: int, path: Path, leaf: int) -> tuple[Tensor, list[Any]]:
     """One leaf of a path and its decisions, step by step."""
     steps = line(plan.paths, path)
     latents = normal(key.seed_for("root"), (plan.roots, *SHAPE))[leaf * plan.roots // path.num_ends]
@@ -174,7 +174,7 @@ def test_every_leaf_of_a_forked_plan_is_that_of_its_own_path_alone() -> None:
     for number, (plan, key) in enumerate(zip(FORKED, KEYS, strict=True)):
         for path in plan.paths:
             for leaf in range(path.num_ends):
-                clean, decisions = draw_alone(plan, key, number, path, leaf)
+                clean, decisions = sample_alone(plan, key, number, path, leaf)
                 torch.testing.assert_close(tree.clean[row], clean)
                 assert (int(tree.prompt[row]), int(tree.group[row])) == (number, subgroup(key.prompt_index, path.group))
                 assert int((tree.block.edge[row] >= 0).sum()) == len(decisions)

@@ -300,11 +300,11 @@ def test_a_policy_of_videos_is_compared_on_a_clip(monkeypatch: pytest.MonkeyPatc
     seen: list[Prompt] = []
     compare = own_forward.refuse_other_log_probs
 
-    def watched(policy: VisionLanguage, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
+    def counted(policy: VisionLanguage, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
         seen.extend(prompts)
         compare(policy, model, encoder, prompts)
 
-    monkeypatch.setattr(vision_language, "refuse_other_log_probs", watched)
+    monkeypatch.setattr(vision_language, "refuse_other_log_probs", counted)
     prepared(vision_twins.twin("qwen3_vl"), Video, frame_min_pixels=28 * 28, frame_max_pixels=56 * 56)
     assert [(len(prompt.clips), len(prompt.media)) for prompt in seen] == [(1, 0), (0, 1)]
 

@@ -26,11 +26,11 @@ from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megaby
 CANVAS = Canvas((100, 100), (100, 100), "original")
 KINDS = ("visual_rft", "vision_r1", "map", "map50", "map_length")
 FIRST, SECOND, FAR = [0, 0, 10, 10], [50, 50, 70, 60], [80, 80, 90, 90]
-Found = list[dict[str, Any]]
+Detections = list[dict[str, Any]]
 
 
-def detections(*boxes: Any, confidences: Any = (), labels: Any = ()) -> Found:
-    listed: Found = [{"bbox_2d": list(box)} for box in boxes]
+def detections(*boxes: Any, confidences: Any = (), labels: Any = ()) -> Detections:
+    listed: Detections = [{"bbox_2d": list(box)} for box in boxes]
     for one, confidence in zip(listed, confidences, strict=False):
         one["confidence"] = confidence
     for one, label in zip(listed, labels, strict=False):
@@ -39,7 +39,7 @@ def detections(*boxes: Any, confidences: Any = (), labels: Any = ()) -> Found:
 
 
 def judge(
-    said: str | Found, truth: Any = (FIRST, SECOND), labels: Any = None, *, iteration: int = 0, **how: Any
+    said: str | Detections, truth: Any = (FIRST, SECOND), labels: Any = None, *, iteration: int = 0, **how: Any
 ) -> float:
     text = said if isinstance(said, str) else f"<answer>{json.dumps(said)}</answer>"
     target = {"boxes": [list(box) for box in truth]} | ({} if labels is None else {"labels": labels})
@@ -108,7 +108,7 @@ def test_no_objects_and_no_list() -> None:
         assert judge([], kind=kind) == pytest.approx(1 / 3 if kind == "vision_r1" else 0)
 
 
-def coco(said: Found, truth: Any, labels: Any = None) -> list[float]:
+def coco(said: Detections, truth: Any, labels: Any = None) -> list[float]:
     """What pycocotools says of one image: AP over IoUs, and at 0.5."""
     names = sorted(set(labels or ["thing"]))
 

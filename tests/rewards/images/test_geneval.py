@@ -113,14 +113,14 @@ def test_colours_are_asked_of_the_object_on_grey(reward: Geneval, monkeypatch: p
     assert clip is not None
     texts_of = clip.texts
 
-    class Watched:
+    class Counted:
         texts = staticmethod(texts_of)
 
         def images(self, images: Tensor) -> Tensor:
             seen.append(images)
             return torch.ones(1, 16)
 
-    monkeypatch.setattr(reward, "_clip", Watched())
+    monkeypatch.setattr(reward, "_clip", Counted())
     mask = torch.zeros(8, 8, dtype=torch.bool)
     mask[2:4, 2:5] = True
     reward._colors(torch.ones(3, 8, 8), [DetectedObject((2, 2, 6, 4), 0.9, mask)], "dog")

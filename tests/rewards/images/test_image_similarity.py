@@ -135,12 +135,12 @@ def test_an_image_of_another_size_is_compared_at_the_size_of_the_sample(tmp_path
 def test_each_image_of_prompts_is_opened_once(tmp_path: Path) -> None:
     opened: list[int] = []
 
-    class Watched(Shown):
+    class Counted(Shown):
         def load(self) -> Image.Image:
             opened.append(id(self))
             return super().load()
 
-    first, second = (Watched(image) for image in to_pil(smooth(0, 32, 32))[:2])
+    first, second = (Counted(image) for image in to_pil(smooth(0, 32, 32))[:2])
     images = smooth(1, 32, 32)
     media = [(first,), (second,), (first,)]
     reward = ready(tmp_path)

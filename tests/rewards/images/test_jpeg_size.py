@@ -12,7 +12,7 @@ from mmrl.core.data import Outputs
 from mmrl.rewards.images.jpeg_size import JpegSize
 from tests.rewards.example import Example
 from tests.rewards.example import make_batch as batch_of
-from tests.rewards.pictures import SIDE, draw_images
+from tests.rewards.pictures import SIDE, random_pictures
 
 
 def flat() -> RewardBatch:
@@ -20,7 +20,7 @@ def flat() -> RewardBatch:
     return batch_of(Outputs(images=torch.zeros(8, 3, SIDE, SIDE)), [""] * 8)
 
 
-EXAMPLE = Example(random_batch=draw_images, best=flat)
+EXAMPLE = Example(random_batch=random_pictures, best=flat)
 
 
 @pytest.mark.parametrize("quality", [95, 50])

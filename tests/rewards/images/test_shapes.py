@@ -14,7 +14,7 @@ from mmrl.rewards.images.shapes import Shapes
 from tests.rewards.example import Example
 from tests.rewards.example import make_batch as batch_of
 
-DRAWN = "red circle top left"
+RENDERED = "red circle top left"
 
 
 def batch(drawn: list[str], asked: list[str], seed: int) -> RewardBatch:
@@ -33,7 +33,7 @@ def random_batch(random: random.Random) -> RewardBatch:
 
 
 EXAMPLE = Example(
-    random_batch=random_batch, best=lambda: batch([DRAWN] * 4, [DRAWN] * 4, 0), settings={"measure": "correct"}
+    random_batch=random_batch, best=lambda: batch([RENDERED] * 4, [RENDERED] * 4, 0), settings={"measure": "correct"}
 )
 
 
@@ -43,28 +43,28 @@ EXAMPLE = Example(
         ("colour", ["red cross bottom right"], ["blue circle top left"]),
         ("shape", ["blue circle bottom right"], ["red cross top left"]),
         ("position", ["blue cross top left"], ["red circle bottom right"]),
-        ("correct", [DRAWN], ["blue circle top left", "red cross top left", "red circle bottom right"]),
+        ("correct", [RENDERED], ["blue circle top left", "red cross top left", "red circle bottom right"]),
     ],
 )
 def test_each_measure_sees_its_attribute_alone(
     measure: Any, high: list[str], low: list[str], make_batch: Callable[..., RewardBatch]
 ) -> None:
-    texts = [DRAWN, *high, *low]
-    images = render([DRAWN] * len(texts), torch.Generator().manual_seed(0))
+    texts = [RENDERED, *high, *low]
+    images = render([RENDERED] * len(texts), torch.Generator().manual_seed(0))
     scores = Shapes(measure=measure).score(make_batch(Outputs(images=images), texts))
     assert (scores[: 1 + len(high)] > 0.85).all()
     assert (scores[1 + len(high) :] < 0.2).all()
 
 
 def test_graded_is_the_mean_of_the_three(make_batch: Callable[..., RewardBatch]) -> None:
-    texts = [DRAWN, "blue circle top left", "red cross middle centre", "white square bottom right"]
-    batch = make_batch(Outputs(images=render([DRAWN] * 4, torch.Generator().manual_seed(0))), texts)
+    texts = [RENDERED, "blue circle top left", "red cross middle centre", "white square bottom right"]
+    batch = make_batch(Outputs(images=render([RENDERED] * 4, torch.Generator().manual_seed(0))), texts)
     parts = [Shapes(measure=measure).score(batch) for measure in ("colour", "shape", "position")]
     torch.testing.assert_close(Shapes().score(batch), torch.stack(parts).mean(0))
 
 
 def test_an_empty_canvas_scores_nothing(make_batch: Callable[..., RewardBatch]) -> None:
-    batch = make_batch(Outputs(images=torch.full((1, 3, 32, 32), 0.08)), [DRAWN])
+    batch = make_batch(Outputs(images=torch.full((1, 3, 32, 32), 0.08)), [RENDERED])
     assert Shapes().score(batch).tolist() == Shapes(measure="correct").score(batch).tolist() == [0.0]
 
 

@@ -17,11 +17,11 @@ from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.rewards.base.networks.vlm import load_vlm
 from mmrl.rewards.judges.pairwise_judge import PairwiseJudge
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images, random_images, to_pil
+from tests.rewards.pictures import CPU, random_images, random_pictures, to_pil
 from tests.vision_twins import twin
 
 # No truth: which image is better is what the model says.
-EXAMPLE = Example(random_batch=draw_images, settings={"soft": True})
+EXAMPLE = Example(random_batch=random_pictures, settings={"soft": True})
 PROMPTS = ['a "red" circle'] * 3 + ["two blue squares, please, on the lawn behind the house"] * 3
 
 

@@ -17,12 +17,12 @@ from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.rewards.base.networks.vlm import load_vlm
 from mmrl.rewards.judges.vqa_score import VqaScore
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images, to_pil
+from tests.rewards.pictures import CPU, random_pictures, to_pil
 from tests.vision_twins import twin
 
 # No truth: whether an image shows a text is what the model says. A random one hardly ever says yes or no, so that only
 # the share of yes in both comes near the ends.
-EXAMPLE = Example(random_batch=draw_images, settings={"normalised": True})
+EXAMPLE = Example(random_batch=random_pictures, settings={"normalised": True})
 TEXTS = ['a "red" circle', "two blue squares, please, on the lawn behind the house", "naïve café 🙂", "{prompt} {0}"]
 
 

@@ -14,9 +14,9 @@ from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.models.aesthetic import Aesthetic
 from tests.rewards.example import Example
-from tests.rewards.pictures import draw_images
+from tests.rewards.pictures import random_pictures
 
-EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=random_pictures)  # no truth: a model of taste
 CPU = Placement(torch.device("cpu"), torch.float32)
 PUBLISHED = {
     "layers.0.weight": (1024, 768),

@@ -17,10 +17,10 @@ from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.clip import Library, load_clip, write_tiny_clip
 from mmrl.rewards.models.clip_score import ClipScore
 from tests.rewards.example import Example
-from tests.rewards.pictures import draw_images
+from tests.rewards.pictures import random_pictures
 
 # No truth: which image fits a text best is what the model was trained to say.
-EXAMPLE = Example(random_batch=draw_images)
+EXAMPLE = Example(random_batch=random_pictures)
 CPU = Placement(torch.device("cpu"), torch.float32)
 TEXTS = ["a red circle", "two blue squares, please", "a red circle", "naïve café 🙂"]
 
@@ -72,11 +72,11 @@ def test_overshoot_of_bicubic_resizing_is_cut_as_8_bits_cut_it(library: Library,
     clip = load_clip(library, str(folders[library]), None, CPU.device)
     seen: list[Tensor] = []
 
-    def watched(pixels: Tensor) -> Tensor:
+    def counted(pixels: Tensor) -> Tensor:
         seen.append(pixels)
         return clip.embed_pixels(pixels)
 
-    replace(clip, embed_pixels=watched).images(white_square)
+    replace(clip, embed_pixels=counted).images(white_square)
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]
     image = seen[0] * std + mean
@@ -127,11 +127,11 @@ def test_each_different_text_is_encoded_once(library: Library, folders: dict[Lib
     clip = load_clip(library, str(folders[library]), None, CPU.device)
     asked: list[list[str]] = []
 
-    def watched(texts: list[str]) -> Tensor:
+    def counted(texts: list[str]) -> Tensor:
         asked.append(texts)
         return clip.embed_texts(texts)
 
-    found = replace(clip, embed_texts=watched).texts(["b", "a", "b", "b"])
+    found = replace(clip, embed_texts=counted).texts(["b", "a", "b", "b"])
     assert asked == [["b", "a"]]
     torch.testing.assert_close(found, torch.cat([clip.texts([text]) for text in "babb"]))
 

@@ -16,9 +16,9 @@ from mmrl.rewards.base.networks.resizing import fit_longer_side
 from mmrl.rewards.models.hps_v2 import HpsV2
 from tests.parameters import slow_but
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images
+from tests.rewards.pictures import CPU, random_pictures
 
-EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=random_pictures)  # no truth: a model of taste
 TEXTS = ["a red circle", "two blue squares, please", "naïve café 🙂"]
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]

@@ -14,9 +14,9 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.models.image_reward import ImageReward
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images, to_pil
+from tests.rewards.pictures import CPU, random_pictures, to_pil
 
-EXAMPLE = Example(random_batch=draw_images)  # no truth: a model of taste
+EXAMPLE = Example(random_batch=random_pictures)  # no truth: a model of taste
 TEXTS = ["a red circle", "two blue squares, please, and a very long list of other things", "naïve café 🙂"]
 Weights = dict[str, Tensor]
 

@@ -12,10 +12,10 @@ from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.clip import write_tiny_clip
 from mmrl.rewards.models.pick_score import PickScore
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images, to_pil
+from tests.rewards.pictures import CPU, random_pictures, to_pil
 
 # No truth: a model of taste. Divided by 100, float32's noise is as small as that of other scores.
-EXAMPLE = Example(random_batch=draw_images, settings={"divisor": 100.0})
+EXAMPLE = Example(random_batch=random_pictures, settings={"divisor": 100.0})
 TEXTS = ["a red circle", "two blue squares, please", "naïve café 🙂"]
 
 

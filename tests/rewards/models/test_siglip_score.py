@@ -13,10 +13,10 @@ from mmrl.rewards.base.networks.clip import write_tiny_clip
 from mmrl.rewards.base.networks.siglip import write_tiny_siglip
 from mmrl.rewards.models.siglip_score import SiglipScore, Unit
 from tests.rewards.example import Example
-from tests.rewards.pictures import CPU, draw_images, to_pil
+from tests.rewards.pictures import CPU, random_pictures, to_pil
 
 EXAMPLE = Example(
-    random_batch=draw_images
+    random_batch=random_pictures
 )  # no truth: which image fits a text best is what the model was trained to say
 TEXTS = ["a red circle", "two blue squares, please, more than fit", "naïve café 🙂"]
 

@@ -223,12 +223,12 @@ def test_each_different_text_is_embedded_once(folder: Path) -> None:
     asked: list[list[str]] = []
     inner = reward._embedder
 
-    class Watched(type(inner)):  # type: ignore[misc]  # its class is known here
+    class Counted(type(inner)):  # type: ignore[misc]  # its class is known here
         def _pooled(self, texts: list[str]) -> Tensor:
             asked.append(texts)
             return inner._pooled(texts)
 
-    reward._embedder = Watched(inner.tokenizer, inner.model, inner.pooling, inner.context)
+    reward._embedder = Counted(inner.tokenizer, inner.model, inner.pooling, inner.context)
     judge(reward, ["a", "b", "a", "c"], "b")
     assert asked == [["a", "b", "c"]]
 

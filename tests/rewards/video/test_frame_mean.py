@@ -46,10 +46,10 @@ class Brightness:
     needs: ClassVar[frozenset[str]] = frozenset({"images", "target.factor"})
     batch_size: ClassVar[int | None] = 4
 
-    asked: list[RewardBatch] = field(default_factory=list)
+    batches: list[RewardBatch] = field(default_factory=list)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        self.asked.append(batch)
+        self.batches.append(batch)
         assert batch.outputs.images is not None and batch.outputs.videos is None
         factors = torch.tensor([float(prompt.target["factor"]) for prompt in batch.prompts])
         return factors * batch.outputs.images.mean((1, 2, 3))
@@ -89,15 +89,15 @@ def test_frames_are_the_middles_of_equal_parts(num_frames: int, frames: int | No
     held = Brightness()
     video = grey([n / 100 for n in range(num_frames)])
     FrameMean(held, frames=frames).score(batch_of(video, [{"factor": 1}]))
-    asked = torch.cat([batch.outputs.images[:, 0, 0, 0] for batch in held.asked if batch.outputs.images is not None])
+    asked = torch.cat([batch.outputs.images[:, 0, 0, 0] for batch in held.batches if batch.outputs.images is not None])
     assert (asked * 100).round().int().tolist() == expected
 
 
 def test_each_frame_answers_the_prompt_of_its_video_and_batches_are_not_too_large() -> None:
     held = Brightness()
     FrameMean(held).score(batch_of(VIDEOS, FACTORS))
-    assert [len(batch) for batch in held.asked] == [4, 4, 4]
-    for row, batch in enumerate(held.asked):
+    assert [len(batch) for batch in held.batches] == [4, 4, 4]
+    for row, batch in enumerate(held.batches):
         assert {prompt.text for prompt in batch.prompts} == {f"video {row}"}
         assert batch.seeds == (row,) * 4 and batch.episode.tolist() == [row] * 4
 

@@ -32,7 +32,7 @@ def test_a_reward_without_a_share_is_not_asked() -> None:
     reward = wrapped("annealed", then=SECOND, last=4)
     reward.score(said("1 0"))
     reward.score(replace(said("0 1"), iteration=4))
-    assert reward.reward.asked == ["1 0"] and reward.then.asked == ["0 1"]
+    assert reward.reward.scored == ["1 0"] and reward.then.scored == ["0 1"]
 
 
 def test_bad_settings_are_refused() -> None:

@@ -19,7 +19,7 @@ def test_a_sample_is_asked_about_once_within_a_batch_and_later() -> None:
     reward = wrapped("cached")
     assert reward.score(said("0.1", "0.2", "0.1")).tolist() == pytest.approx([0.1, 0.2, 0.1])
     assert reward.score(said("0.3", "0.2")).tolist() == pytest.approx([0.3, 0.2])
-    assert sorted(reward.reward.asked) == ["0.1", "0.2", "0.3"]
+    assert sorted(reward.reward.scored) == ["0.1", "0.2", "0.3"]
 
 
 def test_prompts_targets_and_further_outputs_tell_samples_apart() -> None:
@@ -30,7 +30,7 @@ def test_prompts_targets_and_further_outputs_tell_samples_apart() -> None:
         reward.score(replace(batch, prompts=(other,)))
     reward.score(replace(batch, outputs=replace(batch.outputs, num_tokens=torch.tensor([3]))))
     reward.score(replace(batch, iteration=4, seeds=(99,)))
-    assert len(reward.reward.asked) == 5
+    assert len(reward.reward.scored) == 5
 
 
 @pytest.mark.parametrize("make", [torch.tensor, np.array, lambda rows: np.array(rows, dtype=object), list])
@@ -40,7 +40,7 @@ def test_targets_are_told_apart_by_every_number_of_a_large_array(make: Any) -> N
         rows = [float(number == place) for number in range(2000)]
         prompt = replace(batch.prompts[0], target={"mask": {"rows": [make(rows)]}})
         reward.score(replace(batch, prompts=(prompt,)))
-    assert len(reward.reward.asked) == 2
+    assert len(reward.reward.scored) == 2
 
 
 def test_images_are_told_apart_by_their_pixels() -> None:
@@ -56,7 +56,7 @@ def test_the_oldest_are_forgotten_first() -> None:
     reward = wrapped("cached", size=2)
     for text in ("0.1", "0.2", "0.1", "0.3", "0.1", "0.2"):
         reward.score(said(text))
-    assert reward.reward.asked == ["0.1", "0.2", "0.3", "0.2"]
+    assert reward.reward.scored == ["0.1", "0.2", "0.3", "0.2"]
 
 
 def test_rewards_that_change_or_compare_groups_are_refused() -> None:
@@ -72,7 +72,7 @@ def test_a_failure_is_asked_about_again() -> None:
     reward = wrapped("cached")
     for _ in range(2):
         assert reward.score(said("nan", "0.5")).isnan().tolist() == [True, False]
-    assert sorted(reward.reward.asked) == ["0.5", "nan", "nan"]
+    assert sorted(reward.reward.scored) == ["0.5", "nan", "nan"]
 
 
 def random_score(seed: int, iteration: int = 0) -> float:

@@ -14,7 +14,7 @@ EXAMPLE = Example(random_batch=numbers, best=lambda: said("1 1", "1 0.5"), setti
 def test_a_reward_counts_where_the_gate_is_open_and_is_not_asked_elsewhere() -> None:
     reward = wrapped("gated", gate=SECOND, threshold=0.5, otherwise=-1)
     assert reward.score(said("0.2 0.5", "0.9 0.4", "0.7 1")).tolist() == pytest.approx([0.2, -1, 0.7])
-    assert reward.reward.asked == ["0.2 0.5", "0.7 1"]
+    assert reward.reward.scored == ["0.2 0.5", "0.7 1"]
     assert reward.range == (-1.0, 1.0)
     assert reward.score(said("1 0", "1 0.1")).tolist() == [-1, -1]
 

@@ -31,7 +31,7 @@ def test_each_sample_is_judged_by_the_reward_of_its_kind_in_order() -> None:
     reward = build("rewards", {"name": "router"} | SETTINGS)
     batch = routed(["second", "first", "second", "first"], ["0 0.1", "0.2 0", "0 0.3", "0.4 0"])
     assert reward.score(batch).tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert reward.rewards["first"].asked == ["0.2 0", "0.4 0"]
+    assert reward.rewards["first"].scored == ["0.2 0", "0.4 0"]
 
 
 def test_it_needs_what_all_need_and_checks_each_prompt_by_its_own_reward() -> None:
