@@ -2,7 +2,7 @@
 
 import json
 import math
-import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from mmrl.core.contracts import ConfigError, Placement, RewardBatch
+from mmrl.core.contracts import ConfigError, Placement
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.cider import Cider
-from tests.rewards.example import Example, answers
+from tests.rewards.example import answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
+from tests.rewards.sentences import EXAMPLE as SENTENCES_EXAMPLE
+from tests.rewards.sentences import TARGET
 
 CPU = Placement(torch.device("cpu"), torch.float32)
-TRUTH = "two men ride over the wide river"
-TARGET = {"answer": TRUTH}
 VOCABULARY = ["a", "cat", "dog", "sits", "on", "the", "mat", "red"]
 SENTENCES = st.lists(st.sampled_from(VOCABULARY), min_size=2, max_size=9).map(" ".join)
 PICTURES = st.lists(st.lists(SENTENCES, min_size=1, max_size=3), min_size=2, max_size=6)
 
 
-def random_batch(given: random.Random) -> RewardBatch:
-    """The truth with more and more words of it replaced by others."""
-    texts = []
-    for row in range(8):
-        words = [given.choice(["cat", "sun"]) if given.random() < row / 7 else word for word in TRUTH.split()]
-        texts.append(f"<answer>{' '.join(words)}</answer>")
-    return answers(texts, TARGET)
-
-
-EXAMPLE = Example(
-    random_batch=random_batch,
-    best=lambda: answers([f"<think>so</think><answer>{TRUTH}</answer>"] * 4, TARGET),
-    settings={"corpus": "captions.jsonl"},  # its tiny twin writes one
-)
+EXAMPLE = replace(SENTENCES_EXAMPLE, settings={"corpus": "captions.jsonl"})  # its tiny twin writes one
 
 
 @pytest.fixture(scope="session")
