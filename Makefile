@@ -15,7 +15,7 @@ WHOLE = $(wildcard tests/training/test_processes*.py) tests/training/test_callba
 	tests/test_packaging.py $(wildcard tests/run_directory/test_r*.py) tests/run_directory/test_two_processes_on_one_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lint test test-slow test-all exhaustive docs mutants constraints clean
+.PHONY: help setup quickstart lint test test-fast test-slow test-all exhaustive docs mutants constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,7 +42,10 @@ lint: setup ## check style, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-test: lint ## lint, then the fast tests; with COVERAGE=--cov the lines that they reach
+test: setup ## lint and the fast tests, side by side; with COVERAGE=--cov the lines that they reach
+	@$(MAKE) --no-print-directory -j2 lint test-fast
+
+test-fast: setup
 	$(PYTEST) $(FAST) $(COVERAGE)
 
 test-slow: setup ## the slow tests

@@ -38,7 +38,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73")  # of Okabe and Ito's palette
 
 CLICKS = ("evaluation.also={}", "evaluation.num_prompts=256", "evaluation.every=10", "checkpoint.every=0")
 KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")  # too little to change anything; without it no KL is measured
-IMAGES = ("evaluation.samples_per_prompt=4", "checkpoint.every=0")
+IMAGES = ("evaluation.every=5", "checkpoint.every=0")
 GRADED = "{name: shapes, measure: graded}"
 COLOUR = "{name: python, function: curve_rewards:colour_asked_for}"
 SPREAD = "{name: python, function: curve_rewards:spread, mode: batch, granularity: group, needs: [images], weight: 0}"
