@@ -34,7 +34,7 @@ def batch_for(name: str, reward: Reward, example: Example, answers: int, images:
     has_media = bool({"images", "videos"} & reward.needs)
     parts: list[RewardBatch] = []
     while sum(map(len, parts)) < (images if has_media else answers):
-        parts.append(example.draw(random.Random(len(parts))))
+        parts.append(example.random_batch(random.Random(len(parts))))
     batch = _join(parts)
     return _enlarged(batch, side) if has_media and name not in OF_ONE_SIZE else batch
 

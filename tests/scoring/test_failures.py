@@ -24,7 +24,7 @@ def test_only_the_samples_that_cannot_be_judged_are_masked() -> None:
     assert judgement.scores.values[judgement.scores.valid, 0].tolist() == [0, 20, 30, 50]
     assert judgement.scores.values[~judgement.scores.valid].isnan().all()
     (failure,) = judgement.first_failures
-    assert failure is not None and re.fullmatch(r"r0: ValueError: cannot see 1 \(at asked\.py:\d+\)", failure)
+    assert failure is not None and re.fullmatch(r"r0: ValueError: cannot see 1 \(at scripted_reward\.py:\d+\)", failure)
 
 
 def test_a_reward_that_compares_a_group_fails_for_the_whole_group() -> None:

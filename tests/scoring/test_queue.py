@@ -34,7 +34,7 @@ def test_the_queue_gives_what_scoring_at_once_gives_in_order() -> None:
     assert found.scores.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert found.first_failures == expected.first_failures
     nothing, failure = found.first_failures
-    assert nothing is None and str(failure).startswith("r1: ValueError: cannot see 3 (at asked.py:")
+    assert nothing is None and str(failure).startswith("r1: ValueError: cannot see 3 (at scripted_reward.py:")
     assert again.scores.group.tolist() == [2, 2], "what was joined once is not joined again"
 
 

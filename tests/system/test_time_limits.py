@@ -15,7 +15,7 @@ from mmrl.core.declarations import RewardDeclaration
 from mmrl.scoring.scorer import RewardTerm, Scorer, ScoringQueue
 from mmrl.system.errors import HangError, Interruption
 from mmrl.system.time_limits import Patience, Workers
-from tests import asked
+from tests import scripted_reward
 from tests.scripted_reward import ScriptedReward, number, rollout
 
 LIMIT = 0.05
@@ -143,7 +143,7 @@ def test_ctrl_c_does_not_wait_for_a_reward_that_hangs(hang: threading.Event, err
         ended.set()
         return number(batch)
 
-    with pytest.raises(error), ScoringQueue(asked.scorer(judge)) as queue:
+    with pytest.raises(error), ScoringQueue(scripted_reward.scorer(judge)) as queue:
         queue.submit(rollout(), 0)
         assert began.wait(10)
         raise error

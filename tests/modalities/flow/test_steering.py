@@ -184,7 +184,7 @@ def test_a_reward_that_cannot_judge_ends_the_run() -> None:
 
 
 def test_a_reward_needs_the_targets_of_the_prompts() -> None:
-    with pytest.raises(ConfigError, match="'Told' needs 'box' in the target of every prompt"):
+    with pytest.raises(ConfigError, match="'NeedingBoxes' needs 'box' in the target of every prompt"):
         roll(random_flow(), BestOfN(NeedingBoxes(), PROPOSAL))
 
 

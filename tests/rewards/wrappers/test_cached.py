@@ -87,4 +87,4 @@ def test_a_function_that_looks_at_the_seed_or_the_iteration_is_not_cached() -> N
     here = "tests.rewards.wrappers.test_cached"
     wrapped("cached", reward={"name": "python", "function": f"{here}:steady"})
     with pytest.raises(ConfigError, match="changes from call to call"):
-        wrapped("cached", reward={"name": "python", "function": f"{here}:drawn"})
+        wrapped("cached", reward={"name": "python", "function": f"{here}:random_score"})
