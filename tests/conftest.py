@@ -1,5 +1,7 @@
 """What holds for every test: no network, one thread, and the same random numbers in any order of the tests."""
 
+import gc
+import logging
 import os
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()  # until all tests are collected: what is imported stays
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 
 settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=50)  # what CI runs
@@ -14,6 +17,23 @@ settings.register_profile("mmrl", settings.get_profile("thorough"), max_examples
 settings.load_profile("mmrl")
 # `torch.manual_seed` keeps a stack trace for each GPU that may be there later, 11,000 times.
 SEED = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
+
+def pytest_collection_finish() -> None:
+    """Takes two things out of the way of each test: a heap full of modules, and the loggers of torch.
+
+    pytest adds its handlers, six times a test, to each logger that does not hand on what it logs.
+    """
+    gc.enable()
+    gc.freeze()
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
+
+
+def pytest_sessionfinish() -> None:
+    """Lets modules be freed again: libraries complain of what is left at the end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

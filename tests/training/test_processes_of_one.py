@@ -11,6 +11,8 @@ from mmrl.core.contracts import ConfigError, RunError
 from mmrl.training.processes import Processes
 from tests.process_runs import in_processes
 
+pytestmark = pytest.mark.slow  # what they import of torch.distributed takes ten seconds
+
 
 def one_parameter(value: float = 1.0) -> tuple[nn.Parameter, torch.optim.Optimizer]:
     parameter = nn.Parameter(torch.tensor([value]))
@@ -32,7 +34,6 @@ def _lists() -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 def test_two_processes_divide_lists_and_put_them_together_in_their_order() -> None:
     main, other = in_processes(_lists, 2)
     assert (main.pop("share"), other.pop("share")) == (["a", "c", "e"], ["b", "d"])
@@ -67,7 +68,6 @@ def _clipped_step() -> tuple[float, list[float]]:
     return _step(2.5)
 
 
-@pytest.mark.slow
 def test_a_step_follows_the_summed_gradient_and_a_missing_one_is_zero() -> None:
     for norm, values in in_processes(_free_step, 2):
         assert norm == 5.0  # of (1 + 2, 0, 4); each process alone has 1 and sqrt(20)

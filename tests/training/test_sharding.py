@@ -13,6 +13,8 @@ from mmrl.training.sharding import layers_of, refuse_unshardable, shard
 from tests.process_runs import in_processes
 from tests.tiny_shards import TwoLayers, expected_gradients, loss_of
 
+pytestmark = pytest.mark.slow  # what they import of torch.distributed takes ten seconds
+
 
 def _sharded(is_tied: bool = True) -> tuple[TwoLayers, Weights]:
     network = TwoLayers(is_tied)
@@ -93,7 +95,6 @@ def _full(weights: Weights) -> dict[str, Tensor]:
     return {name: whole(tensor) for name, tensor in weights.tensors("trained").items()}
 
 
-@pytest.mark.slow
 def test_copies_of_shards_are_put_in_place_and_taken_out_also_when_nested_and_on_error() -> None:
     network, tokens = TwoLayers(True), torch.tensor([[1, 2, 3]])
     losses = []
