@@ -18,7 +18,7 @@ from .loading.hub import autocast
 class StableDiffusion3(PipelinePolicy):
     """A `StableDiffusion3Pipeline` (Esser et al. 2024, arXiv 2403.03206), by hub name or folder, full or with LoRA."""
 
-    family: ClassVar[tuple[str, str]] = ("sd3", "Stable Diffusion 3")
+    title: ClassVar[tuple[str, str]] = ("sd3", "Stable Diffusion 3")
     pipeline_class: ClassVar[str] = "StableDiffusion3Pipeline"
     network: ClassVar[str] = "transformer"
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "text_encoder_2", "text_encoder_3")

@@ -28,7 +28,7 @@ class StableDiffusion(PipelinePolicy):
     and, where a grid ends above 0, for decoding. The network is called at the timestep with the nearest noise level.
     """
 
-    family: ClassVar[tuple[str, str]] = ("stable_diffusion", "Stable Diffusion 1 or 2")
+    title: ClassVar[tuple[str, str]] = ("stable_diffusion", "Stable Diffusion 1 or 2")
     pipeline_class: ClassVar[str] = "StableDiffusionPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
@@ -47,7 +47,7 @@ class StableDiffusion(PipelinePolicy):
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
-        setting = f"modalities.{self.family[0]}.model"
+        setting = f"modalities.{self.title[0]}.model"
         if self.trained_network().config.time_cond_proj_dim is not None:
             raise ConfigError(f"{setting}: {self.model!r} takes the guidance scale as an input, which is not supported")
         try:

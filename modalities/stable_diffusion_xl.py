@@ -18,7 +18,7 @@ from .stable_diffusion import StableDiffusion
 class StableDiffusionXL(StableDiffusion):
     """A `StableDiffusionXLPipeline` (Podell et al. 2023, arXiv 2307.01952), conditioned on its own size, uncropped."""
 
-    family: ClassVar[tuple[str, str]] = ("stable_diffusion_xl", "Stable Diffusion XL")
+    title: ClassVar[tuple[str, str]] = ("stable_diffusion_xl", "Stable Diffusion XL")
     pipeline_class: ClassVar[str] = "StableDiffusionXLPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType({"add_watermarker": False})
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "text_encoder_2")

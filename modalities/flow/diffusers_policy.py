@@ -1,10 +1,10 @@
-"""The base class of text-to-image pipelines of diffusers as policies: loading, weights, the VAE, exporting."""
+"""The base classes of pipelines of diffusers as policies: loading, weights, exporting, the VAE of known families."""
 
 import json
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,22 +32,18 @@ _INDEX = "model_index.json"  # the file that the folder of a pipeline holds
 
 
 @dataclass(kw_only=True)
-class PipelinePolicy(FlowPolicy):
-    """A text-to-image pipeline by hub name or folder, full or with LoRA.
+class DiffusersPolicy(FlowPolicy):
+    """A pipeline by hub name or folder, full or with LoRA.
 
     Frozen parts are in the run's precision, the VAE in float32, trained weights in float32 under autocast.
     """
 
-    family: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
-    pipeline_class: ClassVar[str]  # in diffusers and in a model_index.json
-    without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # arguments of the loader that leave parts out
-    network: ClassVar[str]  # the part that is trained
-    encoders: ClassVar[tuple[str, ...]]
-    attention_layers: ClassVar[tuple[str, ...]]  # ends of the names of the layers that a LoRA adapts
-    pixel_multiple: ClassVar[int]  # of height and width
+    title: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
+    pixel_multiple: ClassVar[int] = 1  # of height and width
 
     model: str  # a hub name, a diffusers folder, or `lab:NAME`
-    height: Annotated[int, Field(ge=1)] = 512  # in pixels, a multiple of 16 (`sd3`) or 8
+    # In pixels: a multiple of 16 (`sd3`) or 8 (`stable_diffusion`); of what the model asks for (`diffusers_pipeline`).
+    height: Annotated[int, Field(ge=1)] = 512
     width: Annotated[int, Field(ge=1)] = 512  # the same
     lora: Lora | None = None  # null: the whole network is trained
     gradient_checkpointing: bool = False  # less memory, more time; the same gradient
@@ -74,21 +70,195 @@ class PipelinePolicy(FlowPolicy):
         """Loads the pipeline. Raises ConfigError where the model cannot be found or is of another kind."""
         self._placement = placement
         self._pipeline = self._load(placement)
-        network = self.trained_network().requires_grad_(False).eval()
+        networks = self.modules()
+        for network in networks.values():
+            network.to(placement.device)
+        for name, network in networks.items():
+            self._prepare_network(name, network)
+        trained = {
+            f"{name}.{n}": p
+            for name, network in networks.items()
+            for n, p in network.named_parameters()
+            if p.requires_grad
+        }
+        is_new = self.lora is not None and self.lora.path is None
+        self._weights = Weights(trained, adapter_off=partial(_without_adapters, networks) if is_new else None)
+
+    def _prepare_network(self, name: str, network: Any) -> None:
+        """Makes a network ready for training, as the settings say."""
+        network.requires_grad_(False).eval()
         if self.lora is None:
             network.requires_grad_(True)
         else:
-            self.lora.add_to(network, self.attention_layers, self.network)
+            self.lora.add_to(network, self.adapted_layers(network), name)
         if self.gradient_checkpointing:
             network.enable_gradient_checkpointing()
         if self.attention is not None:
-            _set_attention(network, self.attention, f"modalities.{self.family[0]}.attention")
+            _set_attention(network, self.attention, f"modalities.{self.title[0]}.attention")
         if self.compile:
             network.compile()
         self.freeze_unused(network)
-        trained = {f"{self.network}.{n}": p for n, p in network.named_parameters() if p.requires_grad}
-        off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, network)
-        self._weights = Weights(trained, adapter_off=off)
+
+    def freeze_unused(self, network: Any) -> None:
+        """Freezes parameters that reach no output and so never get a gradient; most families have none."""
+
+    # A family defines these.
+
+    @property
+    @abstractmethod
+    def network_names(self) -> tuple[str, ...]:
+        """Returns the names of the parts that are trained."""
+
+    @property
+    @abstractmethod
+    def encoder_names(self) -> tuple[str, ...]:
+        """Returns the names of the text encoders, among them those that are absent."""
+
+    @abstractmethod
+    def adapted_layers(self, network: Any) -> tuple[str, ...]:
+        """Returns the ends of the names of the layers of a network that a LoRA adapts."""
+
+    @abstractmethod
+    def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
+        """Returns the pipeline, with the dtypes of trained networks and of other parts; the VAE is in float32.
+
+        Raises OSError, ValueError or TypeError where it cannot be loaded.
+        """
+
+    @abstractmethod
+    def place(self, pipeline: Any, device: torch.device) -> None:
+        """Moves all parts but the networks and the text encoders to a device."""
+
+    @abstractmethod
+    def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        """Computes the noise levels that `sigmas` returns, and keeps."""
+
+    def twin(self, folder: Path, **sizes: Any) -> Self:
+        """Returns the same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
+        lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
+        return replace(self, model=str(folder), height=32, width=32, lora=lora, compile=False, **sizes)
+
+    @property
+    def device(self) -> torch.device:
+        assert self._placement is not None, "prepare() comes first"
+        return self._placement.device
+
+    @property
+    def weights(self) -> Weights:
+        assert self._weights is not None, "prepare() comes first"
+        return self._weights
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return {name: getattr(self._pipeline, name) for name in self.network_names}
+
+    def sigmas(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        if (kind, num_steps) not in self._grids:
+            self._grids[kind, num_steps] = self.grid(kind, num_steps)
+        return self._grids[kind, num_steps]
+
+    def export(self, folder: Path) -> None:
+        """Writes the weights now in place: a LoRA for `pipe.load_lora_weights`, or the whole pipeline's folder."""
+        if self.lora is None:
+            with _quiet_about_absent_parts():
+                self._pipeline.save_pretrained(folder)
+            return
+        from peft.utils import get_peft_model_state_dict
+
+        named: dict[str, Any] = {}
+        for name, module in self.modules().items():
+            network: Any = module
+            layers = get_peft_model_state_dict(network).items()
+            named[f"{name}_lora_layers"] = {key: tensor.contiguous() for key, tensor in layers}
+            named[f"{name}_lora_adapter_metadata"] = network.peft_config["default"].to_dict()
+        self._pipeline.save_lora_weights(folder, **named)
+
+    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
+        """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
+        assert self._placement is not None, "prepare() comes first"
+        grid = grid_of(plan, self.sigmas)
+        call = self.call(plan, grid)
+        size = {"height": str(self.height), "width": str(self.width)}
+        call = replace(call, settings={**size, **call.settings})
+        is_adapter = self.lora is not None
+        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
+        return usage_of(code, f"the {' and the '.join(self.network_names)}", is_adapter, plan, grid)
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        """Returns the arguments with which the stock pipeline samples as the plan does, sizes left aside."""
+        if not isinstance(plan, Plan):
+            return Call({})
+        arguments = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
+        if plan.guidance_scale != 1 and self.negative_prompt:
+            arguments["negative_prompt"] = repr(self.negative_prompt)
+        return Call(arguments)
+
+    @contextmanager
+    def encoders_on_device(self) -> Iterator[None]:
+        """Moves the text encoders to the network's device; moves them back to the CPU where they are offloaded."""
+        encoders = [part for name in self.encoder_names if (part := getattr(self._pipeline, name)) is not None]
+        for encoder in encoders:
+            encoder.to(self.device)
+        try:
+            yield
+        finally:
+            for encoder in encoders if self.offload_text_encoders else []:
+                encoder.to("cpu")
+
+    def _load(self, placement: Placement) -> Any:
+        """Loads the pipeline with all parts frozen. Raises ConfigError where it cannot be loaded."""
+        from diffusers.utils import logging as diffusers_logging
+        from transformers.utils import logging as transformers_logging
+
+        diffusers_logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()
+        setting = f"modalities.{self.title[0]}.model"
+        source = source_of(self.model, setting, "diffusers", _INDEX)
+        trained_dtype = torch.float32 if self.lora is None else placement.dtype
+        try:
+            pipeline = self.open(source, trained_dtype, placement.dtype)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{setting}: cannot load {self.model!r} as {self.title[1]}: {error}") from error
+        pipeline.set_progress_bar_config(disable=True)
+        for part in pipeline.components.values():
+            if isinstance(part, nn.Module):
+                part.requires_grad_(False).eval()
+        self.place(pipeline, placement.device)
+        return pipeline
+
+
+@dataclass(kw_only=True)
+class PipelinePolicy(DiffusersPolicy):
+    """A text-to-image pipeline of a hand-written family: one network, and latents of pixels by a VAE of images."""
+
+    pipeline_class: ClassVar[str]  # in diffusers and in a model_index.json
+    without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # arguments of the loader that leave parts out
+    network: ClassVar[str]  # the part that is trained
+    encoders: ClassVar[tuple[str, ...]]
+    attention_layers: ClassVar[tuple[str, ...]]  # ends of the names of the layers that a LoRA adapts
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return (self.network,)
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        return self.encoders
+
+    def adapted_layers(self, network: Any) -> tuple[str, ...]:
+        return self.attention_layers
+
+    def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
+        import diffusers
+
+        dtypes = {self.network: trained, "vae": torch.float32, "default": frozen}
+
+        absent: dict[str, Any] = _absent(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
+        loader: Any = getattr(diffusers, self.pipeline_class)
+        return loader.from_pretrained(source, dtype=dtypes, **(absent | dict(self.without)))
+
+    def place(self, pipeline: Any, device: torch.device) -> None:
+        # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
+        pipeline.vae.to(device, memory_format=torch.channels_last)
 
     def num_read(self, tokenizer: str) -> int:
         """Returns how many tokens the encoder of the part `tokenizer` of the pipeline reads."""
@@ -104,18 +274,6 @@ class PipelinePolicy(FlowPolicy):
         with without_cut_warnings(self._pipeline):
             return super().conditioning(texts)
 
-    def freeze_unused(self, network: Any) -> None:
-        """Freezes parameters that reach no output and so never get a gradient; most families have none."""
-
-    @abstractmethod
-    def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        """Computes the noise levels that `sigmas` returns, and keeps."""
-
-    def twin(self, folder: Path, **sizes: Any) -> Self:
-        """Returns the same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
-        lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
-        return replace(self, model=str(folder), height=32, width=32, lora=lora, compile=False, **sizes)
-
     def trained_network(self) -> Any:
         """Returns the part of the pipeline that is trained."""
         return getattr(self._pipeline, self.network)
@@ -124,24 +282,6 @@ class PipelinePolicy(FlowPolicy):
     def latent_shape(self) -> tuple[int, ...]:
         factor = self._pipeline.vae_scale_factor
         return (self.trained_network().config.in_channels, self.height // factor, self.width // factor)
-
-    @property
-    def device(self) -> torch.device:
-        assert self._placement is not None, "prepare() comes first"
-        return self._placement.device
-
-    @property
-    def weights(self) -> Weights:
-        assert self._weights is not None, "prepare() comes first"
-        return self._weights
-
-    def modules(self) -> Mapping[str, nn.Module]:
-        return {self.network: self.trained_network()}
-
-    def sigmas(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
-        if (kind, num_steps) not in self._grids:
-            self._grids[kind, num_steps] = self.grid(kind, num_steps)
-        return self._grids[kind, num_steps]
 
     def decode_latents(self, latents: Tensor) -> Tensor:
         factor, shift = self._vae_scale()
@@ -163,80 +303,14 @@ class PipelinePolicy(FlowPolicy):
         )
         return config.scaling_factor / std, mean
 
-    def export(self, folder: Path) -> None:
-        """Writes the weights now in place: a LoRA for `pipe.load_lora_weights`, or the whole pipeline's folder."""
-        if self.lora is None:
-            with _quiet_about_absent_parts():
-                self._pipeline.save_pretrained(folder)
-            return
-        from peft.utils import get_peft_model_state_dict
 
-        network = self.trained_network()
-        layers = {name: tensor.contiguous() for name, tensor in get_peft_model_state_dict(network).items()}
-        named = {
-            f"{self.network}_lora_layers": layers,
-            f"{self.network}_lora_adapter_metadata": network.peft_config["default"].to_dict(),
-        }
-        self._pipeline.save_lora_weights(folder, **named)
-
-    def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
-        """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
-        assert self._placement is not None, "prepare() comes first"
-        grid = grid_of(plan, self.sigmas)
-        call = self.call(plan, grid)
-        size = {"height": str(self.height), "width": str(self.width)}
-        call = replace(call, settings={**size, **call.settings})
-        is_adapter = self.lora is not None
-        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
-        return usage_of(code, f"the {self.network}", is_adapter, plan, grid)
-
-    def call(self, plan: Any, grid: Grid | None) -> Call:
-        """Returns the arguments with which the stock pipeline samples as the plan does, sizes left aside."""
-        if not isinstance(plan, Plan):
-            return Call({})
-        arguments = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
-        if plan.guidance_scale != 1 and self.negative_prompt:
-            arguments["negative_prompt"] = repr(self.negative_prompt)
-        return Call(arguments)
-
-    @contextmanager
-    def encoders_on_device(self) -> Iterator[None]:
-        """Moves the text encoders to the network's device; moves them back to the CPU where they are offloaded."""
-        encoders = [part for name in self.encoders if (part := getattr(self._pipeline, name)) is not None]
-        for encoder in encoders:
-            encoder.to(self.device)
-        try:
-            yield
-        finally:
-            for encoder in encoders if self.offload_text_encoders else []:
-                encoder.to("cpu")
-
-    def _load(self, placement: Placement) -> Any:
-        """Loads the pipeline with all parts frozen. Raises ConfigError where it cannot be loaded."""
-        import diffusers
-        from diffusers.utils import logging as diffusers_logging
-        from transformers.utils import logging as transformers_logging
-
-        diffusers_logging.disable_progress_bar()
-        transformers_logging.disable_progress_bar()
-        setting = f"modalities.{self.family[0]}.model"
-        source = source_of(self.model, setting, "diffusers", _INDEX)
-        trained_dtype = torch.float32 if self.lora is None else placement.dtype
-        dtypes = {self.network: trained_dtype, "vae": torch.float32, "default": placement.dtype}
-        try:
-            absent: dict[str, Any] = _absent(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
-            loader: Any = getattr(diffusers, self.pipeline_class)
-            pipeline = loader.from_pretrained(source, dtype=dtypes, **(absent | dict(self.without)))
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{setting}: cannot load {self.model!r} as {self.family[1]}: {error}") from error
-        pipeline.set_progress_bar_config(disable=True)
-        for part in pipeline.components.values():
-            if isinstance(part, nn.Module):
-                part.requires_grad_(False).eval()
-        getattr(pipeline, self.network).to(placement.device)
-        # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
-        pipeline.vae.to(placement.device, memory_format=torch.channels_last)
-        return pipeline
+@contextmanager
+def _without_adapters(networks: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Switches the LoRA of all networks off."""
+    with ExitStack() as stack:
+        for network in networks.values():
+            stack.enter_context(without_adapter(network))
+        yield
 
 
 @contextmanager

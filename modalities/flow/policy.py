@@ -130,6 +130,18 @@ class FlowPolicy(Checked, ABC):
         """Returns the conditioning of the negative prompt, which guidance leads away from: one row."""
         return self.conditioning([self.negative_prompt])
 
+    def conditioning_of(self, prompts: Sequence[Prompt]) -> Conditioning:
+        """Returns one row per prompt."""
+        return self.conditioning([prompt.text for prompt in prompts])
+
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor:
+        """Decodes clean latents [n, ...] of the n prompts behind the conditioning; see `decode_latents`."""
+        return self.decode_latents(latents)
+
+    def outputs_of(self, decoded: Tensor) -> Outputs:
+        """Returns the outputs of what `decode` returns."""
+        return Outputs(images=decoded)
+
     # Every family inherits the rest.
 
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
@@ -151,7 +163,7 @@ class FlowPolicy(Checked, ABC):
         scales = {plan.guidance_scale for plan in plans}
         assert len(scales) == 1, f"the plans of one rollout must share one guidance scale, got {sorted(scales)}"
         scale, before = scales.pop(), self.num_calls
-        conditioning = self.conditioning([prompt.text for prompt in prompts])
+        conditioning = self.conditioning_of(prompts)
         like = torch.empty(0, dtype=LATENT_DTYPES[self.latent_dtype], device=self.device)
 
         def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
@@ -161,14 +173,15 @@ class FlowPolicy(Checked, ABC):
 
         keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
         records = DecisionRecorder(self.reduction, TrajectoryRecorder() if keeps else None)
-        judge = judge_of(self, prompts, keys) if any(plan.choices for plan in plans) else None
+        judge = judge_of(self, prompts, keys, conditioning) if any(plan.choices for plan in plans) else None
         tree = sample_trees(
             plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge
         )
         clean = self.final(tree.clean, tree.sigma.to(self.device))
-        images = torch.cat([self.decode_latents(part) for part in clean.split(self.decode_batch)])
+        parts = torch.arange(len(clean)).split(self.decode_batch)
+        media = torch.cat([self.decode(clean[rows], conditioning[tree.prompt[rows]]) for rows in parts])
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
-        rollout = self._rollout(prompts, keys, images, tree, trace, self.num_calls - before)
+        rollout = self._rollout(prompts, keys, self.outputs_of(media), tree, trace, self.num_calls - before)
         return replace(rollout, levels=tuple(dict.fromkeys(plans[0].paths[0].levels)))
 
     @torch.no_grad()
@@ -219,8 +232,8 @@ class FlowPolicy(Checked, ABC):
             prompt_indices,
             DecisionBlock.none(len(each)),
         )
-        trace = FlowTrace(self.conditioning([prompt.text for prompt in prompts]), 1.0, tree.decided, clean)
-        return self._rollout(prompts, keys, images, tree, trace, 0)
+        trace = FlowTrace(self.conditioning_of(prompts), 1.0, tree.decided, clean)
+        return self._rollout(prompts, keys, self.outputs_of(images), tree, trace, 0)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Returns the forward outputs of a view of decisions, denoising or outputs, by the weights now in place.
@@ -317,7 +330,7 @@ class FlowPolicy(Checked, ABC):
         self,
         prompts: Sequence[Prompt],
         keys: Sequence[GroupKey],
-        images: Tensor,
+        outputs: Outputs,
         tree: Tree,
         trace: FlowTrace,
         num_calls: int,
@@ -329,7 +342,7 @@ class FlowPolicy(Checked, ABC):
             group=tree.group,
             episode=torch.arange(len(tree.group)),
             turn=torch.zeros(len(tree.group), dtype=torch.int64),
-            outputs=Outputs(images=images),
+            outputs=outputs,
             blocks=(tree.block,),
             trace=trace,
             num_calls=num_calls,

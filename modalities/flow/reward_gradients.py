@@ -33,17 +33,20 @@ class Renderer(Protocol):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Any, scale: float) -> Tensor: ...
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode_latents(self, latents: Tensor) -> Tensor: ...
+    def decode(self, latents: Tensor, conditioning: Any) -> Tensor: ...
+    def outputs_of(self, decoded: Tensor) -> Outputs: ...
 
 
 def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedOutputs:
     """Renders the media of the view by the weights now in place, with a graph."""
     trace = rollout.trace
     clean = render(trace.trajectory, trace.clean, view, _velocity(policy, trace), policy.final)
-    decode = kept_small(policy.decode_latents) if policy.recompute_activations else policy.decode_latents
-    images = torch.cat([decode(part) for part in clean.split(policy.decode_batch)])
+    decode = kept_small(policy.decode) if policy.recompute_activations else policy.decode
+    rows = rollout.prompt[view.sample].split(policy.decode_batch)
+    parts = zip(clean.split(policy.decode_batch), rows, strict=True)
+    decoded = torch.cat([decode(part, trace.conditioning[of]) for part, of in parts])
     return RenderedOutputs(
-        Outputs(images=images), view.sample, view.column, (rollout.num_samples, view.num_noise_samples)
+        policy.outputs_of(decoded), view.sample, view.column, (rollout.num_samples, view.num_noise_samples)
     )
 
 
@@ -56,8 +59,9 @@ def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: Diff
         at = part.to(gradient.device)
         with torch.enable_grad():
             end = trajectory.end[at].float().requires_grad_()
-            images = policy.decode_latents(policy.final(end, trajectory.end_sigma[at]))
-            gradient[at] = torch.autograd.grad(score(Outputs(images=images), part).sum(), end)[0]
+            clean, of = policy.final(end, trajectory.end_sigma[at]), trace.conditioning[rollout.prompt[part]]
+            outputs = policy.outputs_of(policy.decode(clean, of))
+            gradient[at] = torch.autograd.grad(score(outputs, part).sum(), end)[0]
     carried = carry_back(trajectory, rollout.blocks[0].edge, rows, gradient, (_velocity(policy, trace), size))
     return replace(rollout, trace=replace(trace, gradient=carried))
 

@@ -11,6 +11,7 @@ from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
 from mmrl.scoring.during_sampling import judged
 
+from .decisions import Conditioning
 from .frontier import Frontier, PathState, ranges
 
 # A reward, latents [n, ...], their level (0 for an estimate), the number of the plan of each [n], and the number of the
@@ -24,16 +25,19 @@ class Decoder(Protocol):
     decode_batch: int
 
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode_latents(self, latents: Tensor) -> Tensor: ...
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor: ...
+    def outputs_of(self, decoded: Tensor) -> Outputs: ...
 
 
-def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey]) -> Judge:
+def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey], conditioning: Conditioning) -> Judge:
     """Returns a judge that decodes in chunks and scores all states with the prompts of their groups."""
 
     def judge(reward: Reward, latents: Tensor, level: float, plan: Tensor, call: int) -> Tensor:
         parts = latents.split(policy.decode_batch)
         clean = [policy.final(part, part.new_full((len(part),), level, dtype=torch.float32)) for part in parts]
-        outputs = Outputs(images=torch.cat([policy.decode_latents(part) for part in clean]))
+        rows = plan.split(policy.decode_batch)
+        decoded = [policy.decode(part, conditioning[of]) for part, of in zip(clean, rows, strict=True)]
+        outputs = policy.outputs_of(torch.cat(decoded))
         numbers = plan.tolist()
         return judged(reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call)
 

@@ -1,0 +1,374 @@
+"""Any flow pipeline that diffusers ships, as a policy: its own code runs, paused between the steps of its loop."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement
+from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.declarations import PolicyDeclaration
+from mmrl.core.forward_outputs import ForwardOutputs
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import View
+from mmrl.plans.flow import Plan
+
+from .flow.decisions import Conditioning
+from .flow.diffusers_policy import DiffusersPolicy
+from .flow.driven.arguments import Arguments, find_off, parameters_of
+from .flow.driven.driver import Driver, Key
+from .flow.driven.paused_call import NotDriven, PausedCall
+from .flow.driven.probing import captured, learn
+from .flow.driven.registry import Registry
+from .flow.driven.remembered import Remembered
+from .flow.driven.solver import flow_scheduler
+from .flow.usage import Call, Grid, num_steps
+from .loading.hub import autocast
+
+_log = logging.getLogger(__name__)
+_NETWORKS = ("transformer", "transformer_2", "unet")
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+_PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
+_PROBED_SCALE = 3.0  # of guidance
+_TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
+_ROUGH = 5e-2  # the same in half precision
+
+
+@dataclass(kw_only=True)
+class DiffusersPipeline(DiffusersPolicy):
+    """Any flow pipeline of diffusers, by hub name or folder, full or with LoRA.
+
+    The pipeline's own `__call__` makes the inputs of the network, the guidance and the images; noise levels and states
+    come from the plan. What it does with many samples at once is found by trying when it is loaded, and a pipeline
+    that cannot be served so is refused with the reason.
+    """
+
+    title: ClassVar[tuple[str, str]] = ("diffusers_pipeline", "a pipeline of diffusers")
+
+    output: Literal["image", "video"] = "image"  # what the pipeline makes
+    num_frames: Annotated[int, Field(ge=1)] | None = None  # of a video; null: the pipeline's own number
+    family: str | None = None  # names the small random pipeline of `--tiny`
+    # Further arguments of the pipeline's call, such as `max_sequence_length`, or FLUX's `guidance_scale`, which is an
+    # input of its network.
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    # The argument that takes the plan's guidance scale. `auto`: `true_cfg_scale` where the call has it, else
+    # `guidance_scale`, else the pipeline's `guider`.
+    guidance: str = "auto"
+    network: str | None = None  # the part that is trained; null: transformer, transformer_2 or unet, those it has
+    condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
+    paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
+    _driver: Driver | None = field(default=None, init=False, repr=False)
+    _arguments: Arguments | None = field(default=None, init=False, repr=False)
+    _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
+    _remembered: Remembered | None = field(default=None, init=False, repr=False)
+    _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
+
+    @property
+    def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
+        """Returns what rollouts hold."""
+        return frozenset({f"{self.output}s"})
+
+    @property
+    def declaration(self) -> PolicyDeclaration:
+        """Returns what rollouts provide."""
+        return super().declaration
+
+    def prepare(self, placement: Placement) -> None:
+        """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
+        super().prepare(placement)
+        self._registry = Registry(self.prompt_cache)
+        self._remembered = Remembered(self.prompt_cache, self.encoders_on_device)
+        self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
+        self._arguments = self._fixed_arguments()
+        self._driver = Driver(
+            self._pipeline,
+            self.network_names,
+            self._inputs,
+            self._time_of,
+            self._call_network,
+            self.paused_calls,
+            self._maximum,
+            self._media_of,
+        )
+        self._probe()
+
+    def close(self) -> None:
+        """Ends all paused calls and their threads; they are made again where they are needed."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """Returns the same settings on a random small pipeline of the `family`.
+
+        Raises ConfigError where the family is not set.
+        """
+        from .tiny.pipelines.families import FAMILIES, write_tiny_pipeline
+
+        if self.family is None:
+            raise ConfigError(f"modalities.{self.title[0]}.family: names the small pipeline of --tiny; set it")
+        write_tiny_pipeline(self.family, folder, seed)
+        call = dict(FAMILIES[self.family].call)
+        sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
+        return replace(self.twin(folder, arguments={**self.arguments, **call}), **sizes)
+
+    # what the base class asks for
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        if self.network is not None:
+            return (self.network,)
+        return tuple(name for name in _NETWORKS if getattr(self._pipeline, name, None) is not None)
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self._pipeline.components if name.startswith("text_encoder"))
+
+    def adapted_layers(self, network: Any) -> tuple[str, ...]:
+        names = [name for name, _ in network.named_modules()]
+        return tuple(end for end in _ATTENTION if any(name.endswith(f".{end}") for name in names))
+
+    def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
+        import diffusers
+
+        loader: Any = diffusers.DiffusionPipeline
+        dtypes = {**dict.fromkeys(_NETWORKS, trained), "vae": torch.float32, "default": frozen}
+        pipeline = loader.from_pretrained(source, dtype=dtypes)
+        if missing := [name for name in ("scheduler",) if getattr(pipeline, name, None) is None]:
+            raise ValueError(f"it has no {missing[0]}")
+        return pipeline
+
+    def place(self, pipeline: Any, device: torch.device) -> None:
+        for name, part in pipeline.components.items():
+            if isinstance(part, nn.Module) and not name.startswith("text_encoder"):
+                part.to(device)
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        return self.driver.latent_shape
+
+    @property
+    def driver(self) -> Driver:
+        """Returns the driven pipeline; known after `prepare`."""
+        assert self._driver is not None, "prepare() comes first"
+        return self._driver
+
+    def grid(self, kind: Literal["pipeline", "uniform"], num_steps: int) -> list[float]:
+        """Returns the num_steps + 1 noise levels of a grid.
+
+        `pipeline`: those of the pipeline's call with as many steps, read at its first timestep. `uniform`:
+        linspace(1, 1/T, T), shifted as the pipeline shifts its levels, then 0.
+        """
+        levels = torch.linspace(1, 1 / num_steps, num_steps).tolist()
+        own = self._known_arguments
+        extra: dict[str, Any] = {}
+        if kind == "uniform" and "sigmas" not in own.takes:
+            scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
+            scheduler.set_timesteps(num_steps, sigmas=levels)
+            return [float(sigma) for sigma in scheduler.sigmas]
+        if kind == "uniform":
+            extra["sigmas"] = levels
+        probe = self._probes()[0]
+        pipeline, given = self._made(own.with_steps(num_steps, **extra), probe, None, 1, 0)
+        call = PausedCall(pipeline, self.network_names, given, self.driver.learned[False].blank)
+        call.close()
+        assert call.grid is not None, "the scheduler of a flow has noise levels"
+        return [float(sigma) for sigma in call.grid]
+
+    def call(self, plan: Any, grid: Grid | None) -> Call:
+        own = self._known_arguments
+        given = {name: repr(value) for name, value in self.arguments.items()}
+        if not isinstance(plan, Plan):
+            return Call(given)
+        given["num_inference_steps"] = str(num_steps(plan))
+        guided = own.call(Prompt(""), self._scale(plan.guidance_scale), 1, 0)
+        names = [name for name in (own.guidance, "negative_prompt") if name in guided]
+        return Call({**given, **{str(name): repr(guided[name]) for name in names if name is not None}})
+
+    # prompts
+
+    def conditioning_of(self, prompts: Sequence[Prompt]) -> Conditioning:
+        return Conditioning((self._registry.add(prompts)[:, None].to(self.device),))
+
+    def conditioning(self, texts: Sequence[str]) -> Conditioning:
+        return self.conditioning_of([Prompt(text) for text in texts])
+
+    def encode_prompts(self, texts: list[str]) -> Conditioning:
+        return self.conditioning(texts)
+
+    def refusal(self, prompt: Prompt) -> str | None:
+        """Returns why the policy cannot read a prompt; None: no reason found."""
+        if prompt.clips:
+            return "it has a video, which no pipeline is given"
+        if len(prompt.media) != self.condition_images:
+            return f"it has {len(prompt.media)} images, and condition_images is {self.condition_images}"
+        return None
+
+    def unreadable(self, prompt: Prompt) -> str | None:
+        """Returns why the policy cannot read a prompt, judged by its whole media; None: the prompt is readable."""
+        return self.refusal(prompt)
+
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
+        if (reason := self._refusal_of_guidance) is not None and any(plan.guidance_scale != 1 for plan in plans):
+            raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
+        return super().rollout(prompts, plans, keys)
+
+    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+        self._registry.add(rollout.prompts)
+        return super().forward(rollout, view)
+
+    def recompute(self, rollout: Rollout, size: int) -> Rollout:
+        self._registry.add(rollout.prompts)
+        return super().recompute(rollout, size)
+
+    def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
+        self._registry.add(rollout.prompts)
+        return super().differentiate(rollout, rows, score, size)
+
+    # the network
+
+    def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
+        return self.guided(latents, sigma, conditioning, 1.0)
+
+    def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
+        """Returns the guided velocity, by the pipeline's own formula of guidance."""
+        numbers = conditioning.tensors[0][:, 0].tolist()
+        with self._refusing():
+            return self.driver.evaluate(latents.float(), sigma, numbers, self._scale(scale))
+
+    def dummy_forward(self) -> Tensor:
+        return self.driver.take_part()
+
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor:
+        numbers = conditioning.tensors[0][:, 0].tolist()
+        with self._refusing():
+            return self.driver.decode(latents.float(), numbers)
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        with self._refusing():
+            return self.driver.decode(latents.float(), [self._probes()[0]] * len(latents))
+
+    def outputs_of(self, decoded: Tensor) -> Outputs:
+        return Outputs(images=decoded) if self.output == "image" else Outputs(videos=decoded)
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        raise ConfigError(f"modalities.{self.title[0]}: the latents of supplied images cannot be found; no offline use")
+
+    # inside
+
+    @property
+    def _setting(self) -> str:
+        return f"modalities.{self.title[0]}.model"
+
+    @property
+    def _known_arguments(self) -> Arguments:
+        assert self._arguments is not None, "prepare() comes first"
+        return self._arguments
+
+    def _fixed_arguments(self) -> Arguments:
+        takes = parameters_of(self._pipeline)
+        sizes = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
+        try:
+            return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
+        except ConfigError as error:
+            raise ConfigError(f"modalities.{self.title[0]}.{error}") from error
+
+    def _probe(self) -> None:
+        """Finds out how the pipeline can be driven."""
+        driver, tolerance = self.driver, _TOLERANCE.get(self._placement.dtype if self._placement else None, _ROUGH)
+        probes = self._probes()
+
+        def form(arguments: Arguments) -> Any:
+            self._arguments = arguments
+            calls, _ = captured(driver, Key(probes[0], None, 1))
+            return [(call.network, call.names, _shapes((call.args, call.kwargs))) for call, _ in calls]
+
+        with self._refusing():
+            with torch.no_grad():
+                self._arguments = find_off(self._known_arguments, form)
+            learn(driver, probes, None, tolerance)
+        if self._known_arguments.guidance is None:
+            self._refusal_of_guidance = "its guidance scale is set in arguments"
+            return
+        try:
+            learn(driver, probes, _PROBED_SCALE, tolerance)
+        except NotDriven as error:
+            self._refusal_of_guidance = str(error)
+
+    def _probes(self) -> list[int]:
+        """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
+        media = tuple(_Noise(self.width, self.height, seed) for seed in range(self.condition_images))
+        numbers: list[int] = self._registry.add([Prompt(text, media) for text in _PROBES]).tolist()
+        return numbers
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raises ConfigError in the place of the driver's refusals."""
+        try:
+            yield
+        except NotDriven as error:
+            raise ConfigError(f"{self._setting}: {self.model!r} cannot be driven: {error}") from error
+
+    def _scale(self, scale: float) -> float | None:
+        """Returns the scale for the pipeline; None: without guidance, which 1 means in a plan."""
+        return None if scale == 1 else scale
+
+    def _inputs(self, prompt: int, scale: float | None, copies: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        return self._made(self._known_arguments, prompt, scale, copies, seed)
+
+    def _made(
+        self, arguments: Arguments, prompt: int, scale: float | None, copies: int, seed: int
+    ) -> tuple[Any, dict[str, Any]]:
+        import copy
+
+        pipeline = copy.copy(arguments.pipeline_for(scale))
+        assert self._remembered is not None, "prepare() comes first"
+        self._remembered.install(pipeline, scale)
+        return pipeline, arguments.call(self._registry[prompt], scale, copies, seed)
+
+    def _time_of(self, sigma: float) -> Tensor:
+        return torch.tensor(sigma, device=self.device) * self._pipeline.scheduler.config.num_train_timesteps
+
+    def _call_network(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        assert self._placement is not None
+        with autocast(self._placement):
+            return getattr(self._pipeline, name)(*args, **kwargs)
+
+    def _media_of(self, result: Any) -> Tensor:
+        made = result[0] if isinstance(result, tuple) else result
+        media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
+        return media.contiguous()
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """A random picture, for prompts with which a pipeline is probed."""
+
+    width: int
+    height: int
+    seed: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.width, self.height
+
+    def load(self) -> Any:
+        from PIL import Image
+
+        values = torch.rand(self.height, self.width, 3, generator=torch.Generator().manual_seed(self.seed))
+        return Image.fromarray(values.mul(255).byte().numpy())
+
+
+def _shapes(value: Any) -> Any:
+    """Returns the sizes of the tensors in nested arguments."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    if isinstance(value, Mapping):
+        return tuple(_shapes(item) for item in value.values())
+    return tuple(_shapes(item) for item in value) if isinstance(value, list | tuple) else None

@@ -1,0 +1,117 @@
+"""What a stock pipeline's call is given for a prompt: sizes, guidance, condition images, copies."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+
+_COPIES = ("num_images_per_prompt", "num_videos_per_prompt")
+_IMAGES = ("image", "images", "reference_images")
+GUIDER = "guider"  # a part of the pipeline that guides, in place of an argument
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a pipeline's call that do not depend on the prompt, and those that it takes."""
+
+    pipeline: Any
+    takes: frozenset[str]
+    fixed: Mapping[str, Any]  # sizes, and further arguments from the settings
+    num_steps: int
+    negative_prompt: str
+    guidance: str | None  # the argument for the scale, `guider`, or None where the settings fix it
+    off: float = 1.0  # the scale at which the pipeline does not guide
+    extra: Mapping[str, Any] = field(default_factory=dict)  # of one use: noise levels of a grid, a type of output
+
+    @classmethod
+    def of(cls, pipeline: Any, takes: frozenset[str], fixed: Mapping[str, Any], guidance: str, negative: str) -> Self:
+        """Returns the arguments. `guidance`: an argument's name, `guider`, or `auto`.
+
+        Raises ConfigError for arguments that the call does not take.
+        """
+        if unknown := sorted(set(fixed) - takes):
+            raise ConfigError(f"arguments: {type(pipeline).__name__} takes no {unknown[0]!r}")
+        if guidance == "auto":
+            known = [name for name in ("true_cfg_scale", "guidance_scale") if name in takes]
+            guidance = next(iter(known), GUIDER)
+        elif guidance != GUIDER and guidance not in takes:
+            raise ConfigError(f"guidance: {type(pipeline).__name__} takes no {guidance!r}")
+        has_guider = getattr(pipeline, GUIDER, None) is not None
+        is_fixed = guidance in fixed or (guidance == GUIDER and not has_guider)
+        return cls(pipeline, takes, fixed, 2, negative, None if is_fixed else guidance)
+
+    def with_steps(self, num_steps: int, **extra: Any) -> Self:
+        """Returns the same for another number of steps, with further arguments."""
+        return replace(self, num_steps=num_steps, extra=extra)
+
+    def call(self, prompt: Prompt, scale: float | None, copies: int, seed: int) -> dict[str, Any]:
+        """Returns the arguments for `copies` samples of a prompt. `scale`: of guidance; None: without."""
+        given: dict[str, Any] = {"prompt": prompt.text, **self.fixed, **self._guidance(scale)}
+        if prompt.media:
+            pictures = [picture.load() for picture in prompt.media]
+            given[self.image_argument()] = pictures[0] if len(pictures) == 1 else pictures
+        if copies > 1:
+            name = next((name for name in _COPIES if name in self.takes), None)
+            if name is not None:
+                given[name] = copies
+            else:
+                for text in ("prompt", "negative_prompt"):
+                    given |= {text: [given[text]] * copies} if isinstance(given.get(text), str) else {}
+        given["generator"] = torch.Generator().manual_seed(seed)  # of what the pipeline draws before its loop
+        for name, value in {"num_inference_steps": self.num_steps, "output_type": "pt", "return_dict": False}.items():
+            given |= {name: value} if name in self.takes else {}
+        return {**given, **self.extra}
+
+    def pipeline_for(self, scale: float | None) -> Any:
+        """Returns the pipeline, with a guider of this scale where a guider guides."""
+        if self.guidance != GUIDER:
+            return self.pipeline
+        import copy
+
+        made = copy.copy(self.pipeline)
+        made.__dict__[GUIDER] = self.pipeline.guider.new(guidance_scale=self.off if scale is None else scale)
+        return made
+
+    def image_argument(self) -> str:
+        """Returns the argument that takes condition images. Raises ConfigError where there is none."""
+        name = next((name for name in _IMAGES if name in self.takes), None)
+        if name is None:
+            raise ConfigError(f"{type(self.pipeline).__name__} takes no image, and the prompts have some")
+        return name
+
+    def _guidance(self, scale: float | None) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        if self.guidance is not None and self.guidance != GUIDER:
+            given[self.guidance] = self.off if scale is None else scale
+        if scale is not None and "negative_prompt" in self.takes and "negative_prompt" not in self.fixed:
+            given["negative_prompt"] = self.negative_prompt
+        return given
+
+
+def parameters_of(pipeline: Any) -> frozenset[str]:
+    """Returns the names of the arguments of a pipeline's call."""
+    return frozenset(inspect.signature(type(pipeline).__call__).parameters) - {"self"}
+
+
+Describe = Callable[[Arguments], Any]
+
+
+def find_off(arguments: Arguments, describe: Describe) -> Arguments:
+    """Returns the arguments with the scale at which the pipeline makes no guided calls: 1 or 0.
+
+    Where both make as many calls as a scale that guides, guidance is an input of the network, and 1 is a scale as any.
+    `describe` returns the form of the network calls that the pipeline makes without guidance.
+    """
+    if arguments.guidance is None:
+        return arguments
+    guided = describe(replace(arguments, off=3.0))
+    for off in (1.0, 0.0):
+        found = replace(arguments, off=off)
+        if describe(found) != guided:
+            return found
+    return arguments
