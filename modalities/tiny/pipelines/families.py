@@ -1,5 +1,6 @@
 """The tiny pipelines of all families, by name, and how one is written to a folder."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +16,10 @@ from ..text import randomise
 from .edits import EDITS
 from .family import PipelineFamily
 from .images import IMAGES
+from .modular import MODULAR
 from .videos import VIDEOS
 
-FAMILIES: Mapping[str, PipelineFamily] = MappingProxyType({**IMAGES, **EDITS, **VIDEOS})
+FAMILIES: Mapping[str, PipelineFamily] = MappingProxyType({**IMAGES, **EDITS, **VIDEOS, **MODULAR})
 
 
 def tiny_pipeline(family: str, seed: int) -> Any:
@@ -43,7 +45,8 @@ def write_tiny_pipeline(family: str, folder: Path, seed: int) -> None:
     """Writes the family's pipeline with random weights, as its `save_pretrained` does.
 
     `DiffusionPipeline.from_pretrained(folder)` loads a classic one with every part; a modular one is loaded by
-    `ModularPipeline.from_pretrained(folder)` and its `load_components()`.
+    `ModularPipeline.from_pretrained(folder)` and its `load_components()`, but for guiders, which are never saved, and
+    with the blocks that `removed_blocks` names. The folder can be moved.
 
     Args:
         family: a name in `FAMILIES`.
@@ -52,4 +55,18 @@ def write_tiny_pipeline(family: str, folder: Path, seed: int) -> None:
     Raises ConfigError for a family that has no twin.
     """
     logging.disable_progress_bar()
-    tiny_pipeline(family, seed).save_pretrained(str(folder))  # a modular pipeline takes text alone
+    pipeline = tiny_pipeline(family, seed)
+    if not FAMILIES[family].modular:
+        pipeline.save_pretrained(folder)
+        return
+    pipeline.save_pretrained(str(folder), overwrite_modular_index=True)
+    _forget_folder(folder / "modular_model_index.json")
+
+
+def _forget_folder(index: Path) -> None:
+    """Takes the folder's own path out of the index of a modular pipeline, which looks for parts beside it anyway."""
+    parts = json.loads(index.read_text())
+    for part in parts.values():
+        if isinstance(part, list):
+            part[2]["pretrained_model_name_or_path"] = "."
+    index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")

@@ -21,5 +21,7 @@ class PipelineFamily:
     condition_argument: str | None = None  # the argument that takes them: a picture, or a list where there are several
     condition_side: int = 32  # height and width of a condition image in pixels
     modular: bool = False  # a `ModularPipeline`
-    guider: str | None = None  # the part whose guidance scale turns guidance on, where no argument does
+    guider: str | None = None  # the part whose `guidance_scale` turns guidance on (1: off), where no argument does
+    second_guider: str | None = None  # another such part, of the sound that comes with a video
+    removed_blocks: tuple[str, ...] = ()  # blocks that are taken out of a loaded modular pipeline before it runs
     small: Callable[[], AbstractContextManager[None]] = nullcontext  # keeps the pipeline's sizes tiny while it runs

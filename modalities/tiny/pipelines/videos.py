@@ -213,17 +213,21 @@ def ltx2_sound() -> dict[str, Any]:
     return {"connectors": connectors, "audio_vae": coder, "vocoder": vocoder}
 
 
-def ltx2() -> Any:
-    """Returns an LTX-2 pipeline of video and sound (model card Lightricks/LTX-2)."""
-    encoder, processor = gemma3()  # its tokenizer pads to the left, as LTX-2 asks
-    coder = _diffusers.AutoencoderKLLTX2Video(
+def ltx2_vae() -> Any:
+    """Returns LTX-2's autoencoder of video: one latent pixel is 2 x 2 pixels of one frame."""
+    return _diffusers.AutoencoderKLLTX2Video(
         latent_channels=4, block_out_channels=(8,), decoder_block_out_channels=(8,), layers_per_block=(1,),
         decoder_layers_per_block=(1, 1), spatio_temporal_scaling=(True,), decoder_spatio_temporal_scaling=(True,),
         decoder_inject_noise=(False, False), downsample_type=("spatial",), upsample_residual=(False,),
         upsample_factor=(1,), timestep_conditioning=False, patch_size=1, patch_size_t=1, encoder_causal=True,
         decoder_causal=False)  # fmt: skip
+
+
+def ltx2() -> Any:
+    """Returns an LTX-2 pipeline of video and sound (model card Lightricks/LTX-2)."""
+    encoder, processor = gemma3()  # its tokenizer pads to the left, as LTX-2 asks
     return assemble(
-        "LTX2Pipeline", transformer=ltx2_transformer(), vae=coder, scheduler=euler(), text_encoder=encoder,
+        "LTX2Pipeline", transformer=ltx2_transformer(), vae=ltx2_vae(), scheduler=euler(), text_encoder=encoder,
         tokenizer=processor.tokenizer, **ltx2_sound())  # fmt: skip
 
 
