@@ -9,7 +9,7 @@ from unittest import mock
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 
 from .family import PipelineFamily
-from .images import flux2, flux2_klein, flux_parts, qwen_image_transformer
+from .images import flux2, flux2_klein, flux_parts, qwen_image21, qwen_image_transformer
 from .parts import NO_GUIDANCE, SIZE, TRUE_GUIDANCE, assemble, dynamic_euler, qwen2_vl_processor, qwen_vae, qwen_vl
 
 
@@ -93,6 +93,14 @@ EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
             conditions=2,
             condition_argument="image",
             small=_small_qwen_edit_plus,
+        ),
+        "qwen_image21_edit": PipelineFamily(
+            qwen_image21,
+            {**SIZE, "output_resolution": 32, "use_kv_cache": False},
+            {"true_cfg_scale": 1.0},
+            TRUE_GUIDANCE,
+            conditions=1,
+            condition_argument="image",
         ),
     }
 )

@@ -60,13 +60,14 @@ def write_tiny_pipeline(family: str, folder: Path, seed: int) -> None:
         pipeline.save_pretrained(folder)
         return
     pipeline.save_pretrained(str(folder), overwrite_modular_index=True)
-    _forget_folder(folder / "modular_model_index.json")
+    _forget_folder(folder)
 
 
-def _forget_folder(index: Path) -> None:
+def _forget_folder(folder: Path) -> None:
     """Takes the folder's own path out of the index of a modular pipeline, which looks for parts beside it anyway."""
+    index = folder / "modular_model_index.json"
     parts = json.loads(index.read_text())
     for part in parts.values():
-        if isinstance(part, list):
+        if isinstance(part, list) and part[2]["pretrained_model_name_or_path"] == str(folder):
             part[2]["pretrained_model_name_or_path"] = "."
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")

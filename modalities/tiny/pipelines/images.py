@@ -18,12 +18,13 @@ from .parts import (
     TRUE_GUIDANCE,
     assemble,
     clip_text,
+    deep_qwen3_vl,
     dynamic_euler,
     euler,
     flux2_vae,
     language,
-    qwen_vae,
     qwen2_vl_processor,
+    qwen_vae,
     qwen_vl,
     t5,
     tokenizer,
@@ -144,7 +145,7 @@ def lumina2() -> Any:
 
 
 def sana() -> Any:
-    """Returns a Sana pipeline with linear attention and a deep compression autoencoder (Xie et al., arXiv 2410.10629)."""
+    """Returns a Sana pipeline with linear attention and a deep autoencoder (Xie et al. 2024, arXiv 2410.10629)."""
     reader = tokenizer()
     transformer = _diffusers.SanaTransformer2DModel(
         patch_size=1, in_channels=4, out_channels=4, num_layers=2, num_attention_heads=2, attention_head_dim=8,
@@ -261,6 +262,42 @@ def cosmos2_t2i() -> Any:
         tokenizer=reader, safety_checker=OpenGuardrail())  # fmt: skip
 
 
+def ideogram4() -> Any:
+    """Returns an Ideogram 4 pipeline (diffusers' `Ideogram4Pipeline`): a second network predicts without the prompt.
+
+    The pipeline reads 13 layers of the text encoder, up to the 36th; a tiny one has 36 layers too.
+    """
+    _, reader, _ = qwen_vl("3")
+    return assemble(
+        "Ideogram4Pipeline", transformer=_ideogram4_transformer(), unconditional_transformer=_ideogram4_transformer(),
+        vae=flux2_vae(), scheduler=euler(1.0), text_encoder=deep_qwen3_vl(36).model, tokenizer=reader,
+        prompt_enhancer_head=None)  # fmt: skip
+
+
+def _ideogram4_transformer() -> Any:
+    return _diffusers.Ideogram4Transformer2DModel(
+        in_channels=16, num_layers=2, attention_head_dim=16, num_attention_heads=2, intermediate_size=32, adaln_dim=16,
+        llm_features_dim=13 * 32, rope_theta=10000, mrope_section=(4, 2, 2))  # fmt: skip
+
+
+def qwen_image21_parts() -> dict[str, Any]:
+    """Returns the parts of Qwen-Image 2.1, whose text encoder is Qwen3-VL and whose pictures have opacity."""
+    encoder, _, processor = qwen_vl("3")
+    transformer = _diffusers.QwenImage21Transformer2DModel(
+        in_channels=8, out_channels=8, num_layers=2, attention_head_dim=16, num_attention_heads=2, context_in_dim=32,
+        axes_dims_rope=(4, 6, 6))  # fmt: skip
+    coder = _diffusers.AutoencoderKLQwenImage21(
+        base_dim=4, decoder_base_dim=4, z_dim=8, dim_mult=[1, 1, 1, 1, 1], num_res_blocks=1,
+        latents_mean=[0.1] * 8, latents_std=[1.2] * 8)  # fmt: skip
+    return {"transformer": transformer, "vae": coder, "scheduler": dynamic_euler(), "text_encoder": encoder,
+            "processor": processor}  # fmt: skip
+
+
+def qwen_image21() -> Any:
+    """Returns a Qwen-Image 2.1 pipeline (diffusers' `QwenImage21Pipeline`)."""
+    return assemble("QwenImage21Pipeline", **qwen_image21_parts())
+
+
 IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
     {
         "sd3": PipelineFamily(sd3, {**SIZE, "max_sequence_length": 48}, NO_GUIDANCE, GUIDANCE),
@@ -296,7 +333,9 @@ IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
             GUIDANCE,
         ),
         "chroma": PipelineFamily(chroma, {**SIZE, "max_sequence_length": 48}, NO_GUIDANCE, GUIDANCE),
-        "hidream": PipelineFamily(hidream, {"height": 128, "width": 128, "max_sequence_length": 64}, NO_GUIDANCE, GUIDANCE),
+        "hidream": PipelineFamily(
+            hidream, {"height": 128, "width": 128, "max_sequence_length": 64}, NO_GUIDANCE, GUIDANCE
+        ),
         "krea2": PipelineFamily(krea2, {**SIZE, "max_sequence_length": 256}, {"guidance_scale": 0.0}, GUIDANCE),
         "longcat_image": PipelineFamily(longcat_image, {**SIZE, "enable_prompt_rewrite": False}, NO_GUIDANCE, GUIDANCE),
         "kandinsky5_t2i": PipelineFamily(
@@ -305,6 +344,19 @@ IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
             NO_GUIDANCE,
             GUIDANCE,
             small=_small_kandinsky5,
+        ),
+        "ideogram4": PipelineFamily(
+            ideogram4,
+            {**SIZE, "max_sequence_length": 64, "guidance_schedule": None},
+            {"guidance_scale": 1.0},
+            {"guidance_scale": 3.0},
+            networks=("transformer", "unconditional_transformer"),
+        ),
+        "qwen_image21": PipelineFamily(
+            qwen_image21,
+            {**SIZE, "use_kv_cache": False},  # which keeps keys and values of the first step for the later ones
+            {"true_cfg_scale": 1.0},
+            TRUE_GUIDANCE,
         ),
         "cosmos2_t2i": PipelineFamily(cosmos2_t2i, {**SIZE, "max_sequence_length": 32}, NO_GUIDANCE, GUIDANCE),
     }

@@ -87,6 +87,14 @@ def qwen_vl(version: str = "2.5") -> tuple[Any, Any, Any]:
     return model, reader, processor
 
 
+def deep_qwen3_vl(num_layers: int) -> Any:
+    """Returns a small Qwen3-VL of many layers, for pipelines that read layers by fixed numbers."""
+    shallow, _ = qwen3_vl()
+    config = shallow.config
+    config.text_config.num_hidden_layers = num_layers
+    return _transformers.Qwen3VLForConditionalGeneration(config)
+
+
 def qwen2_vl_processor(processor: Any) -> Any:
     """Returns the same processor as a Qwen2-VL's, which pipelines around Qwen2.5-VL name in their index."""
     return _transformers.Qwen2VLProcessor(

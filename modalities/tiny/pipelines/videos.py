@@ -100,7 +100,8 @@ def _ltx_parts() -> dict[str, Any]:
         layers_per_block=(1,) * 5, decoder_layers_per_block=(1,) * 5,
         spatio_temporal_scaling=(True, True, False, False), decoder_spatio_temporal_scaling=(True, True, False, False),
         decoder_inject_noise=(False,) * 5, upsample_residual=(False,) * 4, upsample_factor=(1,) * 4,
-        timestep_conditioning=False, patch_size=1, patch_size_t=1, encoder_causal=True, decoder_causal=False)  # fmt: skip
+        timestep_conditioning=False, patch_size=1, patch_size_t=1, encoder_causal=True,
+        decoder_causal=False)  # fmt: skip
     return {"transformer": transformer, "vae": coder, "scheduler": dynamic_euler(), "text_encoder": encoder,
             "tokenizer": reader}  # fmt: skip
 
@@ -128,20 +129,34 @@ def hunyuan_video() -> Any:
         tokenizer_2=reader_2)  # fmt: skip
 
 
-def hunyuan_video15() -> Any:
-    """Returns a HunyuanVideo 1.5 pipeline (model card tencent/HunyuanVideo-1.5), guided by a part of its own."""
+def _hunyuan_video15_parts(task: str) -> dict[str, Any]:
     (encoder, reader, _), (encoder_2, reader_2) = qwen_vl(), t5(reader=_transformers.ByT5Tokenizer())
     transformer = _diffusers.HunyuanVideo15Transformer3DModel(
         in_channels=9, out_channels=4, num_attention_heads=2, attention_head_dim=8, num_layers=1, num_refiner_layers=1,
         mlp_ratio=2.0, patch_size=1, patch_size_t=1, text_embed_dim=32, text_embed_2_dim=32, image_embed_dim=12,
-        rope_axes_dim=(2, 2, 4), target_size=16, task_type="t2v")  # fmt: skip
+        rope_axes_dim=(2, 2, 4), target_size=16, task_type=task)  # fmt: skip
     coder = _diffusers.AutoencoderKLHunyuanVideo15(
         latent_channels=4, block_out_channels=(16, 16), layers_per_block=1, spatial_compression_ratio=4,
         temporal_compression_ratio=2, downsample_match_channel=False, upsample_match_channel=False)  # fmt: skip
+    return {"transformer": transformer, "vae": coder, "scheduler": euler(7.0), "tokenizer": reader,
+            "text_encoder": encoder.model.language_model, "text_encoder_2": encoder_2, "tokenizer_2": reader_2,
+            "guider": _diffusers.ClassifierFreeGuidance(guidance_scale=1.0)}  # fmt: skip
+
+
+def hunyuan_video15() -> Any:
+    """Returns a HunyuanVideo 1.5 pipeline (model card tencent/HunyuanVideo-1.5), guided by a part of its own."""
+    return assemble("HunyuanVideo15Pipeline", **_hunyuan_video15_parts("t2v"))
+
+
+def hunyuan_video15_i2v() -> Any:
+    """Returns a HunyuanVideo 1.5 pipeline from a first frame (model card tencent/HunyuanVideo-1.5), seen by SigLIP."""
+    vision = _transformers.SiglipVisionConfig(
+        hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16,
+        patch_size=8)  # fmt: skip
     return assemble(
-        "HunyuanVideo15Pipeline", transformer=transformer, vae=coder, scheduler=euler(7.0),
-        text_encoder=encoder.model.language_model, tokenizer=reader, text_encoder_2=encoder_2, tokenizer_2=reader_2,
-        guider=_diffusers.ClassifierFreeGuidance(guidance_scale=1.0))  # fmt: skip
+        "HunyuanVideo15ImageToVideoPipeline", image_encoder=_transformers.SiglipVisionModel(vision),
+        feature_extractor=_transformers.SiglipImageProcessor(size={"height": 16, "width": 16}),
+        **_hunyuan_video15_parts("i2v"))  # fmt: skip
 
 
 def cogvideox() -> Any:
@@ -223,12 +238,56 @@ def ltx2_vae() -> Any:
         decoder_causal=False)  # fmt: skip
 
 
+def ltx2_parts() -> dict[str, Any]:
+    """Returns the parts of LTX-2, whose text encoder is Gemma 3."""
+    encoder, processor = gemma3()  # its tokenizer pads to the left, as LTX-2 asks
+    return {"transformer": ltx2_transformer(), "vae": ltx2_vae(), "scheduler": euler(), "text_encoder": encoder,
+            "tokenizer": processor.tokenizer, **ltx2_sound()}  # fmt: skip
+
+
 def ltx2() -> Any:
     """Returns an LTX-2 pipeline of video and sound (model card Lightricks/LTX-2)."""
-    encoder, processor = gemma3()  # its tokenizer pads to the left, as LTX-2 asks
+    return assemble("LTX2Pipeline", **ltx2_parts())
+
+
+def ltx2_i2v() -> Any:
+    """Returns an LTX-2 pipeline of video and sound from a first frame (model card Lightricks/LTX-2)."""
+    return assemble("LTX2ImageToVideoPipeline", **ltx2_parts())
+
+
+def kandinsky6() -> Any:
+    """Returns a Kandinsky 6.0 pipeline of video and sound (model card kandinskylab/Kandinsky-6.0-Pro-distill-5s)."""
+    encoder, _, processor = qwen_vl()
+    clip, reader = clip_text(16)
+    transformer = _diffusers.Kandinsky6Transformer3DModel(
+        in_visual_dim=16, out_visual_dim=16, in_text_dim=32, in_text_dim2=16, time_dim=16, model_dim=16, ff_dim=32,
+        num_text_blocks=1, num_visual_blocks=2, axes_dims=(2, 2, 4), in_audio_dim=4, out_audio_dim=4,
+        visual_token_type_num_embeddings=2)  # fmt: skip
+    coder = _diffusers.MMAudioVAE(
+        mel_bins=8, latent_channels=4, hidden_channels=8, channel_multipliers=(1, 1, 1), layers_per_block=1,
+        sample_rate=16000, n_fft=64, hop_length=16)  # fmt: skip
+    vocoder = _diffusers.MMAudioVocoder(
+        num_mels=8, upsample_initial_channel=16, upsample_rates=(4, 4), upsample_kernel_sizes=(8, 8),
+        resblock_kernel_sizes=(3,), resblock_dilation_sizes=((1, 3),))  # fmt: skip
     return assemble(
-        "LTX2Pipeline", transformer=ltx2_transformer(), vae=ltx2_vae(), scheduler=euler(), text_encoder=encoder,
-        tokenizer=processor.tokenizer, **ltx2_sound())  # fmt: skip
+        "Kandinsky6TI2VAPipeline", transformer=transformer, vae=hunyuan_video_vae(16), text_encoder=encoder,
+        tokenizer=processor, text_encoder_2=clip, tokenizer_2=reader, scheduler=euler(), audio_vae=coder,
+        vocoder=vocoder)  # fmt: skip
+
+
+def cosmos3() -> Any:
+    """Returns a Cosmos 3 pipeline (diffusers' `Cosmos3OmniPipeline`): the network itself reads the prompt's tokens."""
+    _, reader, _ = qwen_vl()
+    transformer = _diffusers.Cosmos3OmniTransformer(
+        head_dim=16, hidden_size=32, intermediate_size=32, latent_channel=16, patch_latent_dim=64,
+        num_attention_heads=2, num_hidden_layers=2, num_key_value_heads=1, rope_axes_dim=(4, 2, 2), rope_theta=10000.0,
+        vocab_size=(len(reader) + 15) // 16 * 16)  # fmt: skip
+    scheduler = _diffusers.UniPCMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+    )
+    return assemble(
+        "Cosmos3OmniPipeline", transformer=transformer, text_tokenizer=reader, vae=wan_vae(), scheduler=scheduler,
+        enable_safety_checker=False)  # fmt: skip
 
 
 _LTX2 = {**SIZE, "num_frames": 5, "frame_rate": 25.0, "max_sequence_length": 64, "stg_scale": 0.0,
@@ -261,9 +320,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
         "wan_i2v": PipelineFamily(
             wan_i2v, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", conditions=1, condition_argument="image"
         ),
-        "ltx": PipelineFamily(
-            ltx, {**CLIP, **SIZE}, NO_GUIDANCE, {**GUIDANCE, "guidance_rescale": 0.5}, makes="video"
-        ),
+        "ltx": PipelineFamily(ltx, {**CLIP, **SIZE}, NO_GUIDANCE, {**GUIDANCE, "guidance_rescale": 0.5}, makes="video"),
         "ltx_i2v": PipelineFamily(
             ltx_i2v,
             {**CLIP, **SIZE},
@@ -280,9 +337,16 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             {**GUIDANCE, "audio_guidance_scale": 2.0, "guidance_rescale": 0.7},
             makes="video",
         ),
-        "hunyuan_video": PipelineFamily(
-            hunyuan_video, _HUNYUAN, {"true_cfg_scale": 1.0}, TRUE_GUIDANCE, makes="video"
+        "ltx2_i2v": PipelineFamily(
+            ltx2_i2v,
+            _LTX2,
+            {**NO_GUIDANCE, "audio_guidance_scale": 1.0, "guidance_rescale": 0.0, "audio_guidance_rescale": 0.0},
+            {**GUIDANCE, "audio_guidance_scale": 2.0},
+            makes="video",
+            conditions=1,
+            condition_argument="image",
         ),
+        "hunyuan_video": PipelineFamily(hunyuan_video, _HUNYUAN, {"true_cfg_scale": 1.0}, TRUE_GUIDANCE, makes="video"),
         "hunyuan_video15": PipelineFamily(
             hunyuan_video15,
             {"height": 16, "width": 16, "num_frames": 5},
@@ -290,10 +354,23 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             makes="video",
             guider="guider",
         ),
+        "hunyuan_video15_i2v": PipelineFamily(
+            hunyuan_video15_i2v,
+            {"num_frames": 5},  # height and width follow from the picture and the network's `target_size`: 16
+            guided={"negative_prompt": "ugly"},
+            makes="video",
+            conditions=1,
+            condition_argument="image",
+            guider="guider",
+        ),
         "cogvideox": PipelineFamily(cogvideox, CLIP, NO_GUIDANCE, GUIDANCE, makes="video"),
         "kandinsky5_t2v": PipelineFamily(
             kandinsky5_t2v, {**SIZE, "num_frames": 5, "max_sequence_length": 900}, NO_GUIDANCE, GUIDANCE, makes="video"
         ),
+        "kandinsky6": PipelineFamily(
+            kandinsky6, {**SIZE, "num_frames": 5, "max_sequence_length": 900}, NO_GUIDANCE, GUIDANCE, makes="video"
+        ),
+        "cosmos3": PipelineFamily(cosmos3, {**SIZE, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video"),
         "cosmos25": PipelineFamily(
             cosmos25, {**SIZE, "num_frames": 5, "max_sequence_length": 200}, NO_GUIDANCE, GUIDANCE, makes="video"
         ),

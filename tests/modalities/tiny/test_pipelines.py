@@ -20,10 +20,13 @@ from mmrl.modalities.tiny.pipelines.family import PipelineFamily
 
 _diffusers: Any = diffusers
 ALIKE = 1e-5  # pixels in [0, 1]: loaded weights lie elsewhere in memory, which changes the order of sums
-# Every one is diffusers' or torch's own: Chroma's positions, and the attention of LTX-2.5's decoder without a compiler.
+# Warnings of diffusers' own code: Chroma's positions, MiniMax-H3's sound, LTX-2.5's decoder without a compiler, and
+# Cosmos 2's list of videos.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*FluxPosEmbed:FutureWarning"),
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
 
@@ -62,9 +65,15 @@ def guide(family: PipelineFamily, pipeline: Any, scale: float) -> Any:
 
 
 def run(
-    family: PipelineFamily, pipeline: Any, prompt: str, *, is_guided: bool = False, num_steps: int = 2, pictures: int = 0
+    family: PipelineFamily,
+    pipeline: Any,
+    prompt: str,
+    *,
+    is_guided: bool = False,
+    num_steps: int = 2,
+    pictures: int = 0,
 ) -> torch.Tensor:
-    """Pixels in [0, 1], of one image [3, H, W] or video [F, 3, H, W]; `pictures`: the seed of the condition images."""
+    """Pixels in [0, 1], of one image [C, H, W] or video [F, C, H, W]; `pictures`: the seed of the condition images."""
     conditions = [picture(pictures + n, family.condition_side) for n in range(family.conditions)]
     given = {**family.call, **(family.guided if is_guided else family.plain)}
     if conditions:
@@ -81,7 +90,8 @@ def run(
             **given,
         )
     media = output if family.modular else output[0]
-    return torch.as_tensor(media[0]).float()
+    one = media if family.makes == "video" and media.ndim == 4 else media[0]  # Cosmos 3 returns one video, not a list
+    return torch.as_tensor(one).float()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -98,7 +108,7 @@ def test_a_family_declares_what_fits_together(name: str) -> None:
     assert inspect.getdoc(family.build), "the paper or model card"
     assert family.makes in ("image", "video") and family.networks
     assert ("num_frames" in family.call) == (family.makes == "video")
-    assert max(family.call["height"], family.call["width"]) <= 128
+    assert max(family.call.get("height", 0), family.call.get("width", 0)) <= 128
     assert (family.conditions > 0) == (family.condition_argument is not None)
     assert family.condition_argument not in {**family.call, **family.plain, **family.guided}
     assert not set(family.plain) & set(family.call), "the argument would be set twice"
@@ -111,11 +121,11 @@ def test_there_are_as_many_kinds_as_models_train_with() -> None:
     assert sum(family.makes == "video" for family in FAMILIES.values()) >= 5
     assert sum(family.conditions > 0 for family in FAMILIES.values()) >= 4
     assert sum(family.modular for family in FAMILIES.values()) >= 4
-    assert len(FAMILIES) >= 38
+    assert len(FAMILIES) >= 48
 
 
 def test_a_family_without_a_twin_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no tiny pipeline of 'fluxx'; there are those of .*flux"):
+    with pytest.raises(ConfigError, match=r"no tiny pipeline of 'fluxx'; there are those of .*flux"):
         write_tiny_pipeline("fluxx", tmp_path, 0)
 
 
@@ -151,7 +161,7 @@ def test_what_is_saved_loads_and_makes_the_same(name: str, tmp_path: Path) -> No
     assert parts(loaded) == parts(built)
     made = run(family, built, "a red dog")
     torch.testing.assert_close(run(family, loaded, "a red dog"), made, rtol=0, atol=ALIKE)
-    assert made.std() > 0.02 and 0 <= made.min() and made.max() <= 1
+    assert made.std() > 0.02 and made.min() >= 0 and made.max() <= 1
 
 
 @pytest.mark.slow  # two ways of loading
@@ -190,9 +200,9 @@ def test_every_familys_inputs_reach_its_pixels(name: str, tmp_path: Path) -> Non
     twin = _built_and_loaded(name, tmp_path)
     family, pipeline = twin.family, twin.built
     made = run(family, pipeline, "a red dog")
-    assert made.shape[-2:] == (family.call["height"], family.call["width"])
+    assert made.shape[-2:] == (family.call.get("height", 16), family.call.get("width", 16))
     assert made.ndim == (3 if family.makes == "image" else 4)
-    assert made.isfinite().all() and made.std() > 0.02 and 0 <= made.min() and made.max() <= 1
+    assert made.isfinite().all() and made.std() > 0.02 and made.min() >= 0 and made.max() <= 1
 
     def differs(other: torch.Tensor) -> bool:
         return float((other - made).abs().mean()) > 1e-4  # what float32's rounding changes is below 1e-6
