@@ -26,13 +26,13 @@ def write_tiny_sd3(folder: Path, seed: int) -> None:
         seed: of all weights; the same seed writes the same bytes, and torch's global generator is left as it was.
     """
     tokenizers = [clip_tokenizer("<|endoftext|>"), clip_tokenizer("!")]
-    t5_tokenizer = _t5_tokenizer()
+    t5_reader = t5_tokenizer()
     with torch.random.fork_rng(devices=[]):  # the constructors draw weights that are overwritten below
         encoders = [
             clip_encoder(tokenizers[0], _CLIP_WIDTHS[0], "quick_gelu"),
             clip_encoder(tokenizers[1], _CLIP_WIDTHS[1], "gelu"),
         ]
-        t5_encoder = _t5_encoder(t5_tokenizer)
+        t5_encoder = _t5_encoder(t5_reader)
         transformer, vae = _transformer(), _vae()
     generator = torch.Generator().manual_seed(seed)
     modules: list[nn.Module] = [transformer, vae, *encoders, t5_encoder]
@@ -47,12 +47,12 @@ def write_tiny_sd3(folder: Path, seed: int) -> None:
         text_encoder_2=encoders[1],
         tokenizer_2=tokenizers[1],
         text_encoder_3=t5_encoder,
-        tokenizer_3=t5_tokenizer,
+        tokenizer_3=t5_reader,
     )
     pipeline.save_pretrained(folder)
 
 
-def _t5_tokenizer() -> T5Tokenizer:
+def t5_tokenizer() -> T5Tokenizer:
     """Returns a unigram tokenizer over printable ASCII and a few words; others become <unk>, as with the real T5."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
     pieces += [(chr(code), -4.0) for code in range(ord("!"), ord("~") + 1)]

@@ -12,7 +12,7 @@ from mmrl.core.contracts import Cut
 from mmrl.core.data import Prompt
 from mmrl.modalities.encoding.prompt_cutting import cuts_of, without_cut_warnings
 from mmrl.modalities.tiny.clip import clip_tokenizer
-from mmrl.modalities.tiny.sd3 import _t5_tokenizer
+from mmrl.modalities.tiny.sd3 import t5_tokenizer
 from mmrl.prompts.filtering import warn_cut
 from tests import diffusion_twins
 from tests.modalities.conftest import MakePolicy
@@ -58,11 +58,11 @@ def test_a_prompt_is_cut_where_its_encoder_stops_reading(clip: CLIPTokenizer) ->
 
 def test_encoders_that_cut_alike_are_told_once_and_others_apart(clip: CLIPTokenizer) -> None:
     long = (RED * 40).strip()
-    assert cuts_of([(clip, 77), (clip, 77), (_t5_tokenizer(), 256)], [long, "red"]) == [
+    assert cuts_of([(clip, 77), (clip, 77), (t5_tokenizer(), 256)], [long, "red"]) == [
         (Cut("CLIP", 75, 80, (RED * 38)[:-8][-40:]),),
         (),
     ]
-    (found,) = cuts_of([(clip, 77), (_t5_tokenizer(), 5)], [long])
+    (found,) = cuts_of([(clip, 77), (t5_tokenizer(), 5)], [long])
     assert [(cut.encoder, cut.num_read, cut.num_tokens) for cut in found] == [("CLIP", 75, 80), ("T5", 4, 80)]
 
 
