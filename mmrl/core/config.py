@@ -278,12 +278,15 @@ class RunConfig(Settings):
 
 
 SHIPPED = files("mmrl.configs")
-LAB = "lab"  # the folder of the configs that show one algorithm each
+FOLDERS = ("lab", "families")  # of the configs that show one algorithm each, and one family of models each
 
 
 def shipped_names() -> list[str]:
-    """Returns the names of the configs that come with mmrl; `lab/NAME` shows one algorithm on an embedded lab."""
-    folders = {"": SHIPPED, f"{LAB}/": SHIPPED.joinpath(LAB)}
+    """Returns the names of the configs that come with mmrl.
+
+    `lab/NAME` shows one algorithm on an embedded lab, `families/NAME` trains a model of one family of pipelines.
+    """
+    folders = {"": SHIPPED} | {f"{folder}/": SHIPPED.joinpath(folder) for folder in FOLDERS}
     files_in = [f"{prefix}{item.name}" for prefix, folder in folders.items() for item in folder.iterdir()]
     return sorted(name.removesuffix(".yaml") for name in files_in if name.endswith(".yaml"))
 
