@@ -17,7 +17,7 @@ from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
@@ -118,8 +118,20 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         trainer = make_trainer(small, parts, Path(name))
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        findings = _findings(trainer, before, instrumented, small)
+        findings = _findings(trainer, before, instrumented, small) | _proof(twins)
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+
+
+def _proof(twins: Parts) -> dict[str, Any]:
+    """Returns how far the policy's twin is from the library whose code it drives; empty for a policy that drives none.
+
+    The precision is float32, in which nothing but rounding may be left.
+    """
+    if not isinstance(twins.policy, Provable):
+        return {}
+    policy = replace(twins.policy)  # type: ignore[type-var]  # plug-ins are dataclasses
+    policy.prepare(Placement(torch.device("cpu"), torch.float32))
+    return dict(policy.proof(twins.prompts.every[0]))
 
 
 def _shrunk(config: RunConfig) -> RunConfig:

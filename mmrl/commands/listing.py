@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from mmrl.commands import recipes
+from mmrl.commands import families, recipes
 from mmrl.core import plugins
 from mmrl.core.config import SHIPPED, shipped_names
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
 
-KINDS = ("configs", "recipes", *plugins.KINDS, "layouts", "labs")
+KINDS = ("configs", "recipes", "families", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
@@ -23,6 +23,8 @@ def rows(kind: str) -> list[dict[str, Any]]:
         return [{"name": name, "summary": _first_sentence(name)} for name in shipped_names()]
     if kind == "recipes":
         return recipes.rows()
+    if kind == "families":
+        return families.rows()
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -68,6 +70,9 @@ def lines(kind: str, rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[
     """Yields the lines that show the rows of a kind to people. `width`: letters of a line, for recipes, which wrap."""
     if kind == "recipes":
         yield from recipes.lines(rows, width)
+        return
+    if kind == "families":
+        yield from families.lines(rows)
         return
     longest = max((len(row["name"]) for row in rows), default=0)
     for row in rows:

@@ -59,6 +59,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Prepared",
     "Prompt",
     "PromptSharing",
+    "Provable",
     "RangeChecking",
     "Reader",
     "Reward",
@@ -273,6 +274,20 @@ class PromptSharing(Protocol):
     @property
     def sharing_used(self) -> str:
         """How an update shares prompts, in words, and why not where it does not."""
+        ...
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """A policy that drives the code of another library, and is compared with what that code does by itself. Optional."""
+
+    def proof(self, prompt: Prompt) -> Mapping[str, float]:
+        """Returns how far the policy is from the library on a prompt, by the names of the differences.
+
+        For a pipeline of diffusers: `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance
+        off and on), `batch_difference` and `gradient_difference` (prompts of different lengths in one go against one by
+        one, relative to the largest value), `log_prob_difference` (recorded against recomputed) and `calls`.
+        """
         ...
 
 

@@ -1,0 +1,31 @@
+"""The rows of `mmrl list families`: pipelines of diffusers that are driven, and what the proof of each said."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+PROVEN = "proven.json"  # which scripts/families_page.py writes
+
+
+def rows() -> list[dict[str, Any]]:
+    """Returns one row per family: `name`, `makes` (image, video), `condition` (whether a prompt carries an image),
+    `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance off and on), `batch_difference`
+    (relative), `config` (a shipped one), and what else was measured.
+    """
+    text = files("mmrl.modalities.tiny.pipelines").joinpath(PROVEN).read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a line for each family."""
+    yield "Pipelines of diffusers, each compared with itself: largest difference of pixels, and of a batch to its rows."
+    yield ""
+    longest = max(len(row["name"]) for row in rows)
+    for row in rows:
+        made = f"{row['makes']}{' from images' if row['condition'] else ''}"
+        yield (
+            f"{row['name']:{longest}}  {made:17}  {row['stock_difference']:.0e}  {row['batch_difference']:.0e}"
+            f"  {row['config']}"
+        )

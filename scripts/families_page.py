@@ -1,0 +1,130 @@
+"""Compares every family of pipelines with its stock pipeline, and writes what was found.
+
+python scripts/families_page.py            writes docs/families.md from what was found last
+python scripts/families_page.py --prove [FAMILY ...]   compares the families (all: half an hour on two cores) before
+
+Each config of configs/families/ is taken with all weights of its random small pipeline trained, in float32 on the CPU.
+What was found stands in modalities/tiny/pipelines/proven.json, which `mmrl list families` prints.
+"""
+
+import inspect
+import json
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from page_tables import plugin_link, table
+
+from mmrl.core import plugins
+from mmrl.core.config import load_config, shipped_names
+from mmrl.core.contracts import Placement, Provable
+from mmrl.core.data import Prompt
+from mmrl.media.pictures import Picture
+from mmrl.modalities.tiny.pipelines.families import FAMILIES
+from mmrl.system.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+FILE, FOUND = ROOT / "docs" / "families.md", ROOT / "modalities" / "tiny" / "pipelines" / "proven.json"
+TEXT = "a red dog"
+HEAD = """# Families of diffusers pipelines
+
+Written by `python scripts/families_page.py` from what it measured. {link} runs a pipeline's own code, so a family needs
+no line of its own. These were compared with their stock pipelines, each on a random small pipeline of the same classes
+that has every part, in float32: `mmrl list families` prints the rows, and `mmrl check --tiny families/NAME --json`
+measures one again.
+
+- *stock*: the largest difference of pixels in [0, 1] from what `pipeline(...)` of diffusers makes from the same noise,
+  with guidance off and on, the worse of the two. The levels are those of FlowMatchEuler with the shipped shift.
+- *batch*: four samples of two prompts of different lengths at two noise levels in one go, against one by one: the
+  largest difference relative to the largest value. *gradient*: the same for all trained weights.
+- *log-prob*: the largest difference between a velocity that a rollout records and the one that an update computes.
+- *calls*: network calls for the four samples with guidance. *lines*: what the family has of its own beside the random
+  small pipeline.
+"""
+
+
+def prove(name: str) -> dict[str, Any]:
+    """Returns the row of a family. Raises ConfigError for a family that cannot be driven."""
+    family, config = FAMILIES[name], f"families/{name}"
+    settings = dict(load_config(config).modality) | {"lora": None, "gradient_checkpointing": False}
+    policy: Any = plugins.build("modalities", settings)
+    with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder:
+        twin = policy.tiny(0, Path(folder))
+        twin.prepare(Placement(torch.device("cpu"), torch.float32))
+        assert isinstance(twin, Provable), "it drives code of another library"
+        proof = dict(twin.proof(Prompt(TEXT, pictures(Path(folder), family.conditions, family.condition_side))))
+        twin.close()
+    return {
+        "name": name,
+        "makes": family.makes,
+        "condition": family.conditions > 0,
+        **proof,
+        "modular": family.modular,
+        "lines": 0,
+        "config": config,
+    }
+
+
+def pictures(folder: Path, count: int, side: int) -> tuple[Picture, ...]:
+    """Returns pictures of random pixels."""
+    from PIL import Image
+
+    made = []
+    for number in range(count):
+        pixels = torch.rand(side, side, 3, generator=torch.Generator().manual_seed(number)).mul(255).byte()
+        Image.fromarray(pixels.numpy()).save(folder / f"picture_{number}.png")
+        made.append(Picture(folder / f"picture_{number}.png"))
+    return tuple(made)
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Returns the page of rows."""
+    parts = [HEAD.format(link=plugin_link("modalities", "diffusers_pipeline"))]
+    titles = {
+        "Images": lambda row: row["makes"] == "image" and not row["condition"],
+        "Edits of images": lambda row: row["makes"] == "image" and row["condition"],
+        "Videos": lambda row: row["makes"] == "video",
+    }
+    for title, holds in titles.items():
+        some = [row for row in rows if holds(row)]
+        parts += [f"\n## {title}\n", table(_TITLES, [cells(row) for row in some])]
+    return "\n".join(parts) + "\n"
+
+
+_TITLES = ("config", "model", "stock", "batch", "gradient", "log-prob", "calls", "lines")
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the cells of a row."""
+    model = str(load_config(row["config"]).modality["model"])
+    notes = ["from images"] if row["condition"] and row["makes"] == "video" else []
+    notes += ["modular"] if row["modular"] else []
+    differences = (f"{row[f'{name}_difference']:.0e}" for name in ("stock", "batch", "gradient", "log_prob"))
+    shown = f"`{row['config']}`" + (f" ({', '.join(notes)})" if notes else "")
+    return (shown, model, *differences, str(row["calls"]), str(row["lines"]))
+
+
+def main(arguments: list[str]) -> None:
+    """Proves families where asked, keeps the rows, writes the page."""
+    kept = {row["name"]: row for row in json.loads(FOUND.read_text())} if FOUND.is_file() else {}
+    if arguments[:1] == ["--prove"]:
+        for name in arguments[1:] or [name for name in FAMILIES if f"families/{name}" in shipped_names()]:
+            begun = time.perf_counter()
+            try:
+                kept[name] = prove(name)
+                text = ", ".join(f"{key} {value:.1e}" for key, value in kept[name].items() if isinstance(value, float))
+            except ConfigError as error:
+                kept.pop(name, None)
+                text = f"REFUSED: {error}"
+            print(f"{name}: {text} [{time.perf_counter() - begun:.0f} s]", flush=True)
+            rows = [kept[one] for one in FAMILIES if one in kept]
+            FOUND.write_text(json.dumps(rows, indent=1) + "\n")
+    FILE.write_text(page([kept[one] for one in FAMILIES if one in kept]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
