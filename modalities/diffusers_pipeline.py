@@ -186,7 +186,7 @@ class DiffusersPipeline(DiffusersPolicy):
         if not isinstance(plan, Plan):
             return Call(given)
         given["num_inference_steps"] = str(num_steps(plan))
-        guided = own.call(Prompt(""), self._scale(plan.guidance_scale), 1, 0)
+        guided = own.call(Prompt(""), self.scale_of(plan.guidance_scale), 1, 0)
         names = [name for name in (own.guidance, "negative_prompt") if name in guided]
         return Call({**given, **{str(name): repr(guided[name]) for name in names if name is not None}})
 
@@ -239,7 +239,7 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns the guided velocity, by the pipeline's own formula of guidance."""
         numbers = conditioning.tensors[0][:, 0].tolist()
         with self._refusing():
-            return self.driver.evaluate(latents.float(), sigma, numbers, self._scale(scale))
+            return self.driver.evaluate(latents.float(), sigma, numbers, self.scale_of(scale))
 
     def dummy_forward(self) -> Tensor:
         return self.driver.take_part()
@@ -258,6 +258,18 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def encode_images(self, images: Tensor) -> Tensor:
         raise ConfigError(f"modalities.{self.title[0]}: the latents of supplied images cannot be found; no offline use")
+
+    # for the proof
+
+    def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
+        """Returns the numbers by which the driver knows prompts."""
+        found: list[int] = self._registry.add(prompts).tolist()
+        return found
+
+    def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]:
+        """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
+        own = self._known_arguments.with_steps(num_steps)
+        return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
 
     # inside
 
@@ -281,7 +293,8 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def _probe(self) -> None:
         """Finds out how the pipeline can be driven."""
-        driver, tolerance = self.driver, _TOLERANCE.get(self._placement.dtype if self._placement else None, _ROUGH)
+        assert self._placement is not None, "prepare() comes first"
+        driver, tolerance = self.driver, _TOLERANCE.get(self._placement.dtype, _ROUGH)
         probes = self._probes()
 
         def form(arguments: Arguments) -> Any:
@@ -304,8 +317,7 @@ class DiffusersPipeline(DiffusersPolicy):
     def _probes(self) -> list[int]:
         """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
         media = tuple(_Noise(self.width, self.height, seed) for seed in range(self.condition_images))
-        numbers: list[int] = self._registry.add([Prompt(text, media) for text in _PROBES]).tolist()
-        return numbers
+        return self.numbers([Prompt(text, media) for text in _PROBES])
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -315,7 +327,7 @@ class DiffusersPipeline(DiffusersPolicy):
         except NotDriven as error:
             raise ConfigError(f"{self._setting}: {self.model!r} cannot be driven: {error}") from error
 
-    def _scale(self, scale: float) -> float | None:
+    def scale_of(self, scale: float) -> float | None:
         """Returns the scale for the pipeline; None: without guidance, which 1 means in a plan."""
         return None if scale == 1 else scale
 
@@ -333,7 +345,8 @@ class DiffusersPipeline(DiffusersPolicy):
         return pipeline, arguments.call(self._registry[prompt], scale, copies, seed)
 
     def _time_of(self, sigma: float) -> Tensor:
-        return torch.tensor(sigma, device=self.device) * self._pipeline.scheduler.config.num_train_timesteps
+        num_times: int = self._pipeline.scheduler.config.num_train_timesteps
+        return torch.tensor(sigma, device=self.device) * num_times
 
     def _call_network(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         assert self._placement is not None

@@ -62,9 +62,10 @@ class Learned:
             form = self.form(call)
             return form.call_rows, form.output_rows
         name = self.mask[0]
-        bare = replace(call, kwargs={key: value for key, value in call.kwargs.items() if key != name})
-        form = next((self.forms[key] for key in ((call.network, call.names), (bare.network, bare.names))
-                     if key in self.forms), None) or self.form(bare)  # fmt: skip
+        absent = replace(call, kwargs={key: value for key, value in call.kwargs.items() if key != name})
+        empty = replace(call, kwargs={**call.kwargs, name: None})
+        known = [like for like in (call, empty, absent) if (like.network, like.names) in self.forms]
+        form = self.form(known[0] if known else absent)
         return form.call_rows.with_argument((1, name), 0), form.output_rows
 
 

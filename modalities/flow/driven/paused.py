@@ -93,10 +93,10 @@ class Channel:
         reply, modes = self._replies.get()
         if reply is Closed:
             raise Closed
-        modes.set()
         if modes.is_inference:
             self._inference = torch.inference_mode()
             self._inference.__enter__()
+        modes.set()  # behind inference mode, which switches autograd off
         return reply
 
     def _leave(self) -> None:

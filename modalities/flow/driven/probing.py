@@ -39,6 +39,8 @@ def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance
         one_by_one.check_the_loop()
         _learn_mode(learned, one_by_one)
         _learn_padding(driver, learned, one_by_one, scale)
+        if scale is None:
+            _learn_decoding(driver, one_by_one)
     driver.close()
     return learned
 
@@ -159,6 +161,19 @@ def _learn_mode(learned: Learned, probe: _Probe) -> None:
             return
         reasons.append(f"{mode}: outputs differ by {difference(got, probe.of_one):.1e}")
     raise NotDriven(f"samples in one network call are not those one by one ({'; '.join(reasons)})")
+
+
+def _learn_decoding(driver: Driver, probe: _Probe) -> None:
+    """Finds whether the stock code decodes several samples at once."""
+    prompts = [probe.prompts[0]] * 2
+    driver.decodes_many = False
+    alone = driver.decode(probe.states[:2], prompts)
+    driver.decodes_many = True
+    try:
+        driver.decodes_many = probe.is_near(driver.decode(probe.states[:2], prompts), alone)
+    except Exception as error:  # whatever stock code raises for more samples than it expects
+        _log.debug("samples are decoded one by one: %s", error)
+        driver.decodes_many = False
 
 
 def _learn_padding(driver: Driver, learned: Learned, probe: _Probe, scale: float | None) -> None:

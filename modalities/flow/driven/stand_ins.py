@@ -29,8 +29,8 @@ class NetworkCall:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the names of the keyword arguments that are present, which tell calls apart."""
-        return tuple(sorted(name for name, value in self.kwargs.items() if value is not None))
+        """Returns the names of the keyword arguments, which tell calls apart; some of them are None."""
+        return tuple(sorted(name if value is not None else f"{name}=None" for name, value in self.kwargs.items()))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""The proof that a driven pipeline is the stock pipeline: images, batches, gradients, log-probs, calls."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.core.keys import normal
+from mmrl.core.weights import Weights
+
+from .driver import Driver
+from .probing import difference
+from .stock import stock_run
+
+_SEED = 5  # of the noise of batches
+_LONGER = " and a second sentence that makes this prompt longer than the first"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far a driven pipeline is from the stock pipeline, and a batch from its samples alone."""
+
+    stock_difference: float  # of pixels in [0, 1], the largest, the worse of guidance off and on
+    batch_difference: float  # relative to the largest value: prompts of different lengths in one go
+    gradient_difference: float  # the same of the weights' gradient
+    log_prob_difference: float  # of the values that log-probs are made of: recorded against recomputed
+    calls: int  # network calls for the batch, of any size
+
+
+class Driven(Protocol):
+    """The part of a driven policy that is proven."""
+
+    @property
+    def driver(self) -> Driver: ...
+    @property
+    def weights(self) -> Weights: ...
+    def numbers(self, prompts: Sequence[Prompt]) -> list[int]: ...
+    def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]: ...
+    def sigmas(self, kind: Any, num_steps: int) -> list[float]: ...
+    def scale_of(self, scale: float) -> float | None: ...
+
+
+def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: int = 4) -> Proof:
+    """Returns the proof for a prompt, at guidance scales in the sense of plans (1: off).
+
+    Args:
+        policy: a driven policy, prepared. num_steps: of the stock run.
+    """
+    driver = policy.driver
+    pair = [prompt, Prompt(prompt.text + _LONGER, prompt.media)]
+    numbers = [policy.numbers([pair[n]])[0] for n in (0, 1, 1, 0)]
+    stock = max(stock_difference(policy, prompt, scale, num_steps) for scale in scales)
+    states = normal(_SEED, (4, *driver.latent_shape)).to(driver.time_of(1.0).device)
+    levels = policy.sigmas("pipeline", num_steps)
+    sigma = torch.tensor([levels[0], levels[0], levels[1], levels[0]], device=states.device)
+    batch, gradient, replayed, calls = 0.0, 0.0, 0.0, 0
+    for scale in map(policy.scale_of, scales):
+
+        def together(rows: Sequence[int], scale: float | None = scale) -> Tensor:
+            at = list(rows)
+            return driver.evaluate(states[at], sigma[at], [numbers[n] for n in at], scale)
+
+        with torch.no_grad():
+            before = driver.num_network_calls
+            whole = together(range(4))
+            calls = max(calls, driver.num_network_calls - before)
+            replayed = max(replayed, float((together(range(4)) - whole).abs().max()))
+            alone = torch.cat([together([n]) for n in range(4)])
+        batch = max(batch, difference(whole, alone))
+        weight = normal(_SEED + 1, tuple(states.shape)).to(states.device)
+        one = _gradient(policy, together, weight, [range(4)])
+        gradient = max(gradient, difference(one, _gradient(policy, together, weight, [[n] for n in range(4)])))
+    return Proof(stock, batch, gradient, replayed, calls)
+
+
+def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: int) -> float:
+    """Returns the largest difference of pixels in [0, 1] between steps of our own loop and the stock run."""
+    driver = policy.driver
+    pipeline, arguments = policy.stock_call(prompt, scale, num_steps)
+    wanted, first = stock_run(pipeline, arguments)
+    with torch.no_grad():
+        state, number = driver.joined(first).float(), policy.numbers([prompt])[0]
+        levels = policy.sigmas("pipeline", num_steps)
+        for sigma, following in pairwise(levels):
+            at = torch.full((len(state),), sigma, device=state.device)
+            velocity = driver.evaluate(state, at, [number] * len(state), policy.scale_of(scale))
+            # as diffusers steps, whose levels are float32
+            step = torch.tensor(following, device=state.device) - torch.tensor(sigma, device=state.device)
+            state = state + step * velocity
+        got = driver.decode(state, [number] * len(state))
+    if got.shape != wanted.shape:
+        return float("inf")
+    return float((got - wanted.to(got.device)).abs().max())
+
+
+def refuse_difference(policy: Driven, prompt: Prompt, scale: float, tolerance: float) -> None:
+    """Compares two steps with the stock run. Raises ConfigError above the tolerance, with the numbers."""
+    found = stock_difference(policy, prompt, scale, 2)
+    if not found <= tolerance:
+        raise ConfigError(
+            f"images with guidance_scale {scale:g} differ from those of the stock pipeline by {found:.1e} of a pixel "
+            f"in [0, 1], at most {tolerance:.0e} is allowed; guidance may depend on the number of the step"
+        )
+
+
+def _gradient(
+    policy: Driven, outputs: Callable[[Sequence[int]], Tensor], weight: Tensor, parts: Sequence[Sequence[int]]
+) -> Tensor:
+    """Returns the gradient of (outputs * weight).sum() with respect to all trained weights, as one vector.
+
+    `parts`: rows that are evaluated together.
+    """
+    weights = list(policy.weights.parameters.values())
+    total = [torch.zeros_like(weight) for weight in weights]
+    for rows in parts:
+        with torch.enable_grad():
+            loss = (outputs(rows) * weight[list(rows)]).sum()
+            found = torch.autograd.grad(loss, weights, allow_unused=True)
+        total = [t if g is None else t + g for t, g in zip(total, found, strict=True)]
+    return torch.cat([t.flatten() for t in total])

@@ -1,0 +1,121 @@
+"""Pipelines that cannot be driven are refused by the name of their fault."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from mmrl.modalities.flow.driven.proof import refuse_difference
+
+
+def with_network(change: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor]) -> Callable[[Any], Any]:
+    """Plants a change of the network's output."""
+
+    def plant(pipeline: Any) -> Any:
+        forward = pipeline.transformer.forward
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            return (change(forward(*args, **kwargs)[0], kwargs),)
+
+        pipeline.transformer.forward = changed
+        return pipeline
+
+    return plant
+
+
+def with_call(plant: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """Plants code into the pipeline's loop: before each step, with the scheduler and the count of its steps."""
+
+    def changed(pipeline: Any) -> Any:
+        kind = type(pipeline.scheduler)
+
+        class Scheduler(kind):  # type: ignore[misc, valid-type]
+            def scale_noise(self, *args: Any) -> Any:
+                return super().scale_noise(*args)
+
+        pipeline.scheduler.__class__ = Scheduler
+        made = type(pipeline)
+        call = made.__call__.__wrapped__
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            plant(self, self.scheduler)
+            return call(self, *args, **kwargs)
+
+        pipeline.__class__ = type(made.__name__, (made,), {"__call__": __call__})
+        return pipeline
+
+    return changed
+
+
+def test_a_pipeline_that_draws_its_own_noise_is_refused(driven_sd3: Any) -> None:
+    fault = with_network(lambda output, kwargs: output + torch.randn_like(output))
+    with pytest.raises(ConfigError, match="draws noise of its own"):
+        driven_sd3(fault)
+
+
+def test_guidance_that_depends_on_the_number_of_the_step_is_refused(driven_sd3: Any) -> None:
+    def plant(pipeline: Any, scheduler: Any) -> None:
+        # skip-layer guidance by the number of the step is SD3's own; here the network's input is scaled by it
+        network, count = pipeline.transformer, iter(range(10**6))
+        real = type(network).__call__
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs["hidden_states"] = kwargs["hidden_states"] * (1 + 0.1 * next(count))
+            return real(network, *args, **kwargs)
+
+        pipeline.__dict__["transformer"] = _Calling(network, call)
+
+    with pytest.raises(ConfigError, match="depend on the place in its loop"):
+        driven_sd3(with_call(plant))
+
+
+class _Calling:
+    def __init__(self, real: Any, call: Any) -> None:
+        self.__dict__.update(_real=real, _call=call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+
+def test_a_network_that_mixes_the_samples_of_a_batch_is_refused(driven_sd3: Any) -> None:
+    fault = with_network(lambda output, kwargs: output + output.mean(0, keepdim=True))
+    with pytest.raises(ConfigError, match="not those one by one"):
+        driven_sd3(fault)
+
+
+def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any) -> None:
+    def narrow(pipeline: Any) -> Any:
+        made = type(pipeline)
+        encode = made.encode_prompt
+
+        def encode_prompt(self: Any, *args: Any, **kwargs: Any) -> Any:
+            self.__dict__["asked"] = kwargs.get("num_images_per_prompt", 1)
+            return encode(self, *args, **kwargs)
+
+        pipeline.__class__ = type(made.__name__, (made,), {"encode_prompt": encode_prompt})
+        forward = pipeline.transformer.forward
+        sizes: list[int] = []
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            sizes.append(len(kwargs["hidden_states"]))
+            return forward(*args, **kwargs)
+
+        pipeline.transformer.forward = changed
+        return pipeline
+
+    policy = driven_sd3(narrow)
+    assert policy.driver.learned[False].mode == "wide"
+
+
+def test_a_difference_to_the_stock_run_is_refused_with_the_number(driven_sd3: Any) -> None:
+    policy = driven_sd3()
+    refuse_difference(policy, Prompt("a cat"), 3.0, 1e-5)
+    policy.driver.time_of = lambda sigma: torch.tensor(sigma * 900)
+    with pytest.raises(ConfigError, match="differ from those of the stock pipeline by"):
+        refuse_difference(policy, Prompt("a cat"), 3.0, 1e-5)

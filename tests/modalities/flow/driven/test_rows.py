@@ -1,0 +1,76 @@
+"""The rows of samples in nested arguments."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.modalities.flow.driven.rows import Rows, UnknownRows, fingerprint, signature
+
+
+def arguments(samples: int, tokens: int = 3, branches: int = 2) -> Any:
+    """Arguments as of a guided call: two branches of latents, a list, positions, a number."""
+    return (
+        (torch.arange(samples * branches * 4.0).view(samples * branches, 4),),
+        {
+            "text": torch.full((samples * branches, tokens, 2), float(tokens)),
+            "items": [torch.ones(2) * n for n in range(samples * branches)],
+            "positions": torch.arange(tokens),
+            "scale": 2.5,
+            "nothing": None,
+        },
+    )
+
+
+def test_axes_are_those_that_double() -> None:
+    rows = Rows.between(arguments(1), arguments(2))
+    assert dict(rows.axes) == {
+        (0, 0): 0,
+        (1, "text"): 0,
+        (1, "items"): "list",
+        (1, "positions"): "shared",
+        (1, "scale"): "shared",
+        (1, "nothing"): "shared",
+    }
+    assert rows.count(arguments(3)) == 6
+
+
+def test_several_calls_become_one_and_outputs_go_back_to_their_callers() -> None:
+    rows = Rows.between(arguments(1), arguments(2))
+    (positional, named), counts = rows.joined([arguments(1), arguments(2)])
+    assert counts == [2, 4]
+    assert torch.equal(positional[0], torch.cat([torch.arange(8.0).view(2, 4), torch.arange(16.0).view(4, 4)]))
+    assert [float(item[0]) for item in named["items"]] == [0, 1, 0, 1, 2, 3]
+    output = Rows.between((torch.zeros(1, 2),), (torch.zeros(2, 2),))
+    parts = output.parted((torch.arange(12.0).view(6, 2),), counts)
+    assert [part[0].tolist() for part in parts] == [[[0, 1], [2, 3]], [[4, 5], [6, 7], [8, 9], [10, 11]]]
+
+
+def test_a_prompt_that_is_there_once_a_branch_is_repeated_for_its_members() -> None:
+    rows = Rows.between(arguments(1), arguments(2))
+    (_, one), (latents, _) = arguments(1), arguments(3)
+    one["text"] = torch.tensor([1.0, 2.0])[:, None, None].expand(2, 3, 2)
+    (_, named), counts = rows.joined([(latents, one)])
+    assert counts == [6] and named["text"][:, 0, 0].tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def test_lengths_are_padded_at_the_end_only_where_it_is_allowed() -> None:
+    rows = Rows.between(arguments(1), arguments(2))
+    short, long = arguments(1, tokens=2), arguments(1, tokens=5)
+    assert signature(rows, short, ()) != signature(rows, long, ())
+    assert signature(rows, short, ("text", "positions")) == signature(rows, long, ("text", "positions"))
+    (_, named), _ = rows.joined([short, long])
+    assert named["text"].shape == (4, 5, 2) and named["text"][0, 2:].abs().sum() == 0
+    assert torch.equal(named["positions"], torch.arange(5))
+
+
+@pytest.mark.parametrize("two", [torch.zeros(2, 6), torch.zeros(3, 3), torch.zeros(2)])
+def test_arguments_that_do_not_double_are_refused(two: torch.Tensor) -> None:
+    with pytest.raises(UnknownRows):
+        Rows.between((torch.zeros(1, 3),), (two,))
+
+
+def test_fingerprints_are_of_content() -> None:
+    assert fingerprint([torch.ones(2), "a"]) == fingerprint([torch.ones(2), "a"])
+    assert fingerprint(torch.ones(2)) != fingerprint(torch.ones(2, 1))
+    assert fingerprint(torch.ones(2)) != fingerprint(torch.tensor([1.0, 1.5]))
