@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,6 +25,7 @@ from .flow.driven.arguments import Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
 from .flow.driven.paused_call import NotDriven, PausedCall
 from .flow.driven.probing import captured, learn
+from .flow.driven.proof import prove
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
 from .flow.driven.solver import flow_scheduler
@@ -270,6 +271,12 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
         own = self._known_arguments.with_steps(num_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
+
+    def proof(self, prompt: Prompt) -> Mapping[str, float]:
+        """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance."""
+        scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
+        with self._refusing():
+            return asdict(prove(self, prompt, scales))
 
     # inside
 

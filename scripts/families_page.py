@@ -7,12 +7,10 @@ Each config of configs/families/ is taken with all weights of its random small p
 What was found stands in modalities/tiny/pipelines/proven.json, which `mmrl list families` prints.
 """
 
-import inspect
 import json
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from mmrl.core import plugins
 from mmrl.core.config import load_config, shipped_names
 from mmrl.core.contracts import Placement, Provable
 from mmrl.core.data import Prompt
-from mmrl.media.pictures import Picture
+from mmrl.media.pictures import StoredPicture
 from mmrl.modalities.tiny.pipelines.families import FAMILIES
 from mmrl.system.errors import ConfigError
 
@@ -42,8 +40,7 @@ measures one again.
 - *batch*: four samples of two prompts of different lengths at two noise levels in one go, against one by one: the
   largest difference relative to the largest value. *gradient*: the same for all trained weights.
 - *log-prob*: the largest difference between a velocity that a rollout records and the one that an update computes.
-- *calls*: network calls for the four samples with guidance. *lines*: what the family has of its own beside the random
-  small pipeline.
+- *calls*: network calls for the four samples, with guidance where there is some.
 """
 
 
@@ -64,20 +61,20 @@ def prove(name: str) -> dict[str, Any]:
         "condition": family.conditions > 0,
         **proof,
         "modular": family.modular,
-        "lines": 0,
         "config": config,
     }
 
 
-def pictures(folder: Path, count: int, side: int) -> tuple[Picture, ...]:
+def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:
     """Returns pictures of random pixels."""
     from PIL import Image
 
     made = []
     for number in range(count):
         pixels = torch.rand(side, side, 3, generator=torch.Generator().manual_seed(number)).mul(255).byte()
-        Image.fromarray(pixels.numpy()).save(folder / f"picture_{number}.png")
-        made.append(Picture(folder / f"picture_{number}.png"))
+        path = folder / f"picture_{number}.png"
+        Image.fromarray(pixels.numpy()).save(path)
+        made.append(StoredPicture(path.name, path))
     return tuple(made)
 
 
@@ -95,7 +92,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-_TITLES = ("config", "model", "stock", "batch", "gradient", "log-prob", "calls", "lines")
+_TITLES = ("config", "model", "stock", "batch", "gradient", "log-prob", "calls")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -105,7 +102,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     notes += ["modular"] if row["modular"] else []
     differences = (f"{row[f'{name}_difference']:.0e}" for name in ("stock", "batch", "gradient", "log_prob"))
     shown = f"`{row['config']}`" + (f" ({', '.join(notes)})" if notes else "")
-    return (shown, model, *differences, str(row["calls"]), str(row["lines"]))
+    return (shown, model, *differences, str(row["calls"]))
 
 
 def main(arguments: list[str]) -> None:
