@@ -26,7 +26,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core", "labs.clips", "labs.tasks"),
     ("plans", "scoring", "reporting", "run_directory", "advantages.base", "losses.base", "mixes", "environments.base"),
     ("advantages", "losses", "environments", "samplers.base", "rewards.base", "modalities.encoding", "modalities.tiny"),
-    ("samplers", "rewards.base.networks", "modalities.loading", "modalities.tokens", "prompts"),
+    (
+        "samplers",
+        "rewards.base.networks",
+        "modalities.loading",
+        "modalities.tiny.pipelines",
+        "modalities.tokens",
+        "prompts",
+    ),
     (
         "rewards",  # holds folders only
         "rewards.actions",

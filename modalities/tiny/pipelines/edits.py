@@ -1,10 +1,9 @@
 """Tiny image editing pipelines: a prompt carries pictures."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import MappingProxyType
+from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType, ModuleType
 from typing import Any
-from unittest import mock
 
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 
@@ -36,17 +35,24 @@ def qwen_image_edit_plus() -> Any:
 
 
 @contextmanager
-def _small_qwen_edit() -> Iterator[None]:
+def _replaced(module: ModuleType, **values: Any) -> Iterator[None]:
+    """Gives variables of a module other values; sizes that a pipeline takes from its module have no other handle."""
+    before = {name: vars(module)[name] for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def _small_qwen_edit() -> AbstractContextManager[None]:
     """Scales pictures to 32 x 32 pixels, where the pipeline's module scales them to a megapixel."""
-    with mock.patch.object(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: (32, 32, None)):
-        yield
+    return _replaced(pipeline_qwenimage_edit, calculate_dimensions=lambda area, ratio: (32, 32, None))
 
 
-@contextmanager
-def _small_qwen_edit_plus() -> Iterator[None]:
+def _small_qwen_edit_plus() -> AbstractContextManager[None]:
     """Scales pictures to 32 x 32 pixels for the autoencoder and 64 x 64 for the text encoder, not to a megapixel."""
-    with mock.patch.multiple(pipeline_qwenimage_edit_plus, VAE_IMAGE_SIZE=32 * 32, CONDITION_IMAGE_SIZE=64 * 64):
-        yield
+    return _replaced(pipeline_qwenimage_edit_plus, VAE_IMAGE_SIZE=32 * 32, CONDITION_IMAGE_SIZE=64 * 64)
 
 
 _KONTEXT = {**SIZE, "max_area": 32 * 32, "_auto_resize": False, "max_sequence_length": 48, "guidance_scale": 2.5}

@@ -8,7 +8,7 @@ from typing import Any
 import diffusers
 import transformers
 
-from ..text import text_sizes
+from ..text import build_tokenizer, chat_template, text_sizes
 from .family import PipelineFamily
 from .guardrail import OpenGuardrail
 from .parts import (
@@ -34,6 +34,9 @@ from .parts import (
 
 _diffusers: Any = diffusers  # its type information is that of its placeholders for a missing torch
 _transformers: Any = transformers
+_GLM_CODES = 16  # of an image's tokens
+_GLM_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0}
+_GLM_TEMPLATE = chat_template("", "", "", "<|image|>")
 
 
 def sd3() -> Any:
@@ -164,7 +167,7 @@ def sana() -> Any:
 
 
 def chroma() -> Any:
-    """Returns a Chroma pipeline (model card lodestones/Chroma): FLUX.1 without CLIP, modulated by an approximator."""
+    """Returns a Chroma pipeline (model card lodestones/Chroma1-HD): FLUX.1 without CLIP and with an approximator."""
     encoder, reader = t5()
     transformer = _diffusers.ChromaTransformer2DModel(
         patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
@@ -193,7 +196,7 @@ def hidream() -> Any:
 
 
 def krea2() -> Any:
-    """Returns a Krea 2 pipeline (model card krea/Krea-2), which reads several layers of Qwen3-VL."""
+    """Returns a Krea 2 pipeline (diffusers' `Krea2Pipeline`), which reads several layers of Qwen3-VL."""
     encoder, reader, _ = qwen_vl("3")
     transformer = _diffusers.Krea2Transformer2DModel(
         in_channels=16, num_layers=2, attention_head_dim=8, num_attention_heads=4, num_key_value_heads=2,
@@ -225,7 +228,7 @@ def kandinsky5_transformer() -> Any:
 
 
 def kandinsky5_t2i() -> Any:
-    """Returns a Kandinsky 5.0 Image Lite pipeline (model card kandinskylab/Kandinsky-5.0-T2I-Lite)."""
+    """Returns a Kandinsky 5.0 Image Lite pipeline (model card kandinskylab/Kandinsky-5.0-T2I-Lite-sft-Diffusers)."""
     encoder, _, processor = qwen_vl()
     clip, reader = clip_text(16)
     return assemble(
@@ -263,7 +266,7 @@ def cosmos2_t2i() -> Any:
 
 
 def ideogram4() -> Any:
-    """Returns an Ideogram 4 pipeline (diffusers' `Ideogram4Pipeline`): a second network predicts without the prompt.
+    """Returns an Ideogram 4 pipeline (model card ideogram-ai/ideogram-v4): a second network has no prompt.
 
     The pipeline reads 13 layers of the text encoder, up to the 36th; a tiny one has 36 layers too.
     """
@@ -294,8 +297,40 @@ def qwen_image21_parts() -> dict[str, Any]:
 
 
 def qwen_image21() -> Any:
-    """Returns a Qwen-Image 2.1 pipeline (diffusers' `QwenImage21Pipeline`)."""
+    """Returns a Qwen-Image 2.1 pipeline (model card Qwen/Qwen-Image-2.1)."""
     return assemble("QwenImage21Pipeline", **qwen_image21_parts())
+
+
+def glm_image() -> Any:
+    """Returns a GLM-Image pipeline (diffusers' `GlmImagePipeline`): a language model samples tokens of a small image.
+
+    It samples them with torch's global generator, which the pipeline seeds: 256, and one for each 32 x 32 pixels. The
+    tokens of a random model hardly depend on the prompt, so that the image has 16 of them.
+    """
+    named = {"image_token": "<|image|>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>"}
+    reader = build_tokenizer(("<|endoftext|>", "<s>", *named.values()), eos="<|endoftext|>", pad="<|endoftext|>",
+                             bos="<s>", named=named)  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "image_size": 56, "patch_size": 14,
+              "intermediate_size": 32}  # fmt: skip
+    config = _transformers.GlmImageConfig(
+        text_config=text_sizes(reader, vision_vocab_size=_GLM_CODES + 8, rope_parameters=_GLM_ROPE),
+        vision_config=vision, vq_config={"embed_dim": 8, "num_embeddings": _GLM_CODES, "latent_channels": 16},
+        image_token_id=reader.image_token_id, image_start_token_id=_GLM_CODES,
+        image_end_token_id=_GLM_CODES + 1)  # fmt: skip
+    model = _transformers.GlmImageForConditionalGeneration(config)
+    model.generation_config.eos_token_id = None  # random weights would end the image early
+    processor = _transformers.GlmImageProcessor(
+        _transformers.GlmImageImageProcessor(patch_size=14, merge_size=1), reader, chat_template=_GLM_TEMPLATE
+    )
+    encoder, glyphs = t5(reader=_transformers.ByT5Tokenizer())
+    transformer = _diffusers.GlmImageTransformer2DModel(
+        patch_size=2, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2,
+        text_embed_dim=32, time_embed_dim=16, condition_dim=8,
+        prior_vq_quantizer_codebook_size=_GLM_CODES + 8)  # fmt: skip
+    coder = vae(4, (4, 4, 4, 8), latents_mean=[0.1, -0.2, 0.3, 0.0], latents_std=[1.0, 1.5, 0.8, 1.2])
+    return assemble(
+        "GlmImagePipeline", tokenizer=glyphs, processor=processor, text_encoder=encoder, vision_language_encoder=model,
+        vae=coder, transformer=transformer, scheduler=dynamic_euler())  # fmt: skip
 
 
 IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
@@ -351,6 +386,9 @@ IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
             {"guidance_scale": 1.0},
             {"guidance_scale": 3.0},
             networks=("transformer", "unconditional_transformer"),
+        ),
+        "glm_image": PipelineFamily(
+            glm_image, {"height": 128, "width": 128, "max_sequence_length": 64}, NO_GUIDANCE, {"guidance_scale": 3.0}
         ),
         "qwen_image21": PipelineFamily(
             qwen_image21,

@@ -42,7 +42,7 @@ def modular_qwen_image() -> Any:
 
 
 def modular_qwen_image21() -> Any:
-    """Returns a modular Qwen-Image 2.1 pipeline (diffusers' `QwenImage21ModularPipeline`)."""
+    """Returns a modular Qwen-Image 2.1 pipeline (model card Qwen/Qwen-Image-2.1)."""
     return assemble_modular("QwenImage21ModularPipeline", **qwen_image21_parts())
 
 
@@ -65,7 +65,7 @@ def flux3() -> Any:
 
 
 def ltx25() -> Any:
-    """Returns an LTX-2.5 pipeline of video and sound (diffusers' `LTX25ModularPipeline`): a diffusion model decodes."""
+    """Returns an LTX-2.5 pipeline (model card Lightricks/LTX-2.5-Diffusers): a diffusion model decodes the video."""
     decoder = _diffusers.LTX2VideoDiffusionDecoderModel(
         latent_channels=4, patch_size=2, decoder_head_dim=8, decoder_stage_channels=(16, 16), decoder_t_emb_dim=16,
         decoder_stage_depths=(1, 1), decoder_stage_kernels=((3, 3, 3),), decoder_upsample_strides=((2, 1, 1),),

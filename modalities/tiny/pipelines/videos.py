@@ -179,7 +179,7 @@ def cogvideox() -> Any:
 
 
 def kandinsky5_t2v() -> Any:
-    """Returns a Kandinsky 5.0 Video Lite pipeline (model card kandinskylab/Kandinsky-5.0-T2V-Lite-sft-5s)."""
+    """Returns a Kandinsky 5.0 Video Lite pipeline (model card kandinskylab/Kandinsky-5.0-T2V-Lite-sft-5s-Diffusers)."""
     encoder, _, processor = qwen_vl()
     clip, reader = clip_text(16)
     return assemble(
@@ -256,7 +256,7 @@ def ltx2_i2v() -> Any:
 
 
 def kandinsky6() -> Any:
-    """Returns a Kandinsky 6.0 pipeline of video and sound (model card kandinskylab/Kandinsky-6.0-Pro-distill-5s)."""
+    """Returns a Kandinsky 6.0 pipeline with sound (model card kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers)."""
     encoder, _, processor = qwen_vl()
     clip, reader = clip_text(16)
     transformer = _diffusers.Kandinsky6Transformer3DModel(

@@ -10,7 +10,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
-from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from diffusers.utils import logging
 from PIL import Image
 
@@ -121,7 +121,7 @@ def test_there_are_as_many_kinds_as_models_train_with() -> None:
     assert sum(family.makes == "video" for family in FAMILIES.values()) >= 5
     assert sum(family.conditions > 0 for family in FAMILIES.values()) >= 4
     assert sum(family.modular for family in FAMILIES.values()) >= 4
-    assert len(FAMILIES) >= 48
+    assert len(FAMILIES) >= 49
 
 
 def test_a_family_without_a_twin_is_refused_by_name(tmp_path: Path) -> None:
@@ -147,12 +147,16 @@ def test_small_sizes_last_as_long_as_the_context() -> None:
     with FAMILIES["qwen_image_edit"].small():
         assert pipeline_qwenimage_edit.calculate_dimensions(1024 * 1024, 1.0)[:2] == (32, 32)
     assert pipeline_qwenimage_edit.calculate_dimensions is calculate
+    with FAMILIES["qwen_image_edit_plus"].small():
+        assert pipeline_qwenimage_edit_plus.VAE_IMAGE_SIZE == 32 * 32
+    assert pipeline_qwenimage_edit_plus.VAE_IMAGE_SIZE == 1024 * 1024
     kind = _diffusers.Kandinsky5T2IPipeline
     with FAMILIES["kandinsky5_t2i"].small():
         assert kind.resolutions.fget(None) == [(64, 64)]
     assert not hasattr(kind, "resolutions")
 
 
+@pytest.mark.slow  # builds, writes, loads and runs twice
 @pytest.mark.parametrize("name", ["flux", "wan21"])
 def test_what_is_saved_loads_and_makes_the_same(name: str, tmp_path: Path) -> None:
     family, built = FAMILIES[name], tiny_pipeline(name, 0)
