@@ -22,8 +22,10 @@ from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
+from ..loading.exporting import save_lora
 from ..loading.hub import source_of, without_adapter
 from ..loading.lora import Lora
+from ..loading.quantise import Quantise, only_with_lora
 from .decisions import Conditioning
 from .policy import FlowPolicy
 from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
@@ -50,6 +52,7 @@ class PipelinePolicy(FlowPolicy):
     height: Annotated[int, Field(ge=1)] = 512  # in pixels, a multiple of 16 (`sd3`) or 8
     width: Annotated[int, Field(ge=1)] = 512  # the same
     lora: Lora | None = None  # null: the whole network is trained
+    quantise: Quantise | None = None  # the frozen weights under a LoRA in 4 or 8 bits; null: in the run's precision
     gradient_checkpointing: bool = False  # less memory, more time; the same gradient
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
@@ -61,6 +64,7 @@ class PipelinePolicy(FlowPolicy):
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, and for sizes that are no multiples of `pixel_multiple`."""
         super().__post_init__()
+        only_with_lora(self.quantise, self.lora)
         step = self.pixel_multiple
         if self.height % step or self.width % step or min(self.height, self.width) < step:
             raise ValueError(f"height and width must be multiples of {step} pixels, got {self.height} x {self.width}")
@@ -169,15 +173,7 @@ class PipelinePolicy(FlowPolicy):
             with _quiet_about_absent_parts():
                 self._pipeline.save_pretrained(folder)
             return
-        from peft.utils import get_peft_model_state_dict
-
-        network = self.trained_network()
-        layers = {name: tensor.contiguous() for name, tensor in get_peft_model_state_dict(network).items()}
-        named = {
-            f"{self.network}_lora_layers": layers,
-            f"{self.network}_lora_adapter_metadata": network.peft_config["default"].to_dict(),
-        }
-        self._pipeline.save_lora_weights(folder, **named)
+        save_lora(self._pipeline, self.modules(), folder)
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
@@ -187,7 +183,9 @@ class PipelinePolicy(FlowPolicy):
         size = {"height": str(self.height), "width": str(self.width)}
         call = replace(call, settings={**size, **call.settings})
         is_adapter = self.lora is not None
-        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
+        code = code_of(
+            self._pipeline, (self.network,), str(self._placement.dtype), prompt, call, base if is_adapter else None
+        )
         return usage_of(code, f"the {self.network}", is_adapter, plan, grid)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
@@ -233,6 +231,8 @@ class PipelinePolicy(FlowPolicy):
         for part in pipeline.components.values():
             if isinstance(part, nn.Module):
                 part.requires_grad_(False).eval()
+        if self.quantise is not None:
+            self.quantise.apply(getattr(pipeline, self.network), placement)
         getattr(pipeline, self.network).to(placement.device)
         # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
         pipeline.vae.to(placement.device, memory_format=torch.channels_last)
