@@ -49,7 +49,7 @@ class Quantise(Checked):
         """Returns the layer of bitsandbytes with the linear layer's weights, which quantises them when it is moved."""
         assert isinstance(linear, nn.Linear), "only linear layers are listed"
         bias = linear.bias is not None
-        new: nn.Module
+        new: Any
         if self.bits == 4:
             new = layers.Linear4bit(
                 linear.in_features,
@@ -59,12 +59,15 @@ class Quantise(Checked):
                 compress_statistics=self.double,
                 quant_type=self.type,
             )
+            # on such CPUs a call without a graph would round the scales to bf16 in place, and log-probs would change
+            new.support_avx512bf16_for_cpu = False
         else:
             new = layers.Linear8bitLt(linear.in_features, linear.out_features, bias, has_fp16_weights=False)
         new.load_state_dict(linear.state_dict())
         if bias:
             new.bias = linear.bias
-        return new.requires_grad_(False).eval()
+        frozen: nn.Module = new.requires_grad_(False).eval()
+        return frozen
 
 
 def only_with_lora(quantise: Quantise | None, lora: Lora | None) -> None:
