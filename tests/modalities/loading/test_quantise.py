@@ -19,6 +19,7 @@ from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
 
 CPU = Placement(torch.device("cpu"), torch.float32)
+LORA = Lora(rank=2, alpha=4)
 ALL = DecisionView(torch.arange(9))
 
 
@@ -47,15 +48,12 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
 
 
 def dequantise(quantised: nn.Module, model: nn.Module) -> None:
-    """Writes the rounded weights into the float model: 4 bits are (scale of the block) times (one of 16 values)."""
-    codes = vars(quantised.get_submodule(quantised_names(quantised)[0]).weight.quant_state)["code"]
+    """Writes the rounded weights into the float model, as the library reads them back."""
+    from bitsandbytes.functional import dequantize_4bit
+
     for name in quantised_names(quantised):
         weight: Any = quantised.get_submodule(name).weight
-        packed, state = weight.data.flatten().long(), weight.quant_state
-        values = codes[torch.stack([packed >> 4, packed & 15], 1).flatten()]
-        scales = state.absmax.repeat_interleave(state.blocksize)[: len(values)]
-        target: Any = model.get_submodule(name.removesuffix(".base_layer"))
-        getattr(target, "base_layer", target).weight.data = (values * scales).view(state.shape)
+        model.get_submodule(name).weight.data = dequantize_4bit(weight.data, weight.quant_state).float()
 
 
 def quantised_names(model: nn.Module) -> list[str]:
@@ -90,8 +88,13 @@ def test_a_quantised_network_of_images_trains_its_adapter_and_says_what_its_dequ
 
     def policy(**settings: Any) -> StableDiffusion3:
         torch.manual_seed(0)
-        lora = Lora(rank=2, alpha=4)
-        given = {"model": str(tmp_path / "twin"), "lora": lora, "height": 32, "width": 32, "max_sequence_length": 8}
+        given: dict[str, Any] = {
+            "model": str(tmp_path / "twin"),
+            "lora": LORA,
+            "height": 32,
+            "width": 32,
+            "max_sequence_length": 8,
+        }
         made = StableDiffusion3(**given | settings)
         made.prepare(CPU)
         return made
