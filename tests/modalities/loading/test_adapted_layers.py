@@ -43,7 +43,8 @@ class Network(nn.Module):
 
     def forward(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         for block in self.blocks:
-            image, text = image + block.attn(text), block.ff(text)
+            one: Any = block
+            image, text = image + one.attn(text), one.ff(text)
         return image, text
 
 
