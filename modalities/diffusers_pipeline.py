@@ -34,7 +34,6 @@ from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
 _NETWORKS = ("transformer", "transformer_2", "unet")
-_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _PROBED_SCALE = 3.0  # of guidance
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
@@ -130,9 +129,8 @@ class DiffusersPipeline(DiffusersPolicy):
     def encoder_names(self) -> tuple[str, ...]:
         return tuple(name for name in self._pipeline.components if name.startswith("text_encoder"))
 
-    def adapted_layers(self, network: Any) -> tuple[str, ...]:
-        names = [name for name, _ in network.named_modules()]
-        return tuple(end for end in _ATTENTION if any(name.endswith(f".{end}") for name in names))
+    def adapted_layers(self, network: Any) -> None:
+        return None
 
     def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
         import diffusers

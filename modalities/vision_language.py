@@ -28,6 +28,7 @@ from .language.policy import TokenPolicy
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.hub import autocast, checkpointing, without_adapter
 from .loading.lora import Lora
+from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
 from .tokens.backbone import Backbone
@@ -61,6 +62,7 @@ class VisionLanguage(TokenPolicy):
     min_pixels: Annotated[int, Field(ge=1)] | None = None
     max_pixels: Annotated[int, Field(ge=1)] | None = None  # the same
     lora: Lora | None = None  # on the language model; null: all its weights are trained
+    quantise: Quantise | None = None  # the frozen weights under a LoRA in 4 or 8 bits; null: in the run's precision
     # The parts that turn images into tokens (tower and connector): `frozen` or `trained`, with LoRA by adapters of
     # their own.
     vision: Literal["frozen", "trained"] = "frozen"
@@ -88,6 +90,7 @@ class VisionLanguage(TokenPolicy):
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, for a template without the prompt, and for swapped bounds."""
         super().__post_init__()
+        only_with_lora(self.quantise, self.lora)
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
@@ -114,6 +117,8 @@ class VisionLanguage(TokenPolicy):
 
     def _set_up(self, processor: Any, placement: Placement) -> None:
         """Moves the loaded model to its device, and applies the run's settings to it and its processor."""
+        if self.quantise is not None:
+            self.quantise.apply(self._model, placement)
         self._model.requires_grad_(False).eval().to(placement.device)
         if self.attention == FLEX:
             use_flex(self._model, self.model)

@@ -22,8 +22,10 @@ from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
+from ..loading.exporting import save_lora
 from ..loading.hub import source_of, without_adapter
 from ..loading.lora import Lora
+from ..loading.quantise import Quantise, only_with_lora
 from .decisions import Conditioning
 from .policy import FlowPolicy
 from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
@@ -46,6 +48,7 @@ class DiffusersPolicy(FlowPolicy):
     height: Annotated[int, Field(ge=1)] = 512
     width: Annotated[int, Field(ge=1)] = 512  # the same
     lora: Lora | None = None  # null: the whole network is trained
+    quantise: Quantise | None = None  # the frozen weights under a LoRA in 4 or 8 bits; null: in the run's precision
     gradient_checkpointing: bool = False  # less memory, more time; the same gradient
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
@@ -57,6 +60,7 @@ class DiffusersPolicy(FlowPolicy):
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, and for sizes that are no multiples of `pixel_multiple`."""
         super().__post_init__()
+        only_with_lora(self.quantise, self.lora)
         step = self.pixel_multiple
         if self.height % step or self.width % step or min(self.height, self.width) < step:
             raise ValueError(f"height and width must be multiples of {step} pixels, got {self.height} x {self.width}")
@@ -72,6 +76,8 @@ class DiffusersPolicy(FlowPolicy):
         self._pipeline = self._load(placement)
         networks = self.modules()
         for network in networks.values():
+            if self.quantise is not None:
+                self.quantise.apply(network, placement)
             network.to(placement.device)
         for name, network in networks.items():
             self._prepare_network(name, network)
@@ -115,8 +121,8 @@ class DiffusersPolicy(FlowPolicy):
         """Returns the names of the text encoders, among them those that are absent."""
 
     @abstractmethod
-    def adapted_layers(self, network: Any) -> tuple[str, ...]:
-        """Returns the ends of the names of the layers of a network that a LoRA adapts."""
+    def adapted_layers(self, network: Any) -> tuple[str, ...] | None:
+        """Returns the ends of the names of the layers of a network that a LoRA adapts; None: found by a pattern."""
 
     @abstractmethod
     def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
@@ -162,15 +168,7 @@ class DiffusersPolicy(FlowPolicy):
             with _quiet_about_absent_parts():
                 self._pipeline.save_pretrained(folder)
             return
-        from peft.utils import get_peft_model_state_dict
-
-        named: dict[str, Any] = {}
-        for name, module in self.modules().items():
-            network: Any = module
-            layers = get_peft_model_state_dict(network).items()
-            named[f"{name}_lora_layers"] = {key: tensor.contiguous() for key, tensor in layers}
-            named[f"{name}_lora_adapter_metadata"] = network.peft_config["default"].to_dict()
-        self._pipeline.save_lora_weights(folder, **named)
+        save_lora(self._pipeline, self.modules(), folder)
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
@@ -180,7 +178,8 @@ class DiffusersPolicy(FlowPolicy):
         size = {"height": str(self.height), "width": str(self.width)}
         call = replace(call, settings={**size, **call.settings})
         is_adapter = self.lora is not None
-        code = code_of(self._pipeline, str(self._placement.dtype), prompt, call, base if is_adapter else None)
+        loaded = base if is_adapter else None
+        code = code_of(self._pipeline, self.network_names, str(self._placement.dtype), prompt, call, loaded)
         return usage_of(code, f"the {' and the '.join(self.network_names)}", is_adapter, plan, grid)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:

@@ -1,12 +1,14 @@
 """Code that loads and calls an exported pipeline without mmrl, so that it samples as mmrl does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmrl.core.contracts import Usage
 from mmrl.core.data import Prompt
 from mmrl.plans.flow import Plan
+
+from ..loading.exporting import loading_code
 
 Grid = Literal["pipeline", "uniform"]
 
@@ -46,10 +48,10 @@ def absent_parts(pipeline: Any) -> dict[str, str]:
     return {name: "None" for name, part in pipeline.components.items() if part is None and name not in optional}
 
 
-def code_of(pipeline: Any, dtype: str, prompt: Prompt, call: Call, base: str | None) -> str:
+def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, call: Call, base: str | None) -> str:
     """Returns the Python that loads the export and samples one image.
 
-    `base`: as in `Loadable.usage`; None for a whole model.
+    `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
     kind = type(pipeline).__name__
     loaded = {"dtype": dtype} | absent_parts(pipeline)
@@ -59,7 +61,7 @@ def code_of(pipeline: Any, dtype: str, prompt: Prompt, call: Call, base: str | N
     lines += ['folder = "."  # this folder, or its name on the hub']
     lines += [f"pipe = {kind}.from_pretrained({'folder' if base is None else base}{arguments})"]
     if base is not None:
-        lines += ['pipe.load_lora_weights(folder, weight_name="pytorch_lora_weights.safetensors")']
+        lines += loading_code(pipeline, networks)
     if call.scheduler is not None:
         lines += [f"pipe.scheduler = {call.scheduler}"]
     lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', "image = pipe("]

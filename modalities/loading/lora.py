@@ -1,6 +1,5 @@
 """Low-rank adapters on a diffusers network or a transformers model, through peft."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,9 @@ from torch import nn
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError
 
+from .adapted_layers import attention_layers, log_unreached, packed_weights, pattern_of
+from .exporting import file_in
+
 
 @dataclass(frozen=True)
 class Lora(Checked):
@@ -19,8 +21,8 @@ class Lora(Checked):
 
     rank: Annotated[int, Field(ge=1)] = 32  # of the two factors of a layer's change
     alpha: Annotated[int, Field(ge=1)] = 64  # the adapter counts alpha / rank
-    # Ends of the names of the adapted layers; null: the attention of a flow family, all linear layers of a language
-    # model.
+    # Ends of the names of the adapted layers, or of packed weights of experts (language models); null: the linear
+    # layers of the attention of a flow family, all linear layers of a language model.
     targets: tuple[str, ...] | None = None
     path: str | None = None  # a folder with an exported LoRA to start from
 
@@ -30,29 +32,33 @@ class Lora(Checked):
         if self.targets == ():
             raise ValueError("targets must name at least one layer, or be left out, got an empty list")
 
-    def add_to(self, network: Any, default_targets: tuple[str, ...], prefix: str) -> None:
+    def add_to(self, network: Any, default_targets: tuple[str, ...] | None, prefix: str) -> None:
         """Adds the adapter to a diffusers network in place, and leaves only the adapter trainable, in float32.
 
-        `prefix`: the network's part in its pipeline, with which names in an exported adapter begin.
+        `default_targets`: ends of names; None: the linear layers of the network's attention. `prefix`: the network's
+        part in its pipeline, with which names in an exported adapter begin.
         Raises ConfigError where no layer fits the targets, or the folder holds no adapter for this network.
         """
         from peft import LoraConfig
 
-        targets = list(self.targets or default_targets)
         try:
             if self.path is not None:
                 network.load_lora_adapter(
                     self.path,
                     prefix=prefix,
                     adapter_name="default",
-                    weight_name="pytorch_lora_weights.safetensors",
+                    weight_name=file_in(Path(self.path), prefix),
                 )
             else:
+                ends = self.targets or default_targets
+                targets = _attention_pattern(network) if ends is None else list(ends)
                 network.add_adapter(
                     LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=targets, init_lora_weights="gaussian")
                 )
         except (ValueError, OSError, KeyError) as error:
             raise ConfigError(f"lora: {error}") from error
+        if not getattr(network, "peft_config", None):  # diffusers skips a file without names of this network
+            raise ConfigError(f"lora.path: {self.path} holds no adapter of the part {prefix!r}")
         _train_adapter(network)
 
     def add_to_language_model(self, model: Any, parts: Sequence[str]) -> None:
@@ -67,32 +73,50 @@ class Lora(Checked):
         if self.path is not None:
             _load_adapter(model, Path(self.path).expanduser())
         else:
-            pattern = _pattern(model, parts, self.targets)
-            model.add_adapter(LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=pattern))
+            layers, weights = _targets(model, parts, self.targets)
+            model.add_adapter(
+                LoraConfig(
+                    r=self.rank,
+                    lora_alpha=self.alpha,
+                    target_modules=pattern_of(layers, (name for name, _ in model.named_modules())) if layers else [],
+                    target_parameters=weights or None,
+                )
+            )
         _train_adapter(model)
         for name, parameter in model.named_parameters():
             if not name.startswith(tuple(f"{part}." for part in parts)):
                 parameter.requires_grad_(False)
 
 
-def _pattern(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | None) -> str:
-    """Returns a regular expression for the names of the parts' linear layers, or of those that end in `targets`."""
-    alternatives = []
-    for part in parts:
-        inside = [
-            name.removeprefix(f"{part}.")
-            for name, module in model.named_modules()
-            if name.startswith(f"{part}.") and isinstance(module, nn.Linear)
-        ]
-        if targets is not None:
-            inside = [name for name in inside if any(f".{name}".endswith(f".{end}") for end in targets)]
-        # layers are numbered; one entry for all of them keeps the saved configuration short
-        ends = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in inside})
-        alternatives += [rf"{re.escape(part)}\.(?:{'|'.join(ends)})"] if ends else []
-    if not alternatives:
+def _attention_pattern(network: nn.Module) -> str:
+    """Returns a pattern of the layers of a network's attention. Raises ConfigError where none is found."""
+    layers = attention_layers(network)
+    if not layers:
+        raise ConfigError(
+            f"lora.targets: no attention found in a {type(network).__name__}; name the ends of the layers to adapt"
+        )
+    return pattern_of(layers, (name for name, _ in network.named_modules()))
+
+
+def _targets(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | None) -> tuple[list[str], list[str]]:
+    """Returns the names of the parts' linear layers and packed weights of experts that are to be adapted.
+
+    `targets`: ends of the names of both; None: all linear layers, and no packed weights.
+    """
+    prefixes = tuple(f"{part}." for part in parts)
+    layers = [n for n, module in model.named_modules() if isinstance(module, nn.Linear) and n.startswith(prefixes)]
+    weights = [name for name in packed_weights(model) if name.startswith(prefixes)]
+    if targets is None:
+        log_unreached(weights)
+        weights = []
+    else:
+        ends = tuple(f".{end}" for end in targets)
+        layers = [name for name in layers if name.endswith(ends)]
+        weights = [name for name in weights if name.endswith(ends)]
+    if not layers and not weights:
         wanted = ", ".join(targets or ("anything",))
         raise ConfigError(f"lora.targets: no linear layer of {', '.join(parts)} has a name that ends in {wanted}")
-    return "|".join(alternatives)
+    return layers, weights
 
 
 def _load_adapter(model: Any, folder: Path) -> None:

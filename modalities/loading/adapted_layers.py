@@ -1,0 +1,90 @@
+"""Which layers of a network a LoRA adapts: those of its attention, found by asking, and names as one pattern."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def attention_layers(network: nn.Module) -> list[str]:
+    """Returns the names of the linear layers inside the attention blocks of a diffusers network.
+
+    An attention block is a module that takes an attention processor (`set_processor`), or whose class is named
+    `...Attention` or `...Attn`. Layers of norms and embeddings inside it are left out.
+    """
+    blocks = [name for name, module in network.named_modules() if _is_attention(module)]
+    others = [name for name, module in network.named_modules() if _is_norm_or_embedding(module)]
+    return [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and _is_inside(name, blocks) and not _is_inside(name, others)
+    ]
+
+
+def pattern_of(wanted: Sequence[str], names: Iterable[str]) -> str:
+    """Returns a regular expression that fits the `wanted` ones of `names` and no other.
+
+    Layers are numbered, and one entry stands for all of them, which keeps the saved configuration short.
+    """
+    short = "|".join(sorted({re.sub(r"\\\.\d+(?=\\\.)", r"\\.\\d+", re.escape(name)) for name in wanted}))
+    if {name for name in names if re.fullmatch(short, name)} == set(wanted):
+        return short
+    return "|".join(sorted(re.escape(name) for name in wanted))  # blocks of one list differ in what is adapted
+
+
+def packed_weights(module: nn.Module) -> list[str]:
+    """Returns the names of the weights that several experts share, [experts, ., .]: no `Linear` holds them."""
+    return [name for name, weight in module.named_parameters() if weight.ndim == 3 and "expert" in name]
+
+
+def log_unreached(names: Sequence[str]) -> None:
+    """Says which packed weights of experts a LoRA by pattern leaves as they are."""
+    if names:
+        kinds = sorted({".".join(name.split(".")[-3:]) for name in names})
+        log.warning(
+            "the LoRA does not reach %d weights of experts, which are no linear layers: %s; name their ends in "
+            "lora.targets to adapt them too",
+            len(names),
+            ", ".join(kinds),
+        )
+
+
+def freeze_unused(network: nn.Module, run: Callable[[], Tensor]) -> list[str]:
+    """Freezes the trainable parameters that reach no output, and returns their names.
+
+    The last block of a network of images and text often has an output for the text that nobody reads; what leads
+    only there never gets a gradient. Experts are left out: another input may send tokens to them.
+
+    Args:
+        network: with its adapter, before it is sharded.
+        run: calls the network with a graph, on an input of the kind that training gives it, and returns its output.
+    Raises ConfigError where the output has no graph.
+    """
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    with torch.enable_grad():
+        output = run()
+    if not output.requires_grad:
+        raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
+    gradients = torch.autograd.grad(output.float().sum(), list(trained.values()), allow_unused=True)
+    unused = [name for name, g in zip(trained, gradients, strict=True) if g is None and "expert" not in name]
+    for name in unused:
+        trained[name].requires_grad_(False)
+    return unused
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return hasattr(module, "set_processor") or type(module).__name__.endswith(("Attention", "Attn"))
+
+
+def _is_norm_or_embedding(module: nn.Module) -> bool:
+    return any(word in type(module).__name__ for word in ("Norm", "Embed"))
+
+
+def _is_inside(name: str, modules: Sequence[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules if module)
