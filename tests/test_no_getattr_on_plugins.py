@@ -41,6 +41,7 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy._set_attention modalities.flow.variance_preserving.last_level
         modalities.gui.Gui._screen modalities.language.own_forward._OwnForward._logits
         modalities.loading.vision_language._check_processor modalities.tiny.qwen._processor
+        modalities.tiny.grids._glm modalities.tiny.qwen._qwen3_5 modalities.tiny.tiled._idefics3
         modalities.tiny.text.randomise modalities.tokens.attention.use_flex
         modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
