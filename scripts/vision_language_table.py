@@ -134,11 +134,12 @@ def compared(family: str, *, is_double: bool) -> dict[str, Any]:
         read = [prompt.tokens for prompt in rollout.trace.prompts]
         rows = [tokens[:count] for tokens, count in zip(answers.tokens, length.tolist(), strict=True)]
         own = own_model(folder, is_double=is_double)
+        inputs = [processed(AutoProcessor.from_pretrained(folder), prompt) for prompt in PROMPTS]
         with NothingInFloat32() if is_double else nullcontext():
             distribution = SamplingDistribution(1.0, banned=policy.banned)
             log_prob, _ = policy.log_probs(policy.encode(PROMPTS), answers, distribution)
             (log_prob * weights_of(log_prob)).sum().backward()
-            expected = by_the_model(own, AutoProcessor.from_pretrained(folder), rows, read, policy.banned)
+            expected = by_the_model(own, inputs, rows, read, policy.banned)
         trained = {name.removeprefix("model."): one for name, one in policy.weights.parameters.items()}
         gradients = {name: parameter.grad for name, parameter in own.named_parameters() if parameter.grad is not None}
         difference, worst = largest_difference(
@@ -174,16 +175,20 @@ def own_model(folder: Path, *, is_double: bool) -> Any:
 
 
 def by_the_model(
-    model: Any, processor: Any, answers: Sequence[Tensor], read: Sequence[Tensor], banned: Sequence[int]
+    model: Any,
+    inputs: Sequence[Mapping[str, Tensor]],
+    answers: Sequence[Tensor],
+    read: Sequence[Tensor],
+    banned: Sequence[int],
 ) -> Tensor:
     """Returns log-probs [N] of the answers' tokens by transformers alone; the gradient of their weighted sum is taken.
 
-    read: the tokens that mmrl made of each prompt, which must be the processor's.
+    inputs: what the processor makes of each prompt. read: the tokens that mmrl made of each, which must be the same.
     """
     dtype = model.get_input_embeddings().weight.dtype
     found = []
     for row, answer in enumerate(answers):
-        given = processed(processor, PROMPTS[row // 3])
+        given = dict(inputs[row // 3])
         assert torch.equal(given["input_ids"][0], read[row // 3]), "mmrl reads other tokens than the processor makes"
         width, kinds = given["input_ids"].shape[1], int(model.config.model_type == "paligemma")  # 1 is its answer
         for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
