@@ -42,9 +42,10 @@ ALLOWED: dict[str, str] = {
         modalities.gui.Gui._screen modalities.language.own_forward._OwnForward._logits
         modalities.loading.adapted_layers._is_attention modalities.loading.exporting._is_saved_by
         modalities.loading.lora.Lora.add_to modalities.loading.quantise.quantised_layers
-        modalities.loading.vision_language._check_processor modalities.tiny.pipelines.modular.assemble_modular
-        modalities.tiny.pipelines.parts.assemble modalities.tiny.pipelines.parts.language
-        modalities.tiny.pipelines.parts.t5 modalities.tiny.qwen._processor
+        modalities.loading.vision_language._check_processor modalities.tiny.grids._glm
+        modalities.tiny.pipelines.modular.assemble_modular modalities.tiny.pipelines.parts.assemble
+        modalities.tiny.pipelines.parts.language modalities.tiny.pipelines.parts.t5 modalities.tiny.qwen._processor
+        modalities.tiny.qwen._qwen3_5 modalities.tiny.tiled._idefics3
         modalities.tiny.text.randomise modalities.tokens.attention.use_flex
         modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size

@@ -1,4 +1,4 @@
-"""Twins of the families whose images are grids of patches of any size: Qwen2-VL, Qwen2.5-VL, Qwen3-VL."""
+"""Twins of the Qwen families, whose images are grids of patches of any size: Qwen2-VL to Qwen3.5, MoE as well."""
 
 from typing import Any
 
@@ -26,7 +26,17 @@ VISION = {
     "out_hidden_size": 32,
     "patch_size": 14,
 }
-_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}  # half of a head's channels
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}  # half of a head's channels
+MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "head_dim": 16,
+}
+HALF = {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 0.5}  # half of 16 channels turn
 
 
 def _tokenizer() -> Any:
@@ -53,7 +63,7 @@ def qwen2_vl() -> tuple[Any, Any]:
     """Returns a small Qwen2-VL and its processor."""
     tokenizer = _tokenizer()
     config = _transformers.Qwen2VLConfig(
-        text_config=text_sizes(tokenizer, rope_parameters=_MROPE),
+        text_config=text_sizes(tokenizer, rope_parameters=MROPE),
         vision_config={
             "depth": 2,
             "embed_dim": 32,
@@ -78,7 +88,7 @@ def qwen2_5_vl() -> tuple[Any, Any]:
         "tokens_per_second": 2,  # as in the checkpoints
     }
     config = _transformers.Qwen2_5_VLConfig(
-        text_config=text_sizes(tokenizer, rope_parameters=_MROPE), vision_config=vision, **_media(tokenizer)
+        text_config=text_sizes(tokenizer, rope_parameters=MROPE), vision_config=vision, **_media(tokenizer)
     )
     processor = _processor("Qwen2_5_VL", tokenizer)
     return _transformers.Qwen2_5_VLForConditionalGeneration(config), processor
@@ -93,9 +103,41 @@ def qwen3_vl() -> tuple[Any, Any]:
         "deepstack_visual_indexes": [0],  # features of this layer enter the language model's first
     }
     config = _transformers.Qwen3VLConfig(
-        text_config=text_sizes(tokenizer, rope_parameters={**_MROPE, "mrope_interleaved": True}),
+        text_config=text_sizes(tokenizer, rope_parameters={**MROPE, "mrope_interleaved": True}),
         vision_config=vision,
         **_media(tokenizer),
     )
     processor = _processor("Qwen3VL", tokenizer, video="Qwen3VL")
     return _transformers.Qwen3VLForConditionalGeneration(config), processor
+
+
+def qwen3_vl_moe() -> tuple[Any, Any]:
+    """Returns a small Qwen3-VL with experts and its processor."""
+    tokenizer = _tokenizer()
+    config = _transformers.Qwen3VLMoeConfig(
+        text_config=text_sizes(tokenizer, rope_parameters={**MROPE, "mrope_interleaved": True}, **MOE),
+        vision_config={**VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        **_media(tokenizer),
+    )
+    return _transformers.Qwen3VLMoeForConditionalGeneration(config), _processor("Qwen3VL", tokenizer, video="Qwen3VL")
+
+
+def _qwen3_5(kind: str, **more: Any) -> tuple[Any, Any]:
+    tokenizer = _tokenizer()
+    config = getattr(_transformers, f"{kind}Config")(
+        text_config=text_sizes(tokenizer, rope_parameters=HALF, **more) | LINEAR,
+        vision_config={**VISION, "num_position_embeddings": 16},
+        **_media(tokenizer),
+    )
+    model = getattr(_transformers, f"{kind}ForConditionalGeneration")(config)
+    return model, _processor("Qwen3VL", tokenizer, video="Qwen3VL")
+
+
+def qwen3_5() -> tuple[Any, Any]:
+    """Returns a small Qwen3.5, one layer of which has a state in the place of a cache, and its processor."""
+    return _qwen3_5("Qwen3_5")
+
+
+def qwen3_5_moe() -> tuple[Any, Any]:
+    """Returns the same with experts."""
+    return _qwen3_5("Qwen3_5Moe", shared_expert_intermediate_size=32, **MOE)

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 _WORDS = "the of click box on in left right above red green blue yellow answer think user assistant system what is"
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _HIDDEN, _HEADS, _LAYERS = 32, 4, 2  # of the language model; a head has 8 channels
 
 
@@ -63,6 +64,17 @@ def chat_template(turn: str, end: str, answer: str, image: str, before: str = ""
     )
 
 
+def chatml_tokenizer(*media: str, **settings: Any) -> Any:
+    """Returns a tokenizer with the turns of ChatML and the tokens of media."""
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *media)
+    return build_tokenizer(special, eos="<|im_end|>", pad="<|endoftext|>", **settings)
+
+
+def chatml_template(image: str) -> str:
+    """Returns the chat template of ChatML."""
+    return chat_template("<|im_start|>ROLE\n", "<|im_end|>\n", "<|im_start|>assistant\n", image, video="<video>\n")
+
+
 def text_sizes(tokenizer: Any, **more: Any) -> dict[str, Any]:
     """Returns the settings of a small language model: grouped queries, untied head, a vocabulary of a round size."""
     return {
@@ -94,5 +106,7 @@ def randomise(module: nn.Module, generator: torch.Generator) -> None:
             is_scale = name.endswith("weight")  # of a norm: around 1
             parameter.normal_(float(is_scale), 0.1, generator=generator)
         else:
-            scale = embeddings.get(id(parameter), parameter[0].numel() ** 0.5)
+            is_stack = parameter.ndim == 3 and "expert" in name  # of matrices
+            fan_in = parameter.shape[1] if is_stack else parameter[0].numel()
+            scale = embeddings.get(id(parameter), fan_in**0.5)
             parameter.normal_(0.0, 1 / scale, generator=generator)

@@ -1,59 +1,15 @@
-"""Tiny twins of families that mmrl does not list and whose images are grids of patches of any size."""
+"""Twins of other families whose images are grids of patches of any size: GLM, Mistral 3, Kimi, LFM2-VL, MiniCPM-V."""
 
 from typing import Any
 
 import transformers
 
-from mmrl.modalities.tiny.qwen import _MROPE, GRID, VISION, _media, _processor, _tokenizer
-from mmrl.modalities.tiny.text import build_tokenizer, chat_template, text_sizes
-from mmrl.modalities.tiny.tiled import _ROPE, _SIDE, _VISION, _chatml
+from .qwen import GRID, HALF, LINEAR, MROPE
+from .qwen import VISION as QWEN_VISION
+from .text import ROPE, build_tokenizer, chat_template, chatml_template, chatml_tokenizer, text_sizes
+from .tiled import SIDE, VISION
 
 _transformers: Any = transformers
-_MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
-_LINEAR = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "head_dim": 16,
-}
-_HALF = {**_MROPE, "mrope_interleaved": True, "partial_rotary_factor": 0.5}  # half of 16 channels turn
-
-
-def chatml_tokenizer(*media: str, **settings: Any) -> Any:
-    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *media)
-    return build_tokenizer(special, eos="<|im_end|>", pad="<|endoftext|>", **settings)
-
-
-def qwen3_vl_moe() -> tuple[Any, Any]:
-    tokenizer = _tokenizer()
-    config = _transformers.Qwen3VLMoeConfig(
-        text_config=text_sizes(tokenizer, rope_parameters={**_MROPE, "mrope_interleaved": True}, **_MOE),
-        vision_config={**VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
-        **_media(tokenizer),
-    )
-    return _transformers.Qwen3VLMoeForConditionalGeneration(config), _processor("Qwen3VL", tokenizer, video="Qwen3VL")
-
-
-def _qwen3_5(kind: str, **more: Any) -> tuple[Any, Any]:
-    tokenizer = _tokenizer()
-    config = getattr(_transformers, f"{kind}Config")(
-        text_config=text_sizes(tokenizer, rope_parameters=_HALF, **more) | _LINEAR,
-        vision_config={**VISION, "num_position_embeddings": 16},
-        **_media(tokenizer),
-    )
-    model = getattr(_transformers, f"{kind}ForConditionalGeneration")(config)
-    return model, _processor("Qwen3VL", tokenizer, video="Qwen3VL")
-
-
-def qwen3_5() -> tuple[Any, Any]:
-    """One layer has a state in the place of a cache."""
-    return _qwen3_5("Qwen3_5")
-
-
-def qwen3_5_moe() -> tuple[Any, Any]:
-    return _qwen3_5("Qwen3_5Moe", shared_expert_intermediate_size=32, **_MOE)
 
 
 def _glm(kind: str) -> tuple[Any, Any]:
@@ -65,9 +21,9 @@ def _glm(kind: str) -> tuple[Any, Any]:
     config = getattr(_transformers, f"{kind}Config")(
         text_config={
             "model_type": "glm4v_text",
-            **text_sizes(tokenizer, rope_parameters={**_MROPE, "partial_rotary_factor": 1.0}),
+            **text_sizes(tokenizer, rope_parameters={**MROPE, "partial_rotary_factor": 1.0}),
         },
-        vision_config={"model_type": "glm4v_vision", **VISION, "image_size": 56},
+        vision_config={"model_type": "glm4v_vision", **QWEN_VISION, "image_size": 56},
         **{name: tokenizer.convert_tokens_to_ids(text) for name, text in zip(names, [*image, *video], strict=True)},
     )
     size = {"shortest_edge": 2 * 4 * 14**2, "longest_edge": 2 * 16 * 14**2}  # counts two frames
@@ -81,20 +37,22 @@ def _glm(kind: str) -> tuple[Any, Any]:
 
 
 def glm46v() -> tuple[Any, Any]:
+    """Returns a small GLM-4.6V and its processor."""
     return _glm("Glm46V")
 
 
 def glm4v() -> tuple[Any, Any]:
+    """Returns a small GLM-4.1V and its processor."""
     return _glm("Glm4v")
 
 
 def mistral3() -> tuple[Any, Any]:
-    """Mistral behind a Pixtral, whose rows of an image end with a token of their own."""
+    """Returns Mistral behind a Pixtral, whose rows of an image end with a token of their own."""
     special = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]")
     tokenizer = build_tokenizer(special, eos="</s>", pad="<pad>", bos="<s>")
     config = _transformers.Mistral3Config(
-        text_config={"model_type": "mistral", **text_sizes(tokenizer, rope_parameters=_ROPE)},
-        vision_config={"model_type": "pixtral", **_VISION, "image_size": 56, "head_dim": 16},
+        text_config={"model_type": "mistral", **text_sizes(tokenizer, rope_parameters=ROPE)},
+        vision_config={"model_type": "pixtral", **VISION, "image_size": 56, "head_dim": 16},
         image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
         tie_word_embeddings=False,
     )
@@ -109,12 +67,12 @@ def mistral3() -> tuple[Any, Any]:
 
 
 def kimi_k25() -> tuple[Any, Any]:
-    """DeepSeek-V3: experts, and keys and values in one latent."""
+    """Returns DeepSeek-V3 behind a MoonViT: experts, and keys and values in one latent."""
     video = "<|kimi_k25_video_placeholder|>"
     media = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>", video)
     tokenizer = chatml_tokenizer(*media)
     begin, _, pad, end, clip = tokenizer.convert_tokens_to_ids(list(media))
-    sizes = text_sizes(tokenizer, rope_parameters=_ROPE) | {
+    sizes = text_sizes(tokenizer, rope_parameters=ROPE) | {
         "num_key_value_heads": 4,
         "moe_intermediate_size": 16,
         "n_routed_experts": 4,
@@ -153,12 +111,12 @@ def kimi_k25() -> tuple[Any, Any]:
 
 
 def lfm2_vl() -> tuple[Any, Any]:
-    """One layer is a convolution, which has a state in the place of a cache."""
+    """Returns LFM2, one layer of which is a convolution with a state in the place of a cache."""
     places = tuple(f"<|img_row_{row}_col_{column}|>" for row in range(1, 4) for column in range(1, 4))
     media = ("<image>", "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", *places)
     tokenizer = chatml_tokenizer(*media, bos="<|im_start|>")
     text = text_sizes(
-        tokenizer, rope_parameters=_ROPE, layer_types=["conv", "full_attention"], tie_word_embeddings=False
+        tokenizer, rope_parameters=ROPE, layer_types=["conv", "full_attention"], tie_word_embeddings=False
     )
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = _transformers.Lfm2VlConfig(
@@ -176,13 +134,13 @@ def lfm2_vl() -> tuple[Any, Any]:
         tie_word_embeddings=False,
     )
     tokens = {"min_image_tokens": 2, "max_image_tokens": 6, "min_tiles": 2, "max_tiles": 4, "max_num_patches": 64}
-    images = _transformers.Lfm2VlImageProcessor(encoder_patch_size=7, tile_size=_SIDE, downsample_factor=2, **tokens)
-    processor = _transformers.Lfm2VlProcessor(images, tokenizer, chat_template=_chatml("<image>\n"))
+    images = _transformers.Lfm2VlImageProcessor(encoder_patch_size=7, tile_size=SIDE, downsample_factor=2, **tokens)
+    processor = _transformers.Lfm2VlProcessor(images, tokenizer, chat_template=chatml_template("<image>\n"))
     return _transformers.Lfm2VlForConditionalGeneration(config), processor
 
 
 def minicpmv4_7() -> tuple[Any, Any]:
-    """Asks more of positions than other families with three axes."""
+    """Returns Qwen3.5 behind a SigLIP; its positions depend on more than those of other families."""
     named = {
         "image_token": "<|image_pad|>",
         "video_token": "<|video_pad|>",
@@ -195,8 +153,8 @@ def minicpmv4_7() -> tuple[Any, Any]:
     }
     tokenizer = chatml_tokenizer(*named.values(), named=named)
     config = _transformers.MiniCPMV4_7Config(
-        text_config={"model_type": "qwen3_5_text", **text_sizes(tokenizer, rope_parameters=_HALF) | _LINEAR},
-        vision_config={**_VISION, "image_size": 56},
+        text_config={"model_type": "qwen3_5_text", **text_sizes(tokenizer, rope_parameters=HALF) | LINEAR},
+        vision_config={**VISION, "image_size": 56},
         insert_layer_id=0,
         image_size=56,
         image_token_id=tokenizer.image_token_id,
@@ -207,11 +165,11 @@ def minicpmv4_7() -> tuple[Any, Any]:
         slice_end_id=tokenizer.slice_end_token_id,
         newline_id=tokenizer("\n")["input_ids"][0],
     )
-    images = {"scale_resolution": _SIDE, "patch_size": 7, "max_slice_nums": 4}
+    images = {"scale_resolution": SIDE, "patch_size": 7, "max_slice_nums": 4}
     processor = _transformers.MiniCPMV4_7Processor(
         _transformers.MiniCPMV4_6ImageProcessor(**images),
         _transformers.MiniCPMV4_6VideoProcessor(**images),
         tokenizer,
-        chat_template=_chatml("<|image_pad|>\n"),
+        chat_template=chatml_template("<|image_pad|>\n"),
     )
     return _transformers.MiniCPMV4_7ForConditionalGeneration(config), processor
