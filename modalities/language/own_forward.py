@@ -1,33 +1,34 @@
 """The comparison of a model type that no test runs with its own forward pass, when it is loaded; refused if different.
 
-Answers to two prompts are read as a rollout does, token by token on a cache; as an update does, by the run's way of
-sharing; and by the model's own forward pass, a row [prompt, answer] at a time, with all tensors of its processor,
-without padding, cache or positions of ours. The comparison does not cover gradients, prompts without images, with
-several, or of hundreds of tokens, and differences below the rounding of the run's own precision.
+Answers to two prompts are read in plain rows, and as a rollout does, token by token on a cache; and by the model's own
+forward pass, a row [prompt, answer] at a time, with all tensors of its processor, without padding, cache or positions
+of ours. `sharing` then compares how an update shares prompts with plain rows. The comparison does not cover prompts
+without images, with several, or of hundreds of tokens, and differences below the rounding of the run's own precision.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
-from mmrl.media.video import FrameClip
 
 from ..encoding.families import is_tested, types_with_tests
 from ..encoding.inputs import EncodedPrompt, pad_rows
+from ..encoding.network import network_of
 from ..encoding.prompt_encoder import TEXT, PromptEncoder
 from ..tokens.backbone import Answers
 from ..tokens.completions import StoppingCriteria
 from ..tokens.generation import AnswerGenerator
 from ..tokens.sampling import SamplingDistribution, sampling_log_probs
+from .asking import RAISED
 from .policy import TokenPolicy
+from .sharing import choose_sharing
 
 # In nats, of the mean over tokens. Rounding was 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
 # `_OwnForward.rounding` at most, with 2 to 32 layers. Wrong masks, tokens and scales were 0.04 to 0.7.
@@ -36,33 +37,6 @@ TELLING = 0.04  # a tolerance above this may hide such faults
 MAX_TOKENS = 24  # of an answer: a network call each
 WORDS = "On the left is a red box, and above it stands the blue one."
 log = logging.getLogger(__name__)
-# errors that code for another model may raise
-_RAISED = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, StopIteration,
-           TypeError, ValueError)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """An image without a file, in which no two places look alike."""
-
-    size: tuple[int, int]  # width, height
-    shift: int = 0
-
-    def load(self) -> Image.Image:
-        across, down = torch.arange(self.size[0])[:, None], torch.arange(self.size[1])[:, None, None]
-        values = across**2 // 90 + across * down // 70 + 3 * down + 80 * torch.arange(3)  # [height, width, 3]
-        return Image.fromarray(((values + self.shift) % 256).to(torch.uint8).numpy())
-
-
-_SOURCE = "the comparison with the model's own forward pass"  # the source of the prompts in errors
-# of different shapes, so that families with tiles cut them into different numbers
-IMAGES = (
-    Prompt("what is on the left of the <image> box?", (_Pattern((448, 280)),), source=_SOURCE),
-    Prompt("<image>click the red one", (_Pattern((200, 400)),), source=_SOURCE),
-)
-# no longer than high and wide: behind longer clips transformers counts positions otherwise than `rope_positions`
-_CLIP = FrameClip("of a pattern", tuple(_Pattern((112, 84), 40 * number) for number in range(4)), (0.0, 0.5, 1.0, 1.5))
-CLIPS = (Prompt("<video>what is moving?", clips=(_CLIP,), source=_SOURCE), IMAGES[1])
 
 
 @contextmanager
@@ -72,7 +46,7 @@ def refusing_errors(model: str, config: Any) -> Iterator[None]:
         yield
     except (ConfigError, torch.OutOfMemoryError):
         raise
-    except _RAISED as error:
+    except RAISED as error:
         if is_tested(config):
             raise
         raise ConfigError(
@@ -98,24 +72,53 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
     alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
     own = _OwnForward(policy, encoder.model, [alone.processed(prompt) for prompt in prompts])
     encoded = alone(prompts)
-    for what, rows in _answers(policy, encoder.processor.tokenizer, encoded).items():
-        answers = _to_each(rows, len(prompts), policy.backbone.device)
-        expected = own.log_probs(answers)
-        allowed = max(LEAST, ROUNDINGS * own.rounding(answers, expected))
-        if allowed > TELLING:
-            log.warning(
-                "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "
-                "forward pass would not be seen; try it once with precision: float32",
-                str(policy.precision).removeprefix("torch."), model, allowed,
-            )  # fmt: skip
-        for path, found in _paths(policy, encoded, answers).items():
-            off = (found - expected).abs()
-            if not off.mean() <= allowed:  # NaN too
-                raise ConfigError(
-                    f"modality.model: {model!r} {_untested(config)}, and the log-probs of {path} differ from its own "
-                    f"forward pass by {off.mean():.2g} nats a token, up to {off.max():.2g}, in answers of {what} "
-                    f"(up to {allowed:.2g} may be rounding); training would be wrong. {_known()}"
+    named = _answers(policy, encoder.processor.tokenizer, encoded)
+    read = {what: _to_each(rows, len(prompts), policy.backbone.device) for what, rows in named.items()}
+    expected = {what: own.log_probs(answers) for what, answers in read.items()}
+    allowed = {
+        what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()
+    }
+    if (most := max(allowed.values())) > TELLING:
+        log.warning(
+            "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "
+            "forward pass would not be seen; try it once with precision: float32",
+            *(str(policy.precision).removeprefix("torch."), model, most),
+        )
+
+    def fault(path: str) -> str | None:
+        """Returns how far a path of the run is off; None where it agrees."""
+        for what, answers in read.items():
+            off = (_PATHS[path](policy, encoded, answers) - expected[what]).abs()
+            if not off.mean() <= allowed[what]:  # NaN too
+                return (
+                    f"the log-probs of {path} differ from its own forward pass by {off.mean():.2g} nats a token, up to "
+                    f"{off.max():.2g}, in answers of {what} (up to {allowed[what]:.2g} may be rounding)"
                 )
+        return None
+
+    policy.share("none")
+    for path in _PATHS if policy.engine is None else ("updates",):
+        why = fault(path)
+        if why is not None and not policy.backbone.one_at_a_time and _works_alone(policy, fault, path):
+            log.warning(
+                "modality.model: %r reads one prompt at a time, for in a batch of two %s; rollouts and updates take "
+                "more network calls", model, why,
+            )  # fmt: skip
+        elif why is not None:
+            raise ConfigError(
+                f"modality.model: {model!r} {_untested(config)}, and {why}; training would be wrong. {_known()}"
+            )
+    choose_sharing(policy, model, encoded, read)
+
+
+def _works_alone(policy: TokenPolicy, fault: Callable[[str], str | None], path: str) -> bool:
+    """Returns whether a path agrees with prompts read one at a time, which the policy then does."""
+    together = policy.backbone
+    policy.use(replace(together, one_at_a_time=True))
+    if fault(path) is None:
+        return True
+    policy.use(together)
+    return False
 
 
 def _untested(config: Any) -> str:
@@ -155,14 +158,11 @@ def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> 
     return Answers(prompt.to(device), tokens.to(device), length.to(device))
 
 
-def _paths(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> dict[str, Tensor]:
-    """Returns log-probs [N] of the answers' tokens on each path of the run that computes log-probs."""
-    found = {}
-    if policy.engine is None:
-        found["rollouts"] = _teacher_forced(policy, prompts, answers)
+def _in_rows(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+    """Returns log-probs [N] of the answers' tokens as an update in plain rows computes them."""
     with torch.enable_grad():  # checkpointing is for passes with a graph
         log_prob, _ = policy.log_probs(prompts, answers, SamplingDistribution(1.0, banned=policy.banned))
-    return found | {f"updates (sharing {policy.sharing_mode!r})": log_prob.detach()}
+    return log_prob.detach()
 
 
 @torch.no_grad()
@@ -177,6 +177,9 @@ def _teacher_forced(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answe
         "each answer ends with its end token"
     )
     return completions.log_prob[answers.is_token.cpu()].to(answers.tokens.device)
+
+
+_PATHS = {"updates": _in_rows, "rollouts": _teacher_forced}
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ class _OwnForward:
 
         The type is 0, of text, unless 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
         """
-        if "token_type_ids" not in given or len(answer) < 3:
+        if not {"token_type_ids", "mm_token_type_ids"} & set(given) or len(answer) < 3:
             return 0
         other = torch.cat([answer[:-2], answer[:1], answer[-1:]])  # of the last that is read
 
@@ -251,10 +254,10 @@ class _OwnForward:
         row = {
             name: torch.cat([value, more.get(name, types)[None].to(value)], 1) if name in TEXT else value
             for name, value in ((name, value.to(answer.device)) for name, value in given.items())
-            if name != "labels"  # PaliGemma's processor makes some of the prompt
         }
-        if hasattr(self.model.model, "rope_deltas"):
-            self.model.model.rope_deltas = None  # of the prompt before
+        network = network_of(self.model)
+        if hasattr(network, "rope_deltas"):
+            network.rope_deltas = None  # of the prompt before
         with self.policy.running():
             logits = self.model(**row, use_cache=False).logits[0]
         before = given["input_ids"].shape[1] - 1
