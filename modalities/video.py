@@ -14,7 +14,7 @@ from mmrl.media.readers import Reader, usable
 from mmrl.media.video import FrameSampling, ShuffledClip
 
 from .encoding.frames import FrameCache
-from .language.own_forward import CLIPS
+from .language.probes import CLIPS
 from .language.usage import Clips
 from .vision_language import VisionLanguage
 

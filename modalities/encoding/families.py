@@ -17,6 +17,7 @@ class Family:
     patterns: tuple[str, ...]  # of hub names, lower case
     convention: Convention = "unit"  # of the coordinates that its models were trained to write
     language: str | None = None  # `model_type` of the language model that tests run it with; None: no test runs it
+    sees_ahead: bool = False  # the tokens of one image see each other in both directions
 
 
 FAMILIES = (
@@ -32,7 +33,7 @@ FAMILIES = (
     Family("smolvlm", (r"smolvlm",)),
     Family("idefics3", (r"idefics3",), language="llama"),
     Family("llava_onevision", (r"llava-?(onevision|ov)",), language="qwen2"),
-    Family("gemma3", (r"gemma-?3",), language="gemma3_text"),
+    Family("gemma3", (r"gemma-?3",), language="gemma3_text", sees_ahead=True),
 )
 
 # of families that no test runs: the general rules fit them, but for the convention of coordinates
