@@ -35,7 +35,7 @@ from .loading.hub import autocast, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
-from .tokens.backbone import IMAGES_SEE_AHEAD, Backbone
+from .tokens.backbone import ONE_IMAGE, Backbone, Sight
 from .tokens.log_probs import OutputHead
 from .tokens.vllm.prompts import clip_refusal
 
@@ -199,8 +199,9 @@ class VisionLanguage(TokenPolicy):
             return self._asked
         kinds, pad = kinds_name(self._model), self.encoder.processor.tokenizer.pad_token_id
         family = family_of(self._model.config.model_type)
-        ahead = dict.fromkeys(("full_attention", "sliding_attention"), IMAGES_SEE_AHEAD) if family.sees_ahead else {}
-        return Backbone(self._model, 0 if pad is None else pad, kinds, ahead=ahead)
+        layers = ("full_attention", "sliding_attention") if family.sees_ahead else ()
+        sight = dict.fromkeys(layers, Sight(ONE_IMAGE, ONE_IMAGE))
+        return Backbone(self._model, 0 if pad is None else pad, kinds, sight=sight)
 
     @property
     def head(self) -> OutputHead:

@@ -4,8 +4,8 @@ Nothing here is taken for true: `own_forward` compares what follows from it with
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,13 @@ from mmrl.core.data import Prompt
 from ..encoding.inputs import EncodedPrompt, messages_of
 from ..encoding.network import decoder_of, hidden_of_head
 from ..encoding.prompt_encoder import PromptEncoder
-from ..tokens.backbone import Ahead, Answers, Backbone
+from ..tokens.backbone import Answers, Backbone, Pairs, Sight
 from ..tokens.log_probs import OutputHead
 from ..tokens.prefix_cache import hidden_by_rows
 from ..tokens.prefix_packing import runs_of
 from .probes import SHAPES, TWO_IMAGES
 
+_SHORT = 8  # tokens of a window
 log = logging.getLogger(__name__)
 # errors that code for another model may raise
 RAISED = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, StopIteration,
@@ -81,20 +82,34 @@ class _Seen(Exception):
 
 
 @torch.no_grad()
-def sees_ahead(backbone: Backbone, prompts: Sequence[EncodedPrompt]) -> dict[str, Ahead]:
-    """Returns, by kind of layer, which kinds of a prompt's tokens see each other ahead.
+def sight_of(backbone: Backbone, prompts: Sequence[EncodedPrompt]) -> dict[str, Sight]:
+    """Returns, by kind of layer, which kinds of a prompt's tokens see each other beyond the causal mask and its window.
 
     This is read from the masks that the language model gets for prompts alone, under eager attention.
     """
     if backbone.kinds is None:
         return {}
-    found: dict[str, Ahead] = {}
-    other: dict[str, Ahead] = {}
-    for prompt in prompts:
-        for layer, mask in _masks(backbone, prompt).items():
-            yes, no = _pairs(mask, prompt.token_types)
-            found[layer], other[layer] = found.get(layer, frozenset()) | yes, other.get(layer, frozenset()) | no
-    return {layer: pairs - other[layer] for layer, pairs in found.items()}
+    with _short_windows(backbone.model.config.get_text_config()):
+        masks = [(prompt, _masks(backbone, prompt)) for prompt in prompts]
+    return {
+        layer: Sight(
+            *(_pairs([(own[layer], prompt.token_types) for prompt, own in masks], diagonal) for diagonal in (1, -_SHORT))
+        )
+        for layer in masks[0][1]
+    }
+
+
+@contextmanager
+def _short_windows(text: Any) -> Iterator[None]:
+    """Shortens the windows of sliding layers, so that short prompts reach beyond."""
+    window = getattr(text, "sliding_window", None)
+    if window is not None:
+        text.sliding_window = _SHORT
+    try:
+        yield
+    finally:
+        if window is not None:
+            text.sliding_window = window
 
 
 def _masks(backbone: Backbone, prompt: EncodedPrompt) -> dict[str, Tensor]:
@@ -125,18 +140,23 @@ def _masks(backbone: Backbone, prompt: EncodedPrompt) -> dict[str, Tensor]:
     }
 
 
-def _pairs(mask: Tensor, kinds: Tensor) -> tuple[Ahead, Ahead]:
-    """Returns the pairs of kinds whose tokens all see each other ahead in a mask [L, L], and those that do not."""
-    run, above = runs_of(kinds), torch.ones_like(mask).triu(1)
+def _pairs(masks: Sequence[tuple[Tensor, Tensor]], diagonal: int) -> Pairs:
+    """Returns the pairs of kinds whose tokens see each other wherever they stand on one side of a diagonal.
+
+    masks: [L, L] of each prompt, with the kinds [L] of its tokens. diagonal: 1 ahead, below 0 so far behind.
+    """
     yes, no = set(), set()
-    for query in kinds.unique().tolist():
-        for key in kinds.unique().tolist():
-            of_kinds = above & (kinds[:, None] == query) & (kinds == key)
-            for is_one_run in (True, False):
-                where = of_kinds & ((run[:, None] == run) == is_one_run)
-                if where.any():
-                    (yes if mask[where].all() else no).add((query, key, is_one_run))
-    return frozenset(yes), frozenset(no)
+    for mask, kinds in masks:
+        run, there = runs_of(kinds), torch.ones_like(mask)
+        there = there.triu(diagonal) if diagonal > 0 else there.tril(diagonal)
+        for query in kinds.unique().tolist():
+            for key in kinds.unique().tolist():
+                of_kinds = there & (kinds[:, None] == query) & (kinds == key)
+                for is_one_run in (True, False):
+                    where = of_kinds & ((run[:, None] == run) == is_one_run)
+                    if where.any():
+                        (yes if mask[where].all() else no).add((query, key, is_one_run))
+    return frozenset(yes - no)
 
 
 @torch.no_grad()
@@ -170,13 +190,17 @@ def asked_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) ->
 def asked_backbone(
     backbone: Backbone, encoder: PromptEncoder, prompts: Sequence[Prompt], tokens: Iterable[int]
 ) -> Backbone:
-    """Returns the backbone with all that the model and its processor tell of prompts; tokens: that an answer may hold.
-
-    """
+    """Returns the backbone with all that the model and its processor tell of prompts; tokens: that an answer may hold."""
     axes = joining_axes(encoder, prompts)
+    if axes is None:
+        log.warning(
+            "modality.model: media of several prompts cannot be joined for a model of type %r; prompts are computed one "
+            "at a time",
+            encoder.model.config.model_type,
+        )
     backbone = replace(backbone, axes=axes or {}, one_at_a_time=axes is None)
     encoded = encoder(prompts[-1:])
     backbone = replace(backbone, answer_kind=answer_kind(backbone, encoded[0], list(tokens)))
     with suppress(*RAISED):  # some read one image alone
         encoded = [*encoded, *encoder([TWO_IMAGES])]
-    return replace(backbone, ahead=sees_ahead(backbone, encoded))
+    return replace(backbone, sight=sight_of(backbone, encoded))

@@ -232,7 +232,7 @@ class _OwnForward:
         return log_probs.gather(1, answer[:, None])[:, 0]
 
     def _kind(self, given: Mapping[str, Tensor], answer: Tensor) -> int:
-        """Returns the type of an answer's tokens: the type with which no token sees those behind it.
+        """Returns the type of an answer's tokens: the first with which no token sees those behind it.
 
         The type is 0, of text, unless 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
         """
@@ -240,11 +240,11 @@ class _OwnForward:
             return 0
         other = torch.cat([answer[:-2], answer[:1], answer[-1:]])  # of the last that is read
 
-        def moved(kind: int) -> float:
-            one, two = (self._logits(given, tokens, kind)[:-1] for tokens in (answer, other))
-            return float((one - two).abs().mean())
+        def is_moved(kind: int) -> bool:
+            one, two = [self._logits(given, tokens, kind)[:-1] for tokens in (answer, other)]
+            return not torch.allclose(one, two, rtol=0, atol=1e-3 * float(one.abs().max()))
 
-        return min((0, 1), key=moved)
+        return int(is_moved(0) and not is_moved(1))
 
     @torch.no_grad()
     def _logits(self, given: Mapping[str, Tensor], answer: Tensor, kind: int) -> Tensor:

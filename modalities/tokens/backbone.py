@@ -14,9 +14,19 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side
 from ..encoding.network import network_of
 
-# pairs of kinds of a prompt's tokens, and whether they stand in one run of their kind, that see each other ahead
-Ahead = frozenset[tuple[int, int, bool]]
-IMAGES_SEE_AHEAD: Ahead = frozenset({(1, 1, True)})
+# the kinds of the token that sees and of the token seen, and whether both stand in one run of their kind
+Pairs = frozenset[tuple[int, int, bool]]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The tokens of a prompt that a layer lets see each other beyond the causal mask and its window."""
+
+    ahead: Pairs = frozenset()  # the later one is seen
+    behind: Pairs = frozenset()  # the earlier one is seen, however far the window reaches
+
+
+ONE_IMAGE: Pairs = frozenset({(1, 1, True)})
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Backbone:
     pad_token: int
     kinds: str | None = None  # the name of the network's argument with the kinds of tokens; None: it takes none
     answer_kind: int = 0  # of the tokens of an answer, so that no token sees those behind it
-    ahead: Mapping[str, Ahead] = field(default_factory=dict)  # by kind of layer: what a prompt's tokens see ahead
+    sight: Mapping[str, Sight] = field(default_factory=dict)  # by kind of layer, where it is more than causal
     axes: Axes = field(default_factory=dict)  # along which the media of prompts are joined, by name
     one_at_a_time: bool = False  # prompts cannot stand in one batch
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..encoding.inputs import EncodedPrompt, Side, join_media, pad_rows
 from .attention import FLEX, attention_of, block_mask
-from .backbone import Ahead, Answers, Backbone
+from .backbone import Answers, Backbone, Sight
 from .prefix_tree import PrefixTree
 
 PROMPT, PADDING = -1, -2  # members that are not answers
@@ -35,11 +35,11 @@ class PackedRows:
     # [P, M, M] int64, member by member: the step up to which the first sees the second; None: no other members
     reach: Tensor | None = None
 
-    def rule(self, window: int | None = None, ahead: Ahead = frozenset()) -> Rule:
+    def rule(self, window: int | None = None, sight: Sight | None = None) -> Rule:
         """Returns the rule of the mask, a `mask_mod` of flex_attention: a token sees itself and its branch before it.
 
-        window: how many tokens a sliding layer looks back, the token itself included. ahead: kinds of a prompt's tokens
-        that see each other in both directions, however far apart: of one image (Gemma 3), or all (PaliGemma).
+        window: how many tokens a sliding layer looks back, the token itself included. sight: the kinds of a prompt's tokens
+        that see each other all the same: those of one image (Gemma 3), or all (PaliGemma).
         """
         member, step, reach = self.member, self.step, self.reach
         kind, run = self.token_types, runs_of(self.token_types)
@@ -55,19 +55,23 @@ class PackedRows:
             if window is not None:
                 allowed = allowed & (distance < window)
             is_prompt = (member[row, key] == PROMPT) & (member[row, query] == PROMPT)
-            for of_query, of_key, is_one_run in ahead:
-                is_kind = (kind[row, query] == of_query) & (kind[row, key] == of_key)
-                allowed = allowed | (is_prompt & is_kind & ((run[row, query] == run[row, key]) == is_one_run))
+            for pairs, is_there in (
+                () if sight is None else ((sight.ahead, distance < 0), (sight.behind, distance >= 0))
+            ):
+                for of_query, of_key, is_one_run in pairs:
+                    is_kind = (kind[row, query] == of_query) & (kind[row, key] == of_key)
+                    is_run = (run[row, query] == run[row, key]) == is_one_run
+                    allowed = allowed | (is_prompt & is_there & is_kind & is_run)
             # padding sees itself: a row that sees nothing would be NaN
             return (allowed & (member[row, key] != PADDING)) | (query == key)
 
         return sees
 
-    def may_see(self, window: int | None = None, ahead: Ahead = frozenset()) -> Tensor:
+    def may_see(self, window: int | None = None, sight: Sight | None = None) -> Tensor:
         """Returns the rule at every place: [P, T, T] bool, query by key."""
         rows, length = self.member.shape
         row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
-        return self.rule(window, ahead)(row[:, None, None], None, place[:, None], place)
+        return self.rule(window, sight)(row[:, None, None], None, place[:, None], place)
 
 
 def runs_of(kinds: Tensor) -> Tensor:
@@ -152,21 +156,21 @@ def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.de
 def _masks(backbone: Backbone, rows: PackedRows) -> Any:
     """Returns the mask in the form of the attention, one for each kind of layer where the model has several."""
     config = backbone.model.config.get_text_config()
-    ahead, sliding_ahead = (backbone.ahead.get(kind, frozenset()) for kind in ("full_attention", "sliding_attention"))
     attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
     # where no layer is named, all have the window, if there is one (Mistral)
-    full = _as_taken(attention, rows, None if kinds else getattr(config, "sliding_window", None), ahead)
+    window, sight = None if kinds else getattr(config, "sliding_window", None), backbone.sight
+    full = _as_taken(attention, rows, window, sight.get("full_attention"))
     if "sliding_attention" not in kinds:
         return full
-    sliding = _as_taken(attention, rows, config.sliding_window, sliding_ahead)
+    sliding = _as_taken(attention, rows, config.sliding_window, sight.get("sliding_attention"))
     return {"full_attention": full, "sliding_attention": sliding}
 
 
-def _as_taken(attention: str, rows: PackedRows, window: int | None, ahead: Ahead) -> Any:
+def _as_taken(attention: str, rows: PackedRows, window: int | None, sight: Sight | None) -> Any:
     """Returns a BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for eager attention."""
     if attention == FLEX:
-        return block_mask(rows.rule(window, ahead), rows.tokens)
-    mask = rows.may_see(window, ahead)[:, None]
+        return block_mask(rows.rule(window, sight), rows.tokens)
+    mask = rows.may_see(window, sight)[:, None]
     if attention != "eager":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)
