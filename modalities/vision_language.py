@@ -21,7 +21,7 @@ from mmrl.plans.answers import AnswerPlan
 
 from .encoding.families import Family, family_of, family_of_name, is_tested, media_tokens, unread, without_text
 from .encoding.inputs import EncodedPrompt
-from .encoding.network import decoder_name, is_vision, is_whole, kinds_name, vision_parts
+from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.validation import refusal
 from .language.asking import asked_backbone, asked_head, image_tokens
@@ -254,8 +254,8 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def adapted_tower(self) -> Mapping[str, Tensor]:
-        model, named = self._model, self._model.named_parameters()
-        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and is_vision(name, model)}
+        vision, named = vision_parameters(self._model), self._model.named_parameters()
+        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and name in vision}
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}
@@ -358,8 +358,9 @@ class VisionLanguage(TokenPolicy):
         if self.lora is not None:
             self.lora.add_to_language_model(model, [language, *(vision if self.vision == "trained" else [])])
         else:
+            of_vision = vision_parameters(model)
             for name, parameter in model.named_parameters():
-                parameter.requires_grad_(self.vision == "trained" or not is_vision(name, model))
+                parameter.requires_grad_(self.vision == "trained" or name not in of_vision)
             if self.vision == "frozen":
                 for name in vision:
                     model.get_submodule(name).to(frozen_dtype)
@@ -367,7 +368,8 @@ class VisionLanguage(TokenPolicy):
             if unread(name, model.config):
                 parameter.requires_grad_(False)
         trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
-        scales = {name: self.vision_rate for name in trained if is_vision(name.removeprefix("model."), model)}
+        of_vision = vision_parameters(model)  # adapters are parameters too
+        scales = {name: self.vision_rate for name in trained if name.removeprefix("model.") in of_vision}
         off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, model)
         return Weights(trained, adapter_off=off, rate_scale=scales)
 
@@ -376,9 +378,7 @@ class VisionLanguage(TokenPolicy):
         if self._shared is not None:
             way, reason = self._shared
             return way, reason or ("" if way == "none" else not_as_requested(self._model, self.attention))
-        wanted = next(iter(self.wanted_ways), "none")
+        wanted: SharingMode = next(iter(self.wanted_ways), "none")
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
         return wanted, not_as_requested(self._model, self.attention)
-
-

@@ -70,10 +70,11 @@ def kinds_name(model: Any) -> str | None:
 
 
 def decoder_of(model: Any) -> Any:
-    """Returns the language model without its output layer."""
+    """Returns the language model without its output layer: of what the model calls so, the largest part without it."""
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     while any(module is head for module in decoder.modules()):
-        decoder = decoder.get_decoder()
+        parts = [child for child in decoder.children() if child is not head]
+        decoder = max(parts, key=lambda part: sum(parameter.numel() for parameter in part.parameters()))
     return decoder
 
 
@@ -87,13 +88,15 @@ def head_name(model: Any) -> str:
     return _name_of(model, model.get_output_embeddings())
 
 
-def _name_of(model: Any, wanted: Any) -> str:
-    return next(name for name, module in model.named_modules() if module is wanted)
+def _name_of(model: nn.Module, wanted: Any) -> str:
+    names = (name for name, module in model.named_modules() if module is wanted)
+    return str(next(names))
 
 
-def is_vision(name: str, model: Any) -> bool:
-    """Returns whether a parameter belongs to neither the language model nor its output layer."""
-    return not name.startswith((f"{decoder_name(model)}.", f"{head_name(model)}."))
+def vision_parameters(model: Any) -> frozenset[str]:
+    """Returns the names of the parameters that belong to neither the language model nor its output layer."""
+    inside = (f"{decoder_name(model)}.", f"{head_name(model)}.")
+    return frozenset(name for name, _ in model.named_parameters() if not name.startswith(inside))
 
 
 def vision_parts(model: Any) -> list[str]:
@@ -112,8 +115,7 @@ def vision_parts(model: Any) -> list[str]:
 
 
 def hidden_of_head(model: Any, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what the output layer gets [T, H], what it returns [T, V], and the model's own logits [T, V], of one row.
-    """
+    """Returns, of one row, what the output layer gets [T, H] and returns [T, V], and the model's own logits [T, V]."""
     seen: list[tuple[Tensor, Tensor]] = []
     handle = model.get_output_embeddings().register_forward_hook(
         lambda _layer, arguments, output: seen.append((arguments[0], output))

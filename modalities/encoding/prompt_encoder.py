@@ -73,9 +73,7 @@ class PromptEncoder:
         """Returns all tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
         messages, clips = self._messages(prompt)
         encoded = self._processed(prompt, messages, clips)
-        return {
-            name: value for name, value in encoded.items() if isinstance(value, Tensor) and name not in NO_INPUT
-        }
+        return {name: value for name, value in encoded.items() if isinstance(value, Tensor) and name not in NO_INPUT}
 
     def joining_axes(self, prompts: Sequence[Prompt]) -> dict[str, int] | None:
         """Returns the axes along which the processor joins the media of two prompts; None where no axis explains it."""

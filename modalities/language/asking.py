@@ -93,7 +93,10 @@ def sight_of(backbone: Backbone, prompts: Sequence[EncodedPrompt]) -> dict[str, 
         masks = [(prompt, _masks(backbone, prompt)) for prompt in prompts]
     return {
         layer: Sight(
-            *(_pairs([(own[layer], prompt.token_types) for prompt, own in masks], diagonal) for diagonal in (1, -_SHORT))
+            *(
+                _pairs([(own[layer], prompt.token_types) for prompt, own in masks], diagonal)
+                for diagonal in (1, -_SHORT)
+            )
         )
         for layer in masks[0][1]
     }
@@ -125,9 +128,7 @@ def _masks(backbone: Backbone, prompt: EncodedPrompt) -> dict[str, Tensor]:
     try:
         batch = backbone.batch([prompt])
         with suppress(_Seen):
-            backbone.hidden(
-                batch.tokens, batch.mask, batch.positions, media=batch.media, token_types=batch.token_types
-            )
+            backbone.hidden(batch.tokens, batch.mask, batch.positions, media=batch.media, token_types=batch.token_types)
     finally:
         handle.remove()
         text._attn_implementation = attention
@@ -145,7 +146,7 @@ def _pairs(masks: Sequence[tuple[Tensor, Tensor]], diagonal: int) -> Pairs:
 
     masks: [L, L] of each prompt, with the kinds [L] of its tokens. diagonal: 1 ahead, below 0 so far behind.
     """
-    yes, no = set(), set()
+    yes, no = set[tuple[int, int, bool]](), set[tuple[int, int, bool]]()
     for mask, kinds in masks:
         run, there = runs_of(kinds), torch.ones_like(mask)
         there = there.triu(diagonal) if diagonal > 0 else there.tril(diagonal)
@@ -190,12 +191,12 @@ def asked_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) ->
 def asked_backbone(
     backbone: Backbone, encoder: PromptEncoder, prompts: Sequence[Prompt], tokens: Iterable[int]
 ) -> Backbone:
-    """Returns the backbone with all that the model and its processor tell of prompts; tokens: that an answer may hold."""
+    """Returns the backbone with all that model and processor tell of prompts; tokens: of a text, for answers."""
     axes = joining_axes(encoder, prompts)
     if axes is None:
         log.warning(
-            "modality.model: media of several prompts cannot be joined for a model of type %r; prompts are computed one "
-            "at a time",
+            "modality.model: media of several prompts cannot be joined for a model of type %r; prompts are computed "
+            "one at a time",
             encoder.model.config.model_type,
         )
     backbone = replace(backbone, axes=axes or {}, one_at_a_time=axes is None)

@@ -75,9 +75,7 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
     named = _answers(policy, encoder.processor.tokenizer, encoded)
     read = {what: _to_each(rows, len(prompts), policy.backbone.device) for what, rows in named.items()}
     expected = {what: own.log_probs(answers) for what, answers in read.items()}
-    allowed = {
-        what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()
-    }
+    allowed = {what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()}
     if (most := max(allowed.values())) > TELLING:
         log.warning(
             "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "

@@ -15,7 +15,6 @@ from ..tokens.attention import attention_of, takes_trees
 from ..tokens.backbone import Answers
 from ..tokens.sampling import SamplingDistribution
 from .asking import RAISED
-from .model import SharingMode
 from .policy import TokenPolicy
 
 # In nats of the mean over tokens, and in norms of a tensor's gradient. Rounding was 2e-6 and 3e-3 at most in float32 on

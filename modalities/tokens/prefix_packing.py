@@ -38,8 +38,8 @@ class PackedRows:
     def rule(self, window: int | None = None, sight: Sight | None = None) -> Rule:
         """Returns the rule of the mask, a `mask_mod` of flex_attention: a token sees itself and its branch before it.
 
-        window: how many tokens a sliding layer looks back, the token itself included. sight: the kinds of a prompt's tokens
-        that see each other all the same: those of one image (Gemma 3), or all (PaliGemma).
+        window: how many tokens a sliding layer looks back, the token itself included. sight: the kinds of a prompt's
+        tokens that see each other all the same: those of one image (Gemma 3), or all (PaliGemma).
         """
         member, step, reach = self.member, self.step, self.reach
         kind, run = self.token_types, runs_of(self.token_types)
