@@ -31,7 +31,7 @@ class PromptEncoder:
     model: Any  # for the positions of its family
     template: str
     system: str | None
-    convention: Convention
+    convention: Convention | None
     media_tokens: Mapping[str, int]
     max_tokens: int | None
     capacity: int
