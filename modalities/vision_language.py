@@ -24,12 +24,12 @@ from .encoding.inputs import EncodedPrompt
 from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.validation import refusal
-from .language.asking import asked_backbone, asked_head, image_tokens
 from .language.chat_template import ANSWER, fault_of_template
 from .language.model import SharingMode
 from .language.own_forward import refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
 from .language.probes import IMAGES
+from .language.probing import image_tokens, probed_backbone, probed_head
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.hub import autocast, checkpointing, without_adapter
 from .loading.lora import Lora
@@ -119,6 +119,11 @@ class VisionLanguage(TokenPolicy):
             if not is_tested(self._model.config):
                 self._ask()
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
+        if placement.maximum is not None and self.backbone.one_at_a_time:
+            raise ConfigError(
+                f"sharding is 'full', but {self.model!r} computes prompts one at a time, and processes that share "
+                "weights compute them together; set sharding to none"
+            )
         self._placement = placement
 
     def _set_up(self, processor: Any, placement: Placement) -> None:
@@ -153,9 +158,9 @@ class VisionLanguage(TokenPolicy):
         self._banned = tuple(sorted({*self._banned, *tokens.values()} - set(self.end_tokens)))
         alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
         with self.running():
-            self.use(asked_backbone(self.backbone, alone, self.compared, self.tokenize(ANSWER)))
+            self.use(probed_backbone(self.backbone, alone, self.compared, self.tokenize(ANSWER)))
             given = {name: value.to(self._model.device) for name, value in alone.processed(self.compared[-1]).items()}
-            self._head = asked_head(self._model, self.head, given)
+            self._head = probed_head(self._model, self.head, given)
         if (fault := fault_of_template(encoder)) is not None:
             log.warning(
                 "modality.model: the chat template of %r: %s; look at a prompt and an answer of it before training",
@@ -195,8 +200,8 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def backbone(self) -> Backbone:
-        if self._asked is not None:
-            return self._asked
+        if self._probed is not None:
+            return self._probed
         kinds, pad = kinds_name(self._model), self.encoder.processor.tokenizer.pad_token_id
         family = family_of(self._model.config.model_type)
         layers = ("full_attention", "sliding_attention") if family.sees_ahead else ()

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 Convention = Literal["original", "resized", "thousand", "unit"]
 UNKNOWN_UNIT = (
-    "modality.coordinates: it is not known in which unit this model writes coordinates; look at its model card, and set "
-    "coordinates to original or resized (pixels), thousand (0 to 1000) or unit (0 to 1)"
+    "modality.coordinates: it is not known in which unit this model writes coordinates; look at its model card, and "
+    "set coordinates to original or resized (pixels), thousand (0 to 1000) or unit (0 to 1)"
 )
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2
 Point = tuple[float, float]  # x, y

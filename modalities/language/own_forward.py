@@ -26,15 +26,16 @@ from ..tokens.backbone import Answers
 from ..tokens.completions import StoppingCriteria
 from ..tokens.generation import AnswerGenerator
 from ..tokens.sampling import SamplingDistribution, sampling_log_probs
-from .asking import RAISED
 from .policy import TokenPolicy
-from .sharing import choose_sharing
+from .probing import RAISED
+from .sharing import choose_sharing, rounded_embeddings
 
 # In nats, of the mean over tokens. Rounding was 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
 # `_OwnForward.rounding` at most, with 2 to 32 layers. Wrong masks, tokens and scales were 0.04 to 0.7.
 LEAST, ROUNDINGS = 1e-3, 3.0
 TELLING = 0.04  # a tolerance above this may hide such faults
 MAX_TOKENS = 24  # of an answer: a network call each
+MAX_SHARED = 256  # of an answer that is read at once
 WORDS = "On the left is a red box, and above it stands the blue one."
 log = logging.getLogger(__name__)
 
@@ -68,12 +69,12 @@ def refuse_other_log_probs(policy: TokenPolicy, model: str, encoder: PromptEncod
 
 
 def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
-    config = encoder.model.config
+    config, device = encoder.model.config, policy.backbone.device
     alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
     own = _OwnForward(policy, encoder.model, [alone.processed(prompt) for prompt in prompts])
     encoded = alone(prompts)
     named = _answers(policy, encoder.processor.tokenizer, encoded)
-    read = {what: _to_each(rows, len(prompts), policy.backbone.device) for what, rows in named.items()}
+    read = {what: _to_each(rows, len(prompts), device) for what, rows in named.items()}
     expected = {what: own.log_probs(answers) for what, answers in read.items()}
     allowed = {what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()}
     if (most := max(allowed.values())) > TELLING:
@@ -106,7 +107,8 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
             raise ConfigError(
                 f"modality.model: {model!r} {_untested(config)}, and {why}; training would be wrong. {_known()}"
             )
-    choose_sharing(policy, model, encoded, read)
+    every = _answers(policy, encoder.processor.tokenizer, encoded, MAX_SHARED)
+    choose_sharing(policy, model, encoded, {what: _to_each(rows, len(prompts), device) for what, rows in every.items()})
 
 
 def _works_alone(policy: TokenPolicy, fault: Callable[[str], str | None], path: str) -> bool:
@@ -131,7 +133,9 @@ def _known() -> str:
     return f"Types that tests run are {known}; another one is used where it agrees with its own forward pass"
 
 
-def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt]) -> dict[str, list[Tensor]]:
+def _answers(
+    policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt], most_tokens: int = MAX_TOKENS
+) -> dict[str, list[Tensor]]:
     """Returns answers of different lengths, each with an end token: of words, and of special tokens not banned.
 
     Some vocabularies have thousands of special tokens; those that stand in the prompts come first.
@@ -142,7 +146,7 @@ def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPromp
     special = sorted(allowed, key=lambda token: (token not in in_prompts, token))
     found = {}
     for what, tokens in {"words": words, "special tokens": special}.items():
-        most = tokens[: MAX_TOKENS - 1]
+        most = tokens[: most_tokens - 1]
         if most:
             found[what] = [torch.tensor([*some, policy.end_tokens[0]]) for some in (most, most[: len(most) // 2])]
     return found
@@ -208,18 +212,8 @@ class _OwnForward:
 
     def rounding(self, answers: Answers, log_probs: Tensor) -> float:
         """Returns how far log-probs [N] move, in the mean, if every number of the embeddings is off by one rounding."""
-        embeddings = self.model.get_input_embeddings()
-        size = torch.finfo(self.policy.precision).eps
-
-        def nudge(_module: Any, _given: Any, embedded: Tensor) -> Tensor:
-            signs = 1 - 2 * (torch.arange(embedded.shape[-1], device=embedded.device) % 2)
-            return embedded * (1 + size * signs).to(embedded.dtype)
-
-        handle = embeddings.register_forward_hook(nudge)
-        try:
+        with rounded_embeddings(self.model, self.policy.precision):
             return float((self.log_probs(answers) - log_probs).abs().mean())
-        finally:
-            handle.remove()
 
     def _row(self, given: Mapping[str, Tensor], answer: Tensor) -> Tensor:
         """Returns log-probs [T] of the tokens of one answer [T]."""

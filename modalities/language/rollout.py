@@ -47,7 +47,7 @@ class TokenGenerator(TokenModel, Checked):
     _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as prompts had images
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
-    _asked: Backbone | None = field(default=None, init=False, repr=False)  # with what a model told when it was loaded
+    _probed: Backbone | None = field(default=None, init=False, repr=False)  # with what a model told when it was loaded
     # how an update shares prompts, as it was proven, and why not as wanted
     _shared: tuple[SharingMode, str] | None = field(default=None, init=False, repr=False)
 
@@ -83,7 +83,7 @@ class TokenGenerator(TokenModel, Checked):
 
     def use(self, backbone: Backbone) -> None:
         """Uses a backbone with what the model told when it was loaded."""
-        self._asked = backbone
+        self._probed = backbone
 
     def share(self, way: SharingMode, reason: str = "") -> None:
         """Shares prompts in this way from now on; the reason says why not in the way that is set."""

@@ -4,7 +4,8 @@ Types of models that tests run share without this proof.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from ..encoding.inputs import EncodedPrompt
 from ..tokens.attention import attention_of, takes_trees
 from ..tokens.backbone import Answers
 from ..tokens.sampling import SamplingDistribution
-from .asking import RAISED
 from .policy import TokenPolicy
+from .probing import RAISED
 
 # In nats of the mean over tokens, and in norms of a tensor's gradient. Rounding was 2e-6 and 3e-3 at most in float32 on
 # 19 families; wrong masks, caches and tokens were above 0.1 in one of the two.
@@ -40,7 +41,8 @@ def choose_sharing(
     ]
     if ways:
         expected = _Computed.of(policy, prompts, read)
-        rounding = expected.off(_Computed.of(policy, prompts, read, is_nudged=True))
+        with rounded_embeddings(policy.backbone.model, policy.precision):
+            rounding = expected.off(_Computed.of(policy, prompts, read))
     for way in ways:
         policy.share(way)
         try:
@@ -73,19 +75,12 @@ class _Computed:
         self.log_probs, self.gradients = log_probs, gradients
 
     @classmethod
-    def of(
-        cls,
-        policy: TokenPolicy,
-        prompts: Sequence[EncodedPrompt],
-        read: Mapping[str, Answers],
-        *,
-        is_nudged: bool = False,
-    ) -> "_Computed":
-        """Computes both as an update does. is_nudged: every number of the embeddings is off by one rounding."""
+    def of(cls, policy: TokenPolicy, prompts: Sequence[EncodedPrompt], read: Mapping[str, Answers]) -> "_Computed":
+        """Computes both as an update does."""
         chosen, parts = compared_tensors(policy.weights.parameters), list[Tensor]()
         totals = {name: torch.zeros_like(tensor, dtype=torch.float32) for name, tensor in chosen.items()}
         distribution = SamplingDistribution(1.0, banned=policy.banned)
-        with torch.enable_grad(), _nudging(policy, is_nudged):
+        with torch.enable_grad():
             for answers in read.values():
                 log_prob, _ = policy.log_probs(prompts, answers, distribution)
                 weights = torch.linspace(-1, 1, len(log_prob), device=log_prob.device).cos()
@@ -126,20 +121,17 @@ def compared_tensors(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {names[place]: trained[names[place]] for place in sorted(places)}
 
 
-class _nudging:
-    """A context in which every number of the embeddings is off by one rounding of the run's precision."""
+@contextmanager
+def rounded_embeddings(model: Any, precision: torch.dtype) -> Iterator[None]:
+    """Makes every number of the embeddings off by one rounding."""
+    size = torch.finfo(precision).eps
 
-    def __init__(self, policy: TokenPolicy, is_on: bool) -> None:
-        self.policy, self.is_on = policy, is_on
+    def nudge(_module: Any, _given: Any, embedded: Tensor) -> Tensor:
+        signs = 1 - 2 * (torch.arange(embedded.shape[-1], device=embedded.device) % 2)
+        return embedded * (1 + size * signs).to(embedded.dtype)
 
-    def __enter__(self) -> None:
-        size = torch.finfo(self.policy.precision).eps if self.is_on else 0.0
-
-        def nudge(_module: Any, _given: Any, embedded: Tensor) -> Tensor:
-            signs = 1 - 2 * (torch.arange(embedded.shape[-1], device=embedded.device) % 2)
-            return embedded * (1 + size * signs).to(embedded.dtype) if size else embedded
-
-        self.handle = self.policy.backbone.model.get_input_embeddings().register_forward_hook(nudge)
-
-    def __exit__(self, *_error: object) -> None:
-        self.handle.remove()
+    handle = model.get_input_embeddings().register_forward_hook(nudge)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -23,7 +23,7 @@ from mmrl.modalities import vision_language
 from mmrl.modalities.encoding.families import FAMILIES, is_tested, types_with_tests
 from mmrl.modalities.encoding.inputs import EncodedPrompt, messages_of
 from mmrl.modalities.encoding.prompt_encoder import PromptEncoder
-from mmrl.modalities.language import asking, own_forward
+from mmrl.modalities.language import own_forward, probing
 from mmrl.modalities.language.probes import IMAGES
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS
@@ -163,9 +163,9 @@ ENCODE = PromptEncoder._encode
 FAULTS: dict[str, tuple[str, Any, str, Any]] = {
     "positions off by one": ("llava_next", PromptEncoder, "_encode", _one_later),
     "kinds of tokens not handed on": ("gemma4_ahead", vision_language, "kinds_name", lambda model: None),
-    "an answer of the prompt's kind": ("paligemma", asking, "answer_kind", lambda *given: 0),
-    "media joined as it comes": ("molmo2", asking, "joining_axes", lambda *given: {}),
-    "a scale that is declared": ("aya_vision", vision_language, "asked_head", lambda model, declared, given: declared),
+    "an answer of the prompt's kind": ("paligemma", probing, "answer_kind", lambda *given: 0),
+    "media joined as it comes": ("molmo2", probing, "joining_axes", lambda *given: {}),
+    "a scale that is declared": ("aya_vision", vision_language, "probed_head", lambda model, declared, given: declared),
 }
 
 
@@ -198,7 +198,7 @@ def test_an_unlisted_family_that_raises_is_refused_with_what_it_raised(monkeypat
         raise TypeError("of theirs")
 
     monkeypatch.setattr(Backbone, "prefill", broken)
-    with pytest.raises(ConfigError, match="of type 'llava_next' .*, and does not work here: TypeError: of theirs"):
+    with pytest.raises(ConfigError, match=r"of type 'llava_next' .*, and does not work here: TypeError: of theirs"):
         prepared(unlisted("llava_next"))
 
 

@@ -161,7 +161,7 @@ def _pairs(masks: Sequence[tuple[Tensor, Tensor]], diagonal: int) -> Pairs:
 
 
 @torch.no_grad()
-def asked_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) -> OutputHead:
+def probed_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) -> OutputHead:
     """Returns the output layer as transformers' class computes it: its scale is asked, not read from the config.
 
     given: of one prompt, all that the processor makes. Raises ConfigError where a scale or the config's softcap do not
@@ -188,7 +188,7 @@ def asked_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) ->
     return replace(declared, scale=scale, softcap=None)
 
 
-def asked_backbone(
+def probed_backbone(
     backbone: Backbone, encoder: PromptEncoder, prompts: Sequence[Prompt], tokens: Iterable[int]
 ) -> Backbone:
     """Returns the backbone with all that model and processor tell of prompts; tokens: of a text, for answers."""
