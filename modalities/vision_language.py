@@ -117,7 +117,7 @@ class VisionLanguage(TokenPolicy):
         with refusing_errors(self.model, self._model.config):
             self._set_up(processor, placement)
             if not is_tested(self._model.config):
-                self._ask()
+                self._probe()
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
         if placement.maximum is not None and self.backbone.one_at_a_time:
             raise ConfigError(
@@ -149,8 +149,8 @@ class VisionLanguage(TokenPolicy):
         if self.gradient_checkpointing:
             self._model.activation_checkpointing_enable({"use_reentrant": False})
 
-    def _ask(self) -> None:
-        """Asks the model and its processor what mmrl knows of families that tests run."""
+    def _probe(self) -> None:
+        """Finds out about the model and its processor what mmrl knows of families that tests run."""
         encoder = self.encoder
         tokens = {**encoder.media_tokens, **image_tokens(encoder, self.compared)}
         tokens = {text: number for text, number in tokens.items() if number not in self.end_tokens}

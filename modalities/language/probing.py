@@ -1,4 +1,4 @@
-"""What mmrl asks a type of model that no test runs, when it is loaded: kinds of tokens, masks, joining, output layer.
+"""Probes of a type of model that no test runs, when it is loaded: kinds of tokens, masks, joining, output layer.
 
 Nothing here is taken for true: `own_forward` compares what follows from it with the model's own forward pass.
 """
@@ -22,7 +22,7 @@ from ..tokens.backbone import Answers, Backbone, Pairs, Sight
 from ..tokens.log_probs import OutputHead
 from ..tokens.prefix_cache import hidden_by_rows
 from ..tokens.prefix_packing import runs_of
-from .probes import SHAPES, TWO_IMAGES
+from .probes import IMAGES, SHAPES, TWO_IMAGES
 
 _SHORT = 8  # tokens of a window
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def image_tokens(encoder: PromptEncoder, prompts: Sequence[Prompt]) -> dict[str,
 def joining_axes(encoder: PromptEncoder, prompts: Sequence[Prompt]) -> dict[str, int] | None:
     """Returns along which axes media are joined, by name; None where no axis explains what the processor makes."""
     try:
-        return encoder.joining_axes([prompt for prompt in prompts if prompt.media][:2])
+        return encoder.joining_axes(prompts)
     except RAISED:  # a processor for one prompt at a time
         return None
 
@@ -192,7 +192,7 @@ def probed_backbone(
     backbone: Backbone, encoder: PromptEncoder, prompts: Sequence[Prompt], tokens: Iterable[int]
 ) -> Backbone:
     """Returns the backbone with all that model and processor tell of prompts; tokens: of a text, for answers."""
-    axes = joining_axes(encoder, prompts)
+    axes = joining_axes(encoder, IMAGES)
     if axes is None:
         log.warning(
             "modality.model: media of several prompts cannot be joined for a model of type %r; prompts are computed "
