@@ -23,6 +23,7 @@ from mmrl.modalities import vision_language
 from mmrl.modalities.encoding.families import FAMILIES, is_tested, types_with_tests
 from mmrl.modalities.encoding.inputs import EncodedPrompt, messages_of
 from mmrl.modalities.encoding.prompt_encoder import PromptEncoder
+from mmrl.modalities.gui import Gui
 from mmrl.modalities.language import own_forward, probing
 from mmrl.modalities.language.probes import IMAGES
 from mmrl.modalities.loading.lora import Lora
@@ -385,3 +386,27 @@ def test_a_precision_that_hides_what_others_got_wrong_is_told(
         monkeypatch.setattr(own_forward._OwnForward, "rounding", lambda *given: 0.1)
         prepared(vision_twins.twin("internvl"))
     assert "so far that 0.3 nats a token off its own forward pass would not be seen" in caplog.text
+
+
+@pytest.mark.slow
+def test_gui_asks_for_the_unit_of_coordinates_where_the_familys_is_not_known() -> None:
+    folder = unlisted("ovis2")
+    with pytest.raises(ConfigError, match=r"^modality\.coordinates: it is not known in which unit this model writes"):
+        prepared(folder, Gui, dialect="plain")
+    policy = prepared(folder, Gui, dialect="plain", coordinates="unit")
+    encoded = policy.encode(PROMPTS)
+    assert encoded[0].canvas is not None and encoded[0].canvas.convention == "unit"
+
+
+@pytest.mark.slow
+def test_a_family_that_is_read_one_prompt_at_a_time_is_not_sharded() -> None:
+    policy = VisionLanguage(model=str(unlisted("molmo2")))
+    with pytest.raises(ConfigError, match=r"^sharding is 'full', but .* computes prompts one at a time"):
+        policy.prepare(Placement(CPU, torch.float32, lambda count: count))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_vl_moe", "glm46v"])
+def test_videos_of_an_unlisted_family_are_compared_too(family: str) -> None:
+    policy = prepared(unlisted(family), Video, frame_min_pixels=28 * 28, frame_max_pixels=56 * 56)
+    assert policy.sharing_mode == "cache" and not policy.backbone.one_at_a_time
