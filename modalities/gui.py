@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from mmrl.core.contracts import ConfigError
+from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Outputs, Prompt
 from mmrl.parsing.actions.action import Action, Kind
 from mmrl.parsing.actions.dialect import Dialect
 from mmrl.parsing.actions.dialects import DIALECTS, DialectName
 from mmrl.parsing.answers import ParseError
-from mmrl.parsing.coordinates import Canvas, resized_size
+from mmrl.parsing.coordinates import UNKNOWN_UNIT, Canvas, resized_size
 
 from .encoding.inputs import EncodedPrompt, called
 from .language.usage import screen
@@ -47,6 +47,11 @@ class Gui(VisionLanguage):
                 f"actions must be some of those that dialect {self.dialect!r} has, {', '.join(known)}; got "
                 f"{unknown or 'none'}"
             )
+
+    def _set_up(self, processor: Any, placement: Placement) -> None:
+        super()._set_up(processor, placement)
+        if self.encoder.convention is None:
+            raise ConfigError(UNKNOWN_UNIT)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         """Encodes each distinct prompt once, with the instructions.

@@ -13,8 +13,9 @@ from mmrl.media.frame_sizes import FrameSize
 from mmrl.media.readers import Reader, usable
 from mmrl.media.video import FrameSampling, ShuffledClip
 
+from .encoding.families import is_tested
 from .encoding.frames import FrameCache
-from .language.own_forward import CLIPS
+from .language.probes import CLIPS
 from .language.usage import Clips
 from .vision_language import VisionLanguage
 
@@ -78,6 +79,11 @@ class Video(VisionLanguage):
         if hasattr(videos, "cap_pixels_per_frame"):
             videos.cap_pixels_per_frame = False  # it warns where it is not set; frames have their size by then
 
+    def _probe(self) -> None:
+        super()._probe()
+        if self.encoder.resizes_clips:  # nothing shows that clips of other lengths can be joined
+            self.use(replace(self.backbone, one_at_a_time=True))
+
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random twin, with at most 8 frames of at most 56 x 56 pixels."""
         small = super().tiny(seed, folder)
@@ -115,7 +121,7 @@ class Video(VisionLanguage):
         if hasattr(videos, "merge_size") and hasattr(videos, "patch_size"):
             return FrameSize(videos.patch_size * videos.merge_size, *bounds)
         kind = self._model.config.model_type
-        if kind not in ONE_SIZE:
+        if kind not in ONE_SIZE and is_tested(self._model.config):
             raise ConfigError(
                 f"modality.model: videos of {kind} are not supported, as clips of different lengths do not fit into "
                 f"one batch; those of families with grids of patches (Qwen) and of {', '.join(ONE_SIZE)} are"

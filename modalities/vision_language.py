@@ -1,5 +1,6 @@
 """Vision-language models: a transformers image-text-to-text model as a policy that answers in text."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,25 +19,29 @@ from mmrl.core.weights import Weights, whole
 from mmrl.parsing.coordinates import Convention
 from mmrl.plans.answers import AnswerPlan
 
-from .encoding.families import Family, family_of, family_of_name, media_tokens, unread, without_text
+from .encoding.families import Family, family_of, family_of_name, is_tested, media_tokens, unread, without_text
 from .encoding.inputs import EncodedPrompt
+from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.validation import refusal
+from .language.chat_template import ANSWER, fault_of_template
 from .language.model import SharingMode
-from .language.own_forward import IMAGES, refuse_other_log_probs, refusing_errors
+from .language.own_forward import refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
+from .language.probes import IMAGES
+from .language.probing import image_tokens, probed_backbone, probed_head
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.hub import autocast, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
-from .tokens.backbone import Backbone
+from .tokens.backbone import ONE_IMAGE, Backbone, Sight
 from .tokens.log_probs import OutputHead
 from .tokens.vllm.prompts import clip_refusal
 
 _CONFIG = "config.json"  # the file that the folder of a model holds
-_SHARED_LAYERS = {"full_attention", "sliding_attention"}  # kinds whose past can be shared by rows of a batch
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -44,7 +49,8 @@ class VisionLanguage(TokenPolicy):
     """An image-text-to-text model of transformers with its processor and chat template, full or with LoRA.
 
     A model of a type that no test runs is compared with its own forward pass when it is loaded, and refused where its
-    log-probs differ. Frozen weights are in the run's precision, trained weights in float32 under autocast.
+    log-probs differ; a way of sharing that differs from plain rows is not used. Frozen weights are in the run's
+    precision, trained weights in float32 under autocast.
 
     `sharing: cache` expands the prompt's cache (under `gradient_checkpointing` only the vision tower is then
     checkpointed), `packed` makes one row of prompt and answers, `none` repeats the prompt. `sharing_used` says which
@@ -86,6 +92,7 @@ class VisionLanguage(TokenPolicy):
     _encoder: PromptEncoder | None = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
+    _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, for a template without the prompt, and for swapped bounds."""
@@ -112,7 +119,14 @@ class VisionLanguage(TokenPolicy):
         self._model, processor = load(self.model, dtype, loaded_with(self.attention), _CONFIG)
         with refusing_errors(self.model, self._model.config):
             self._set_up(processor, placement)
+            if not is_tested(self._model.config):
+                self._probe()
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
+        if placement.maximum is not None and self.backbone.one_at_a_time:
+            raise ConfigError(
+                f"sharding is 'full', but {self.model!r} computes prompts one at a time, and processes that share "
+                "weights compute them together; set sharding to none"
+            )
         self._placement = placement
 
     def _set_up(self, processor: Any, placement: Placement) -> None:
@@ -139,6 +153,24 @@ class VisionLanguage(TokenPolicy):
         self._weights = self._choose_trained(placement.dtype)
         if self.gradient_checkpointing:
             self._model.activation_checkpointing_enable({"use_reentrant": False})
+
+    def _probe(self) -> None:
+        """Finds out about the model and its processor what mmrl knows of families that tests run."""
+        encoder = self.encoder
+        tokens = {**encoder.media_tokens, **image_tokens(encoder, self.compared)}
+        tokens = {text: number for text, number in tokens.items() if number not in self.end_tokens}
+        encoder.media_tokens = tokens
+        self._banned = tuple(sorted({*self._banned, *tokens.values()} - set(self.end_tokens)))
+        alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
+        with self.running():
+            self.use(probed_backbone(self.backbone, alone, self.compared, self.tokenize(ANSWER)))
+            given = {name: value.to(self._model.device) for name, value in alone.processed(self.compared[-1]).items()}
+            self._head = probed_head(self._model, self.head, given)
+        if (fault := fault_of_template(encoder)) is not None:
+            log.warning(
+                "modality.model: the chat template of %r: %s; look at a prompt and an answer of it before training",
+                *(self.model, fault),
+            )
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random twin of the family at small sizes.
@@ -173,13 +205,20 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def backbone(self) -> Backbone:
-        config = self._model.config
-        pad = self.encoder.processor.tokenizer.pad_token_id
-        return Backbone(self._model, 0 if pad is None else pad, config.model_type == "gemma3")
+        if self._probed is not None:
+            return self._probed
+        kinds, pad = kinds_name(self._model), self.encoder.processor.tokenizer.pad_token_id
+        family = family_of(self._model.config.model_type)
+        layers = ("full_attention", "sliding_attention") if family.sees_ahead else ()
+        sight = dict.fromkeys(layers, Sight(ONE_IMAGE, ONE_IMAGE))
+        return Backbone(self._model, 0 if pad is None else pad, kinds, sight=sight)
 
     @property
     def head(self) -> OutputHead:
         layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
+        if self._head is not None:
+            bias = None if layer.bias is None else whole(layer.bias)
+            return replace(self._head, weight=whole(layer.weight), bias=bias)
         scale = getattr(text, "logit_scale", None) or 1 / (getattr(text, "logits_scaling", None) or 1)
         bias = None if layer.bias is None else whole(layer.bias)
         return OutputHead(whole(layer.weight), bias, scale, getattr(text, "final_logit_softcapping", None))
@@ -203,6 +242,12 @@ class VisionLanguage(TokenPolicy):
         return tuple(sorted(ends, key=lambda token: token != own))
 
     @property
+    def wanted_ways(self) -> tuple[SharingMode, ...]:
+        if self.sharing == "auto":  # a layer that checkpoints keeps no cache
+            return ("packed",) if self.gradient_checkpointing else ("cache", "packed")
+        return () if self.sharing == "none" else (self.sharing,)
+
+    @property
     def sharing_mode(self) -> SharingMode:
         return self._sharing()[0]
 
@@ -219,14 +264,14 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def adapted_tower(self) -> Mapping[str, Tensor]:
-        language, named = _language_name(self._model), self._model.named_parameters()
-        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and _is_vision(name, language)}
+        vision, named = vision_parameters(self._model), self._model.named_parameters()
+        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and name in vision}
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}
 
     def networks(self) -> Sequence[nn.Module]:
-        return [self._model.model]
+        return [self._model if is_whole(self._model) else self._model.model]
 
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         return self.encoder(prompts)
@@ -257,7 +302,7 @@ class VisionLanguage(TokenPolicy):
         assert self._placement is not None, "prepare() comes first"
         is_checkpointed = self.gradient_checkpointing and torch.is_grad_enabled()
         # a layer drops the cache when it checkpoints, so the language model stays as it is where a cache is shared
-        kept = f"{_language_name(self._model)}." if self.sharing_mode == "cache" else None
+        kept = f"{decoder_name(self._model)}." if self.sharing_mode == "cache" else None
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
@@ -318,14 +363,14 @@ class VisionLanguage(TokenPolicy):
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
         """Marks the trained parameters, freezes all others, and returns the trained ones by name."""
-        model, language = self._model, _language_name(self._model)
-        vision = [f"model.{name}" for name, _ in model.model.named_children() if f"model.{name}" != language]
+        model, language = self._model, decoder_name(self._model)
+        vision = vision_parts(model)
         if self.lora is not None:
             self.lora.add_to_language_model(model, [language, *(vision if self.vision == "trained" else [])])
         else:
-            is_vision = {name: _is_vision(name, language) for name, _ in model.named_parameters()}
+            of_vision = vision_parameters(model)
             for name, parameter in model.named_parameters():
-                parameter.requires_grad_(self.vision == "trained" or not is_vision[name])
+                parameter.requires_grad_(self.vision == "trained" or name not in of_vision)
             if self.vision == "frozen":
                 for name in vision:
                     model.get_submodule(name).to(frozen_dtype)
@@ -333,29 +378,17 @@ class VisionLanguage(TokenPolicy):
             if unread(name, model.config):
                 parameter.requires_grad_(False)
         trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
-        scales = {name: self.vision_rate for name in trained if _is_vision(name.removeprefix("model."), language)}
+        of_vision = vision_parameters(model)  # adapters are parameters too
+        scales = {name: self.vision_rate for name in trained if name.removeprefix("model.") in of_vision}
         off = None if self.lora is None or self.lora.path is not None else partial(without_adapter, model)
         return Weights(trained, adapter_off=off, rate_scale=scales)
 
     def _sharing(self) -> tuple[SharingMode, str]:
         """Returns how prompts are shared, and why not as set; an empty reason where it is as set."""
-        config = self._model.config.get_text_config()
-        other = sorted(set(getattr(config, "layer_types", None) or ()) - _SHARED_LAYERS)
-        if other:
-            return "none", f"{self._model.config.model_type} has layers of {', '.join(other)}"
-        wanted: SharingMode = (
-            self.sharing if self.sharing != "auto" else "packed" if self.gradient_checkpointing else "cache"
-        )
+        if self._shared is not None:
+            way, reason = self._shared
+            return way, reason or ("" if way == "none" else not_as_requested(self._model, self.attention))
+        wanted: SharingMode = next(iter(self.wanted_ways), "none")
         if wanted == "packed" and not takes_trees(self._model):
             return "none", f"attention {attention_of(self._model)} takes no tree mask"
         return wanted, not_as_requested(self._model, self.attention)
-
-
-def _language_name(model: Any) -> str:
-    """Returns the name of the module of the language model."""
-    return "model.language_model" if hasattr(model.model, "language_model") else "model.text_model"
-
-
-def _is_vision(name: str, language: str) -> bool:
-    """Returns whether a parameter belongs to neither the language model nor its head."""
-    return not name.startswith((f"{language}.", "lm_head."))

@@ -101,6 +101,7 @@ def words_of(network: str) -> str:
 
 def row_of_family(family: Family) -> tuple[str, ...]:
     """Returns the cells of a family."""
+    assert family.convention is not None, "of a listed family"
     language = "none: compared when it is loaded" if family.language is None else f"`{family.language}`"
     has_video = family.name in ONE_SIZE or family.name.startswith("qwen")  # the Qwens have grids of patches
     return f"{NAMES[family.name]} (`{family.name}`)", language, UNITS[family.convention], "yes" if has_video else "no"

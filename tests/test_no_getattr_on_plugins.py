@@ -50,8 +50,9 @@ ALLOWED: dict[str, str] = {
         modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
         modalities.video.Video._set_up modalities.video.Video.clips_usage
-        modalities.vision_language.VisionLanguage._sharing modalities.vision_language.VisionLanguage.head
-        modalities.vision_language.VisionLanguage.usage modalities.vision_language._language_name
+        modalities.vision_language.VisionLanguage.head modalities.vision_language.VisionLanguage.usage
+        modalities.encoding.network._without_head modalities.encoding.network.network_of
+        modalities.language.probing._short_windows modalities.language.probing.image_tokens
         rewards.base.networks.text_embedders.load_embedder rewards.base.networks.vlm.load_vlm
         training.divergence.check_weights training.sharding.shard
     """,

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Convention = Literal["original", "resized", "thousand", "unit"]
+UNKNOWN_UNIT = (
+    "modality.coordinates: it is not known in which unit this model writes coordinates; look at its model card, and "
+    "set coordinates to original or resized (pixels), thousand (0 to 1000) or unit (0 to 1)"
+)
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2
 Point = tuple[float, float]  # x, y
 
@@ -24,22 +28,28 @@ class Canvas:
     Nothing is clamped: a point outside of the image stays outside. As text, coordinates are rounded to whole numbers,
     in `unit` to thousandths.
 
+    The convention is None where it is not known: no coordinates can be converted then.
     Raises ValueError for a size below one pixel or an unknown convention.
     """
 
     original: tuple[int, int]  # width, height in pixels
     resized: tuple[int, int]  # width, height in pixels, after the processor
-    convention: Convention  # the unit of coordinates
+    convention: Convention | None  # the unit of coordinates
 
     def __post_init__(self) -> None:
         if min(*self.original, *self.resized) < 1:
             raise ValueError(f"an image has at least one pixel a side, got {self.original} and {self.resized}")
-        if self.convention not in get_args(Convention):
+        if self.convention is not None and self.convention not in get_args(Convention):
             raise ValueError(f"convention must be one of {', '.join(get_args(Convention))}, got {self.convention!r}")
 
     @property
     def span(self) -> tuple[float, float]:
-        """The coordinates of the right and the lower edge of the image in the model's unit."""
+        """The coordinates of the right and the lower edge of the image in the model's unit.
+
+        Raises ValueError where the unit is not known.
+        """
+        if self.convention is None:
+            raise ValueError(UNKNOWN_UNIT)
         if self.convention == "original":
             return float(self.original[0]), float(self.original[1])
         if self.convention == "resized":
@@ -73,7 +83,13 @@ class Canvas:
     def range_in_words(self) -> str:
         """The range of coordinates in words, for a prompt."""
         width, height = self.span
-        spoken = {"original": " (pixels)", "resized": " (pixels)", "thousand": "", "unit": ", with three decimals"}
+        spoken = {
+            None: "",
+            "original": " (pixels)",
+            "resized": " (pixels)",
+            "thousand": "",
+            "unit": ", with three decimals",
+        }
         return f"x runs from 0 to {width:.0f} and y from 0 to {height:.0f}{spoken[self.convention]}"
 
 

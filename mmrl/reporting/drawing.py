@@ -77,7 +77,7 @@ def answer_marks(text: str, canvas: Canvas | None) -> Marks:
 
     Only the text in `<answer>` tags is read where an answer has them: thoughts may name other places.
     """
-    if canvas is None:
+    if canvas is None or canvas.convention is None:
         return Marks()
     with suppress(ParseError):
         text = extract(text, "answer")

@@ -15,8 +15,10 @@ class Family:
 
     name: str  # `model_type` in config.json
     patterns: tuple[str, ...]  # of hub names, lower case
-    convention: Convention = "unit"  # of the coordinates that its models were trained to write
+    # of the coordinates that its models were trained to write; None: unknown, the user says it where it is needed
+    convention: Convention | None = None
     language: str | None = None  # `model_type` of the language model that tests run it with; None: no test runs it
+    sees_ahead: bool = False  # the tokens of one image see each other in both directions
 
 
 FAMILIES = (
@@ -29,21 +31,21 @@ FAMILIES = (
     Family("qwen2_vl", (r"qwen2-?vl", r"ui-tars", r"os-atlas-base-7b", r"showui"), "thousand", "qwen2_vl_text"),
     Family("qwen3_vl", (r"qwen3-?vl",), "thousand", "qwen3_vl_text"),
     Family("internvl", (r"internvl",), "thousand", "qwen2"),
-    Family("smolvlm", (r"smolvlm",)),
-    Family("idefics3", (r"idefics3",), language="llama"),
-    Family("llava_onevision", (r"llava-?(onevision|ov)",), language="qwen2"),
-    Family("gemma3", (r"gemma-?3",), language="gemma3_text"),
+    Family("smolvlm", (r"smolvlm",), "unit"),
+    Family("idefics3", (r"idefics3",), "unit", language="llama"),
+    Family("llava_onevision", (r"llava-?(onevision|ov)",), "unit", language="qwen2"),
+    Family("gemma3", (r"gemma-?3",), "unit", language="gemma3_text", sees_ahead=True),
 )
 
-# of families that no test runs: the general rules fit them, but for the convention of coordinates
+# of families that are not listed: the general rules fit them, but for the convention of coordinates
 _CONVENTIONS: dict[str, Convention] = dict.fromkeys(
     ("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"), "thousand"
 )
 
 
 def family_of(model_type: str) -> Family:
-    """Returns the family of a `model_type`; an unlisted one has the general rules, with coordinates in 0..1."""
-    unlisted = Family(model_type, (), _CONVENTIONS.get(model_type, "unit"))
+    """Returns the family of a `model_type`; an unlisted one has the general rules."""
+    unlisted = Family(model_type, (), _CONVENTIONS.get(model_type))
     return next((family for family in FAMILIES if family.name == model_type), unlisted)
 
 

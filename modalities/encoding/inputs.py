@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ MARK = "<image>"
 Kind = Literal["text", "image", "video"]
 MARKS: dict[Kind, str] = {"image": MARK, "video": "<video>"}
 Side = Literal["left", "right"]
+Axes = Mapping[str, int]  # the axis along which tensors of media are joined, by name; the first where it is not named
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,14 @@ class PromptBatch:
     media: Mapping[str, Tensor]  # of all prompts, in order
 
     @classmethod
-    def of(cls, prompts: Sequence[EncodedPrompt], device: torch.device, pad: int, side: Side = "left") -> "PromptBatch":
+    def of(
+        cls,
+        prompts: Sequence[EncodedPrompt],
+        device: torch.device,
+        pad: int,
+        side: Side = "left",
+        axes: Axes = MappingProxyType({}),
+    ) -> "PromptBatch":
         """Joins prompts, padded with the token `pad` on one side; positions of padding are 0.
 
         Sliding windows count padding between a prompt and its answer, so models with windows need the left side.
@@ -62,7 +71,7 @@ class PromptBatch:
             positions=pad_rows([prompt.positions for prompt in prompts], 0, side).transpose(0, 1).to(device),
             next_position=torch.tensor([prompt.next_position for prompt in prompts]).to(device),
             last=last.to(device),
-            media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts]).items()},
+            media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts], axes).items()},
         )
 
 
@@ -72,23 +81,36 @@ def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
     return pad_sequence(last_first, batch_first=True, padding_value=value, padding_side=side).movedim(1, -1)
 
 
-def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def join_media(parts: Sequence[Mapping[str, Tensor]], axes: Axes = MappingProxyType({})) -> dict[str, Tensor]:
     """Joins the media of several prompts in order.
 
-    Tensors are joined along their first axis: patches, tiles, images, or prompts with images. Other axes of different
-    lengths (numbers of tiles) are padded with zeros, which the families with such axes take for no tile.
+    Tensors are joined along their first axis, of patches, tiles, images, or prompts with images, if `axes` names no
+    other. Other axes of different lengths (numbers of tiles) are padded with zeros, which the families with such axes
+    take for no tile.
     """
     names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _cat_padded([part[name] for part in parts if name in part]) for name in names}
+    return {name: _cat_padded([part[name] for part in parts if name in part], axes.get(name, 0)) for name in names}
 
 
-def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
-    shape = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+def _cat_padded(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
     padded = []
     for tensor in tensors:
-        ends = [(0, most - size) for size, most in zip(tensor.shape[1:], shape, strict=True)]
+        ends = [
+            (0, 0 if number == axis else most - size)
+            for number, (size, most) in enumerate(zip(tensor.shape, shape, strict=True))
+        ]
         padded.append(torch.nn.functional.pad(tensor, [n for end in reversed(ends) for n in end]))
-    return torch.cat(padded)
+    return torch.cat(padded, axis)
+
+
+def axis_of(first: Tensor, second: Tensor, both: Tensor) -> int | None:
+    """Returns the axis along which two tensors of media make the one of both prompts; None where no axis does."""
+    for axis in range(first.ndim):
+        joined = _cat_padded([first, second], axis) if first.ndim == second.ndim == both.ndim else None
+        if joined is not None and joined.shape == both.shape and torch.equal(joined, both):
+            return axis
+    return None
 
 
 def parts_of(text: str, num_images: int, num_clips: int = 0) -> list[tuple[Kind, str]]:

@@ -3,6 +3,7 @@
 Maths: docs/maths/token-policies.md#positions-on-three-axes
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -25,21 +26,23 @@ def rope_positions(
     inference engines and the models' training do not.
 
     Args:
-        model: a network with `get_rope_index`. token_types: [L] 1 image, 2 video, 0 else.
+        model: a network with `get_rope_index`, which gets what it names as an argument. token_types: [L] 1 image, 2
+            video, 0 else.
         media: the processor's tensors, with `image_grid_thw` and `video_grid_thw` [n, 3] where there are any.
         seconds: [n] between two steps of time of each video, for models whose clock runs in seconds.
     """
     clock = getattr(model.config.vision_config, "tokens_per_second", None)
-    extra = {} if seconds is None else {"second_per_grid_ts": seconds}
-    by_model, _ = model.get_rope_index(
-        input_ids=tokens[None],
-        mm_token_type_ids=token_types[None],
-        image_grid_thw=media.get("image_grid_thw"),
-        video_grid_thw=media.get("video_grid_thw"),
-        attention_mask=torch.ones_like(tokens)[None],
-        **extra,
-    )
+    given = {
+        **media,
+        "input_ids": tokens[None],
+        "mm_token_type_ids": token_types[None],
+        "attention_mask": torch.ones_like(tokens)[None],
+    } | ({} if seconds is None else {"second_per_grid_ts": seconds})
+    asked = inspect.signature(model.get_rope_index).parameters
+    by_model, _ = model.get_rope_index(**{name: value for name, value in given.items() if name in asked})
     positions: Tensor = by_model[:, 0].clone()
+    if "video_grid_thw" not in asked:  # a rule of another kind, to which the corrections do not apply
+        return positions
     for number, (start, end) in enumerate(_runs(token_types)):
         if clock is not None and seconds is not None:
             steps = int(media["video_grid_thw"][number, 0])

@@ -14,7 +14,8 @@ from mmrl.media.pictures import Clip
 from mmrl.media.video import Frames
 from mmrl.parsing.coordinates import Canvas, Convention
 
-from .inputs import EncodedPrompt, called, messages_of, refuse_media_tokens
+from .inputs import EncodedPrompt, axis_of, called, messages_of, refuse_media_tokens
+from .network import NO_INPUT, network_of
 from .positions import rope_positions
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class PromptEncoder:
     model: Any  # for the positions of its family
     template: str
     system: str | None
-    convention: Convention
+    convention: Convention | None
     media_tokens: Mapping[str, int]
     max_tokens: int | None
     capacity: int
@@ -72,7 +73,20 @@ class PromptEncoder:
         """Returns all tensors that the model's processor makes of a prompt, as its own forward pass takes them."""
         messages, clips = self._messages(prompt)
         encoded = self._processed(prompt, messages, clips)
-        return {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in encoded.items() if isinstance(value, Tensor) and name not in NO_INPUT}
+
+    def joining_axes(self, prompts: Sequence[Prompt]) -> dict[str, int] | None:
+        """Returns the axes along which the processor joins the media of two prompts; None where no axis explains it."""
+        one, two = map(self.processed, prompts)
+        messages = [self._messages(prompt)[0] for prompt in prompts]
+        both = self._tokenized(messages, None, {"text_kwargs": {"padding": True}})
+        found = {}
+        for name in (set(one) & set(two)) - {*TEXT, _SECONDS}:
+            axis = axis_of(one[name], two[name], both[name])
+            if axis is None:
+                return None
+            found[name] = axis
+        return found
 
     def _messages(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Frames]]:
         """Returns the prompt in the form of chat templates, and the chosen frames of its videos."""
@@ -99,13 +113,13 @@ class PromptEncoder:
         media = {
             name: value
             for name, value in encoded.items()
-            if isinstance(value, Tensor) and name not in (*TEXT, _SECONDS)
+            if isinstance(value, Tensor) and name not in (*TEXT, *NO_INPUT, _SECONDS)
         }
         token_types = self._token_types(encoded, tokens)
         self._check_grid(prompt, token_types, media)
         positions, next_position = torch.arange(len(tokens))[None], len(tokens)
-        if hasattr(self.model.model, "get_rope_index"):
-            positions = rope_positions(self.model.model, tokens, token_types, media, encoded.get(_SECONDS))
+        if hasattr(network_of(self.model), "get_rope_index"):
+            positions = rope_positions(network_of(self.model), tokens, token_types, media, encoded.get(_SECONDS))
             next_position = int(positions.max()) + 1
         self._check_context(prompt, next_position)
         return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
@@ -135,18 +149,23 @@ class PromptEncoder:
             if not self.resizes_clips:
                 settings["videos_kwargs"]["do_resize"] = False
         try:
-            with torch.no_grad():
-                return self.processor.apply_chat_template(
-                    messages,
-                    chat_template=self._chat_template() if clips else None,
-                    tokenize=True,
-                    return_dict=True,
-                    add_generation_prompt=True,
-                    return_tensors="pt",
-                    processor_kwargs=settings,
-                )
+            return self._tokenized(messages, self._chat_template() if clips else None, settings)
         except ValueError as error:  # an image of 1 x 300 pixels
             raise ConfigError(f"{called(prompt)}: the model's processor refuses it: {error}") from error
+
+    def _tokenized(self, messages: Sequence[Any], template: str | None, settings: Mapping[str, Any]) -> Any:
+        """Returns what the processor makes of one conversation or several, its numbers in float32 at least."""
+        with torch.no_grad():
+            encoded = self.processor.apply_chat_template(
+                messages,
+                chat_template=template,
+                tokenize=True,
+                return_dict=True,
+                add_generation_prompt=True,
+                return_tensors="pt",
+                processor_kwargs=dict(settings),
+            )
+        return {name: _widened(value) for name, value in encoded.items()}
 
     def _chat_template(self) -> str:
         """Returns the processor's chat template, without the tokens that Qwen3-VL's puts around a video.
@@ -197,6 +216,12 @@ class PromptEncoder:
             patch = self.processor.image_processor.patch_size
             resized = (columns * patch, rows * patch)
         return Canvas(original, resized, self.convention)
+
+
+def _widened(value: Any) -> Any:
+    """Returns a tensor of numbers below float32 in float32, in which weights are loaded; other values as they are."""
+    is_narrow = isinstance(value, Tensor) and value.is_floating_point() and value.element_size() < 4
+    return value.float() if is_narrow else value
 
 
 def _key(prompt: Prompt) -> tuple[Any, ...]:

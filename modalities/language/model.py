@@ -50,6 +50,11 @@ class TokenModel(ABC):
 
     @property
     @abstractmethod
+    def wanted_ways(self) -> tuple[SharingMode, ...]:
+        """Returns the ways of sharing to be tried, the preferred one first; none: prompts are not to be shared."""
+
+    @property
+    @abstractmethod
     def weights(self) -> Weights:
         """Returns the trained tensors and their copies."""
 

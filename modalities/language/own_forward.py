@@ -1,68 +1,43 @@
 """The comparison of a model type that no test runs with its own forward pass, when it is loaded; refused if different.
 
-Answers to two prompts are read as a rollout does, token by token on a cache; as an update does, by the run's way of
-sharing; and by the model's own forward pass, a row [prompt, answer] at a time, with all tensors of its processor,
-without padding, cache or positions of ours. The comparison does not cover gradients, prompts without images, with
-several, or of hundreds of tokens, and differences below the rounding of the run's own precision.
+Answers to two prompts are read in plain rows, and as a rollout does, token by token on a cache; and by the model's own
+forward pass, a row [prompt, answer] at a time, with all tensors of its processor, without padding, cache or positions
+of ours. `sharing` then compares how an update shares prompts with plain rows. The comparison does not cover prompts
+without images, with several, or of hundreds of tokens, and differences below the rounding of the run's own precision.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
-from mmrl.media.video import FrameClip
 
 from ..encoding.families import is_tested, types_with_tests
 from ..encoding.inputs import EncodedPrompt, pad_rows
+from ..encoding.network import network_of
 from ..encoding.prompt_encoder import TEXT, PromptEncoder
 from ..tokens.backbone import Answers
 from ..tokens.completions import StoppingCriteria
 from ..tokens.generation import AnswerGenerator
 from ..tokens.sampling import SamplingDistribution, sampling_log_probs
 from .policy import TokenPolicy
+from .probing import RAISED
+from .sharing import choose_sharing, rounded_embeddings
 
 # In nats, of the mean over tokens. Rounding was 2e-6 at most in float32, on 18 families, and in lower precision 0.9 of
 # `_OwnForward.rounding` at most, with 2 to 32 layers. Wrong masks, tokens and scales were 0.04 to 0.7.
 LEAST, ROUNDINGS = 1e-3, 3.0
 TELLING = 0.04  # a tolerance above this may hide such faults
 MAX_TOKENS = 24  # of an answer: a network call each
+MAX_SHARED = 256  # of an answer that is read at once
 WORDS = "On the left is a red box, and above it stands the blue one."
 log = logging.getLogger(__name__)
-# errors that code for another model may raise
-_RAISED = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, StopIteration,
-           TypeError, ValueError)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """An image without a file, in which no two places look alike."""
-
-    size: tuple[int, int]  # width, height
-    shift: int = 0
-
-    def load(self) -> Image.Image:
-        across, down = torch.arange(self.size[0])[:, None], torch.arange(self.size[1])[:, None, None]
-        values = across**2 // 90 + across * down // 70 + 3 * down + 80 * torch.arange(3)  # [height, width, 3]
-        return Image.fromarray(((values + self.shift) % 256).to(torch.uint8).numpy())
-
-
-_SOURCE = "the comparison with the model's own forward pass"  # the source of the prompts in errors
-# of different shapes, so that families with tiles cut them into different numbers
-IMAGES = (
-    Prompt("what is on the left of the <image> box?", (_Pattern((448, 280)),), source=_SOURCE),
-    Prompt("<image>click the red one", (_Pattern((200, 400)),), source=_SOURCE),
-)
-# no longer than high and wide: behind longer clips transformers counts positions otherwise than `rope_positions`
-_CLIP = FrameClip("of a pattern", tuple(_Pattern((112, 84), 40 * number) for number in range(4)), (0.0, 0.5, 1.0, 1.5))
-CLIPS = (Prompt("<video>what is moving?", clips=(_CLIP,), source=_SOURCE), IMAGES[1])
 
 
 @contextmanager
@@ -72,7 +47,7 @@ def refusing_errors(model: str, config: Any) -> Iterator[None]:
         yield
     except (ConfigError, torch.OutOfMemoryError):
         raise
-    except _RAISED as error:
+    except RAISED as error:
         if is_tested(config):
             raise
         raise ConfigError(
@@ -94,28 +69,56 @@ def refuse_other_log_probs(policy: TokenPolicy, model: str, encoder: PromptEncod
 
 
 def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: Sequence[Prompt]) -> None:
-    config = encoder.model.config
+    config, device = encoder.model.config, policy.backbone.device
     alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
     own = _OwnForward(policy, encoder.model, [alone.processed(prompt) for prompt in prompts])
     encoded = alone(prompts)
-    for what, rows in _answers(policy, encoder.processor.tokenizer, encoded).items():
-        answers = _to_each(rows, len(prompts), policy.backbone.device)
-        expected = own.log_probs(answers)
-        allowed = max(LEAST, ROUNDINGS * own.rounding(answers, expected))
-        if allowed > TELLING:
-            log.warning(
-                "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "
-                "forward pass would not be seen; try it once with precision: float32",
-                str(policy.precision).removeprefix("torch."), model, allowed,
-            )  # fmt: skip
-        for path, found in _paths(policy, encoded, answers).items():
-            off = (found - expected).abs()
-            if not off.mean() <= allowed:  # NaN too
-                raise ConfigError(
-                    f"modality.model: {model!r} {_untested(config)}, and the log-probs of {path} differ from its own "
-                    f"forward pass by {off.mean():.2g} nats a token, up to {off.max():.2g}, in answers of {what} "
-                    f"(up to {allowed:.2g} may be rounding); training would be wrong. {_known()}"
+    named = _answers(policy, encoder.processor.tokenizer, encoded)
+    read = {what: _to_each(rows, len(prompts), device) for what, rows in named.items()}
+    expected = {what: own.log_probs(answers) for what, answers in read.items()}
+    allowed = {what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()}
+    if (most := max(allowed.values())) > TELLING:
+        log.warning(
+            "modality.model: rounding in %s moves the log-probs of %r so far that %.2g nats a token off its own "
+            "forward pass would not be seen; try it once with precision: float32",
+            *(str(policy.precision).removeprefix("torch."), model, most),
+        )
+
+    def fault(path: str) -> str | None:
+        """Returns how far a path of the run is off; None where it agrees."""
+        for what, answers in read.items():
+            off = (_PATHS[path](policy, encoded, answers) - expected[what]).abs()
+            if not off.mean() <= allowed[what]:  # NaN too
+                return (
+                    f"the log-probs of {path} differ from its own forward pass by {off.mean():.2g} nats a token, up to "
+                    f"{off.max():.2g}, in answers of {what} (up to {allowed[what]:.2g} may be rounding)"
                 )
+        return None
+
+    policy.share("none")
+    for path in _PATHS if policy.engine is None else ("updates",):
+        why = fault(path)
+        if why is not None and not policy.backbone.one_at_a_time and _works_alone(policy, fault, path):
+            log.warning(
+                "modality.model: %r reads one prompt at a time, for in a batch of two %s; rollouts and updates take "
+                "more network calls", model, why,
+            )  # fmt: skip
+        elif why is not None:
+            raise ConfigError(
+                f"modality.model: {model!r} {_untested(config)}, and {why}; training would be wrong. {_known()}"
+            )
+    every = _answers(policy, encoder.processor.tokenizer, encoded, MAX_SHARED)
+    choose_sharing(policy, model, encoded, {what: _to_each(rows, len(prompts), device) for what, rows in every.items()})
+
+
+def _works_alone(policy: TokenPolicy, fault: Callable[[str], str | None], path: str) -> bool:
+    """Returns whether a path agrees with prompts read one at a time, which the policy then does."""
+    together = policy.backbone
+    policy.use(replace(together, one_at_a_time=True))
+    if fault(path) is None:
+        return True
+    policy.use(together)
+    return False
 
 
 def _untested(config: Any) -> str:
@@ -130,7 +133,9 @@ def _known() -> str:
     return f"Types that tests run are {known}; another one is used where it agrees with its own forward pass"
 
 
-def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt]) -> dict[str, list[Tensor]]:
+def _answers(
+    policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPrompt], most_tokens: int = MAX_TOKENS
+) -> dict[str, list[Tensor]]:
     """Returns answers of different lengths, each with an end token: of words, and of special tokens not banned.
 
     Some vocabularies have thousands of special tokens; those that stand in the prompts come first.
@@ -141,7 +146,7 @@ def _answers(policy: TokenPolicy, tokenizer: Any, prompts: Sequence[EncodedPromp
     special = sorted(allowed, key=lambda token: (token not in in_prompts, token))
     found = {}
     for what, tokens in {"words": words, "special tokens": special}.items():
-        most = tokens[: MAX_TOKENS - 1]
+        most = tokens[: most_tokens - 1]
         if most:
             found[what] = [torch.tensor([*some, policy.end_tokens[0]]) for some in (most, most[: len(most) // 2])]
     return found
@@ -155,14 +160,11 @@ def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> 
     return Answers(prompt.to(device), tokens.to(device), length.to(device))
 
 
-def _paths(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> dict[str, Tensor]:
-    """Returns log-probs [N] of the answers' tokens on each path of the run that computes log-probs."""
-    found = {}
-    if policy.engine is None:
-        found["rollouts"] = _teacher_forced(policy, prompts, answers)
+def _in_rows(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+    """Returns log-probs [N] of the answers' tokens as an update in plain rows computes them."""
     with torch.enable_grad():  # checkpointing is for passes with a graph
         log_prob, _ = policy.log_probs(prompts, answers, SamplingDistribution(1.0, banned=policy.banned))
-    return found | {f"updates (sharing {policy.sharing_mode!r})": log_prob.detach()}
+    return log_prob.detach()
 
 
 @torch.no_grad()
@@ -177,6 +179,9 @@ def _teacher_forced(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answe
         "each answer ends with its end token"
     )
     return completions.log_prob[answers.is_token.cpu()].to(answers.tokens.device)
+
+
+_PATHS = {"updates": _in_rows, "rollouts": _teacher_forced}
 
 
 @dataclass(frozen=True)
@@ -207,18 +212,8 @@ class _OwnForward:
 
     def rounding(self, answers: Answers, log_probs: Tensor) -> float:
         """Returns how far log-probs [N] move, in the mean, if every number of the embeddings is off by one rounding."""
-        embeddings = self.model.get_input_embeddings()
-        size = torch.finfo(self.policy.precision).eps
-
-        def nudge(_module: Any, _given: Any, embedded: Tensor) -> Tensor:
-            signs = 1 - 2 * (torch.arange(embedded.shape[-1], device=embedded.device) % 2)
-            return embedded * (1 + size * signs).to(embedded.dtype)
-
-        handle = embeddings.register_forward_hook(nudge)
-        try:
+        with rounded_embeddings(self.model, self.policy.precision):
             return float((self.log_probs(answers) - log_probs).abs().mean())
-        finally:
-            handle.remove()
 
     def _row(self, given: Mapping[str, Tensor], answer: Tensor) -> Tensor:
         """Returns log-probs [T] of the tokens of one answer [T]."""
@@ -229,19 +224,19 @@ class _OwnForward:
         return log_probs.gather(1, answer[:, None])[:, 0]
 
     def _kind(self, given: Mapping[str, Tensor], answer: Tensor) -> int:
-        """Returns the type of an answer's tokens: the type with which no token sees those behind it.
+        """Returns the type of an answer's tokens: the first with which no token sees those behind it.
 
         The type is 0, of text, unless 0 is a prompt that sees itself as a whole and 1 the answer (PaliGemma).
         """
-        if "token_type_ids" not in given or len(answer) < 3:
+        if not {"token_type_ids", "mm_token_type_ids"} & set(given) or len(answer) < 3:
             return 0
         other = torch.cat([answer[:-2], answer[:1], answer[-1:]])  # of the last that is read
 
-        def moved(kind: int) -> float:
-            one, two = (self._logits(given, tokens, kind)[:-1] for tokens in (answer, other))
-            return float((one - two).abs().mean())
+        def is_moved(kind: int) -> bool:
+            one, two = [self._logits(given, tokens, kind)[:-1] for tokens in (answer, other)]
+            return not torch.allclose(one, two, rtol=0, atol=1e-3 * float(one.abs().max()))
 
-        return min((0, 1), key=moved)
+        return int(is_moved(0) and not is_moved(1))
 
     @torch.no_grad()
     def _logits(self, given: Mapping[str, Tensor], answer: Tensor, kind: int) -> Tensor:
@@ -251,10 +246,10 @@ class _OwnForward:
         row = {
             name: torch.cat([value, more.get(name, types)[None].to(value)], 1) if name in TEXT else value
             for name, value in ((name, value.to(answer.device)) for name, value in given.items())
-            if name != "labels"  # PaliGemma's processor makes some of the prompt
         }
-        if hasattr(self.model.model, "rope_deltas"):
-            self.model.model.rope_deltas = None  # of the prompt before
+        network = network_of(self.model)
+        if hasattr(network, "rope_deltas"):
+            network.rope_deltas = None  # of the prompt before
         with self.policy.running():
             logits = self.model(**row, use_cache=False).logits[0]
         before = given["input_ids"].shape[1] - 1

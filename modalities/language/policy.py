@@ -22,6 +22,7 @@ from ..tokens.attention import takes_trees
 from ..tokens.backbone import Answers
 from ..tokens.completions import Completions
 from ..tokens.log_probs import token_log_probs
+from ..tokens.one_at_a_time import hidden_one_at_a_time
 from ..tokens.prefix_cache import hidden_by_cache, hidden_by_rows
 from ..tokens.prefix_packing import hidden_by_packing
 from ..tokens.sampling import SamplingDistribution, Support
@@ -254,8 +255,15 @@ class TokenPolicy(TokenGenerator):
         lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
         read = (prompts, answers) if lockstep is None else lockstep.filled(prompts, answers)
         with self.running():
-            hidden = _HIDDEN_BY_MODE[self._mode_of(answers)](self.backbone, *read)[: len(tokens)]
+            hidden = self._hidden_states(*read)[: len(tokens)]
             return token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
+
+    def _hidden_states(self, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+        """Returns the states [N, H] from which the tokens of the answers are predicted."""
+        backbone, mode = self.backbone, self._mode_of(answers)
+        if not backbone.one_at_a_time:
+            return _HIDDEN_BY_MODE[mode](backbone, prompts, answers)
+        return hidden_one_at_a_time(_HIDDEN_BY_MODE[mode], backbone, prompts, answers, by_answer=mode == "none")
 
     def _mode_of(self, answers: Answers) -> SharingMode:
         """Returns how these answers share their prompt: trees by a packed row, which reads shared tokens once."""

@@ -18,7 +18,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree
 
 from ..encoding.inputs import EncodedPrompt
-from ..tokens.backbone import Answers
+from ..tokens.backbone import Answers, Backbone
 from ..tokens.completions import Completions, StoppingCriteria, uniforms
 from ..tokens.generation import AnswerGenerator
 from ..tokens.lockstep import FILLER, Lockstep
@@ -30,7 +30,7 @@ from ..tokens.vllm.engine import Vllm, VllmEngine
 from ..tokens.vllm.prompts import question_of
 from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
-from .model import TokenModel
+from .model import SharingMode, TokenModel
 
 
 @dataclass(kw_only=True)
@@ -47,6 +47,9 @@ class TokenGenerator(TokenModel, Checked):
     _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as prompts had images
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
+    _probed: Backbone | None = field(default=None, init=False, repr=False)  # with what a model told when it was loaded
+    # how an update shares prompts, as it was proven, and why not as wanted
+    _shared: tuple[SharingMode, str] | None = field(default=None, init=False, repr=False)
 
     _pieces: TokenTexts = field(init=False, repr=False, compare=False)
 
@@ -77,6 +80,14 @@ class TokenGenerator(TokenModel, Checked):
         if self._lockstep is None or self._lockstep.maximum is not maximum:
             self._lockstep = Lockstep(maximum, self.encode([FILLER])[0], self.end_tokens[0])
         return self._lockstep
+
+    def use(self, backbone: Backbone) -> None:
+        """Uses a backbone with what the model told when it was loaded."""
+        self._probed = backbone
+
+    def share(self, way: SharingMode, reason: str = "") -> None:
+        """Shares prompts in this way from now on; the reason says why not in the way that is set."""
+        self._shared = way, reason
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:

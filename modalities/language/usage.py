@@ -27,7 +27,7 @@ class Question:
     num_images: int
     num_clips: int
     has_grid: bool  # whether the processor returns the size of a resized image
-    convention: Convention  # the unit of coordinates
+    convention: Convention | None  # the unit of coordinates
 
 
 @dataclass(frozen=True)
@@ -204,11 +204,11 @@ def _ranges(numbers: Iterable[int]) -> str:
     return f"[{', '.join(parts)}]"
 
 
-def unit_note(convention: Convention, num_images: int) -> tuple[str, ...]:
+def unit_note(convention: Convention | None, num_images: int) -> tuple[str, ...]:
     """Returns a note on the unit of coordinates in answers, for prompts with images."""
-    return (f"Coordinates in answers are {UNITS[convention]}.",) if num_images else ()
+    return (f"Coordinates in answers are {UNITS[convention]}.",) if num_images and convention is not None else ()
 
 
-def screen(convention: Convention) -> Canvas:
+def screen(convention: Convention | None) -> Canvas:
     """Returns the canvas that stands for any screen in a prompt that names its size."""
     return Canvas(SCREEN, SCREEN, convention)

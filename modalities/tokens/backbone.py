@@ -1,14 +1,32 @@
 """The backbone of a transformers image-text model: hidden states, with positions always passed explicitly."""
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from ..encoding.inputs import EncodedPrompt, PromptBatch, Side
+from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side
+from ..encoding.network import network_of
+
+# the kinds of the token that sees and of the token seen, and whether both stand in one run of their kind
+Pairs = frozenset[tuple[int, int, bool]]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The tokens of a prompt that a layer lets see each other beyond the causal mask and its window."""
+
+    ahead: Pairs = frozenset()  # the later one is seen
+    behind: Pairs = frozenset()  # the earlier one is seen, however far the window reaches
+
+
+ONE_IMAGE: Pairs = frozenset({(1, 1, True)})
 
 
 @dataclass(frozen=True)
@@ -33,18 +51,27 @@ class Answers:
 class Backbone:
     """A model without its output head."""
 
-    model: Any  # a model with `.model`, the network without its head
+    model: Any
     pad_token: int
-    takes_token_types: bool  # the mask depends on where images stand (Gemma 3)
+    kinds: str | None = None  # the name of the network's argument with the kinds of tokens; None: it takes none
+    answer_kind: int = 0  # of the tokens of an answer, so that no token sees those behind it
+    sight: Mapping[str, Sight] = field(default_factory=dict)  # by kind of layer, where it is more than causal
+    axes: Axes = field(default_factory=dict)  # along which the media of prompts are joined, by name
+    one_at_a_time: bool = False  # prompts cannot stand in one batch
 
     @property
     def device(self) -> torch.device:
         """Returns the device of the network."""
         return self.model.device  # type: ignore[no-any-return]
 
+    @property
+    def network(self) -> Any:
+        """Returns the network, which has no output head."""
+        return network_of(self.model)
+
     def batch(self, prompts: Sequence[EncodedPrompt], side: Side = "left") -> PromptBatch:
         """Joins prompts to a batch on the network's device."""
-        return PromptBatch.of(prompts, self.device, self.pad_token, side)
+        return PromptBatch.of(prompts, self.device, self.pad_token, side, self.axes)
 
     def hidden(
         self,
@@ -59,8 +86,8 @@ class Backbone:
 
         `mask`: [n, T], or, where the rows are trees, [n, 1, T, T] or a BlockMask, one for each kind of layer.
         """
-        extra = {"token_type_ids": token_types} if self.takes_token_types and token_types is not None else {}
-        output = self.model.model(
+        extra = {self.kinds: token_types} if self.kinds is not None and token_types is not None else {}
+        output = self.network(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=_position_ids(positions),
@@ -72,24 +99,26 @@ class Backbone:
 
     def prefill(self, prompts: PromptBatch) -> tuple[Tensor, Any]:
         """Returns hidden states [P, H] of the prompts' last tokens, and the cache from which answers continue."""
-        extra = {"token_type_ids": prompts.token_types} if self.takes_token_types else {}
-        output = self.model.model(
+        extra = {} if self.kinds is None else {self.kinds: prompts.token_types}
+        cache = DynamicCache(config=self.model.config.get_text_config())  # some networks make none by themselves
+        output = self.network(
             input_ids=prompts.tokens,
             attention_mask=prompts.mask,
             position_ids=_position_ids(prompts.positions),
+            past_key_values=cache,
             use_cache=True,
             **extra,
             **prompts.media,
         )
         rows = torch.arange(len(prompts.last), device=self.device)
-        return output.last_hidden_state[rows, prompts.last], output.past_key_values
+        return output.last_hidden_state[rows, prompts.last], cache
 
     def continue_from_cache(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """Returns hidden states [n, k, H] of the next tokens [n, k]; the cache of L tokens grows by k.
 
         `mask`: [n, L + k].
         """
-        output = self.model.model(
+        output = self.network(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=_position_ids(positions),
@@ -111,7 +140,7 @@ class Backbone:
     @property
     def num_axes(self) -> int:
         """Returns the number of axes of a position: 3 for M-RoPE (Qwen2-VL 2024, arXiv 2409.12191), else 1."""
-        return 3 if hasattr(self.model.model, "get_rope_index") else 1
+        return 3 if hasattr(self.network, "get_rope_index") else 1
 
 
 def expand(cache: Any, rows: Tensor) -> Any:
@@ -123,10 +152,23 @@ def expand(cache: Any, rows: Tensor) -> Any:
 
 
 def _copied(layer: Any) -> Any:
-    """Returns a layer of a cache with the same tensors and dictionaries of its own (of linear attention's states)."""
+    """Returns a layer of a cache with the same tensors and dictionaries of its own (of linear attention's states).
+
+    Where a gradient will flow, a state is replaced: transformers writes the next one into it, and the backward pass
+    still needs the one before.
+    """
     copied = copy.copy(layer)
     vars(copied).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
+    if isinstance(layer, LinearAttentionCacheLayerMixin) and torch.is_grad_enabled():
+        vars(copied)["update_recurrent_state"] = functools.partial(_replaced, copied)
     return copied
+
+
+def _replaced(layer: Any, recurrent_states: Tensor, state_idx: int = 0, **_given: Any) -> Tensor:
+    """Does what `update_recurrent_state` of a layer of transformers does, without writing into the state before."""
+    layer.recurrent_states[state_idx] = recurrent_states
+    layer.is_recurrent_states_initialized[state_idx] = True
+    return recurrent_states
 
 
 def _position_ids(positions: Tensor) -> Tensor:

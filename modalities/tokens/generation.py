@@ -153,7 +153,8 @@ class AnswerGenerator:
         leaves: the maximum number of leaves of each answer.
         """
         counts = torch.bincount(prompt_of, minlength=len(prompts)).tolist()
-        batches = runs([count * leaves for count in counts], self.batch_size) if prompts else []
+        size = 0 if self.backbone.one_at_a_time else self.batch_size
+        batches = runs([count * leaves for count in counts], size) if prompts else []
         for index in range(len(batches) if self.lockstep is None else self.lockstep.maximum(len(batches))):
             numbers = batches[index] if index < len(batches) else range(0)
             own = [prompts[number] for number in numbers]

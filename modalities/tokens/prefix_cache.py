@@ -49,7 +49,7 @@ def hidden_by_rows(
         torch.cat([batch.mask, is_read], 1),
         torch.cat([batch.positions, backbone.answer_positions(batch.next_position, num_read)], 2),
         media=batch.media,
-        token_types=torch.cat([batch.token_types, torch.zeros_like(is_read)], 1),
+        token_types=torch.cat([batch.token_types, torch.full_like(is_read, backbone.answer_kind)], 1),
     )
     first = states[torch.arange(len(states), device=states.device), batch.last][:, None]
     return torch.cat([first, states[:, length:]], 1)[answers.is_token]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..encoding.inputs import EncodedPrompt, Side, join_media, pad_rows
 from .attention import FLEX, attention_of, block_mask
-from .backbone import Answers, Backbone
+from .backbone import Answers, Backbone, Sight
 from .prefix_tree import PrefixTree
 
 PROMPT, PADDING = -1, -2  # members that are not answers
@@ -35,14 +35,14 @@ class PackedRows:
     # [P, M, M] int64, member by member: the step up to which the first sees the second; None: no other members
     reach: Tensor | None = None
 
-    def rule(self, window: int | None = None, images_see_ahead: bool = False) -> Rule:
+    def rule(self, window: int | None = None, sight: Sight | None = None) -> Rule:
         """Returns the rule of the mask, a `mask_mod` of flex_attention: a token sees itself and its branch before it.
 
-        window: how many tokens a sliding layer looks back, the token itself included. images_see_ahead: the tokens of
-        one image see each other in both directions, however far apart (Gemma 3).
+        window: how many tokens a sliding layer looks back, the token itself included. sight: the kinds of a prompt's
+        tokens that see each other all the same: those of one image (Gemma 3), or all (PaliGemma).
         """
         member, step, reach = self.member, self.step, self.reach
-        block = _image_blocks(self.token_types) if images_see_ahead else None
+        kind, run = self.token_types, runs_of(self.token_types)
 
         def sees(row: Tensor, _head: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
             is_branch = (member[row, key] == PROMPT) | (member[row, key] == member[row, query])
@@ -54,25 +54,30 @@ class PackedRows:
             allowed = is_branch & (distance >= 0)
             if window is not None:
                 allowed = allowed & (distance < window)
-            if block is not None:
-                allowed = allowed | ((block[row, key] == block[row, query]) & (block[row, query] > 0))
+            is_prompt = (member[row, key] == PROMPT) & (member[row, query] == PROMPT)
+            for pairs, is_there in (
+                () if sight is None else ((sight.ahead, distance < 0), (sight.behind, distance >= 0))
+            ):
+                for of_query, of_key, is_one_run in pairs:
+                    is_kind = (kind[row, query] == of_query) & (kind[row, key] == of_key)
+                    is_run = (run[row, query] == run[row, key]) == is_one_run
+                    allowed = allowed | (is_prompt & is_there & is_kind & is_run)
             # padding sees itself: a row that sees nothing would be NaN
             return (allowed & (member[row, key] != PADDING)) | (query == key)
 
         return sees
 
-    def may_see(self, window: int | None = None, images_see_ahead: bool = False) -> Tensor:
+    def may_see(self, window: int | None = None, sight: Sight | None = None) -> Tensor:
         """Returns the rule at every place: [P, T, T] bool, query by key."""
         rows, length = self.member.shape
         row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
-        return self.rule(window, images_see_ahead)(row[:, None, None], None, place[:, None], place)
+        return self.rule(window, sight)(row[:, None, None], None, place[:, None], place)
 
 
-def _image_blocks(token_types: Tensor) -> Tensor:
-    """Returns [P, T]: the number of the run of image tokens that each token is in, 0 for text."""
-    is_image = token_types == 1
-    starts = is_image & ~torch.nn.functional.pad(is_image, (1, 0))[:, :-1]
-    return starts.cumsum(1) * is_image
+def runs_of(kinds: Tensor) -> Tensor:
+    """Returns the number of the run of equal kinds that each token is in; kinds: [..., T]."""
+    starts = kinds[..., 1:] != kinds[..., :-1]
+    return torch.nn.functional.pad(starts.cumsum(-1), (1, 0))
 
 
 def hidden_by_packing(
@@ -80,7 +85,7 @@ def hidden_by_packing(
 ) -> Tensor:
     """Returns [N, H]: hidden states from which the N tokens of all answers are predicted, answer by answer."""
     rows, places = _pack(backbone, prompts, answers, side)
-    media = join_media([prompt.media for prompt in prompts])
+    media = join_media([prompt.media for prompt in prompts], backbone.axes)
     states = backbone.hidden(
         rows.tokens,
         _masks(backbone, rows),
@@ -150,21 +155,22 @@ def _reach(trees: Sequence[PrefixTree], offsets: Sequence[int], device: torch.de
 
 def _masks(backbone: Backbone, rows: PackedRows) -> Any:
     """Returns the mask in the form of the attention, one for each kind of layer where the model has several."""
-    config, ahead = backbone.model.config.get_text_config(), backbone.takes_token_types
+    config = backbone.model.config.get_text_config()
     attention, kinds = attention_of(backbone.model), getattr(config, "layer_types", None) or ()
     # where no layer is named, all have the window, if there is one (Mistral)
-    full = _as_taken(attention, rows, None if kinds else getattr(config, "sliding_window", None), ahead)
+    window, sight = None if kinds else getattr(config, "sliding_window", None), backbone.sight
+    full = _as_taken(attention, rows, window, sight.get("full_attention"))
     if "sliding_attention" not in kinds:
         return full
-    sliding = _as_taken(attention, rows, config.sliding_window, ahead)
+    sliding = _as_taken(attention, rows, config.sliding_window, sight.get("sliding_attention"))
     return {"full_attention": full, "sliding_attention": sliding}
 
 
-def _as_taken(attention: str, rows: PackedRows, window: int | None, ahead: bool) -> Any:
+def _as_taken(attention: str, rows: PackedRows, window: int | None, sight: Sight | None) -> Any:
     """Returns a BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for eager attention."""
     if attention == FLEX:
-        return block_mask(rows.rule(window, ahead), rows.tokens)
-    mask = rows.may_see(window, ahead)[:, None]
+        return block_mask(rows.rule(window, sight), rows.tokens)
+    mask = rows.may_see(window, sight)[:, None]
     if attention != "eager":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)

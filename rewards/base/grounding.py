@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import RewardBatch
+from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.actions.action import CLICKS, Action
 from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.answers import ParseError, extract, read_box
-from mmrl.parsing.coordinates import Box, Canvas, Point
+from mmrl.parsing.coordinates import UNKNOWN_UNIT, Box, Canvas, Point
 
 from .answers import is_number
 from .references import composed
@@ -99,9 +99,14 @@ def answered_clicks(batch: RewardBatch, tag: str | None) -> list[Action | None]:
 
 
 def canvas_of(batch: RewardBatch, row: int) -> Canvas:
-    """Returns the canvas of a sample; raises ValueError for a prompt without an image."""
+    """Returns the canvas of a sample.
+
+    Raises ValueError for a prompt without an image, and ConfigError where the model's unit is not known.
+    """
     assert batch.outputs.canvases is not None, "scoring checks needs"
     canvas = batch.outputs.canvases[row]
     if canvas is None:
         raise ValueError(f"the prompt {batch.prompts[row].text!r} has no image that coordinates could be of")
+    if canvas.convention is None:
+        raise ConfigError(UNKNOWN_UNIT)
     return canvas

@@ -15,7 +15,7 @@ from mmrl.core.views import DecisionView
 from mmrl.modalities.language.policy import _HIDDEN_BY_MODE
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS
-from mmrl.modalities.tokens.backbone import expand
+from mmrl.modalities.tokens.backbone import ONE_IMAGE, Sight, expand
 from mmrl.modalities.tokens.completions import Completions
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.modalities.vision_language import VisionLanguage
@@ -165,10 +165,12 @@ def test_a_packed_token_sees_the_prompt_and_its_own_answer() -> None:
     assert torch.equal(rows.may_see(window=2)[0], narrow)
     ahead = causal.clone()
     ahead[0, 1] = True
-    assert torch.equal(rows.may_see(images_see_ahead=True)[0], ahead)
+    assert torch.equal(rows.may_see(sight=Sight(ahead=ONE_IMAGE))[0], ahead)
     both = torch.eye(6).bool()  # a window of one token cuts everything but the image's own tokens
     both[0, 1] = both[1, 0] = both[5, 0] = True
-    assert torch.equal(rows.may_see(window=1, images_see_ahead=True)[0], both)
+    assert torch.equal(rows.may_see(window=1, sight=Sight(ONE_IMAGE, ONE_IMAGE))[0], both)
+    both[1, 0] = False  # what is behind, beyond the window
+    assert torch.equal(rows.may_see(window=1, sight=Sight(ahead=ONE_IMAGE))[0], both)
 
 
 def test_an_expanded_cache_leaves_the_given_one_as_it_was_also_the_states_of_linear_attention() -> None:

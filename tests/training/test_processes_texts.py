@@ -150,7 +150,7 @@ def write_questions(folder: Path, changes: dict[str, Any]) -> None:
         **reward("nothing"),
         **changes,
     }
-    settings["modality"] = changes.get("modality", FULL) | {"model": str(twin("qwen2_5_vl"))}
+    settings["modality"] = {"model": str(twin("qwen2_5_vl"))} | changes.get("modality", FULL)
     write_inputs(folder, settings)
 
 

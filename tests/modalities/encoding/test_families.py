@@ -37,7 +37,7 @@ def test_a_name_that_tells_no_family_needs_the_setting(tmp_path: Path) -> None:
         VisionLanguage(model="me/my-model").tiny(0, tmp_path)
     with pytest.raises(ConfigError, match="there is no tiny twin of 'llama'; there are twins of qwen2_vl"):
         VisionLanguage(model="me/my-model", family="llama").tiny(0, tmp_path)
-    assert family_of("llama").convention == "unit"
+    assert family_of("llama").convention is None
     assert {family_of(name).convention for name in ("qwen3_vl_moe", "qwen3_5", "glm4v")} == {"thousand"}
     assert {family.name for family in FAMILIES} >= set(BUILDERS)
 

@@ -21,6 +21,7 @@ from mmrl.core.weights import whole
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens import attention
 from mmrl.modalities.tokens.attention import FLEX, block_mask, use_flex
+from mmrl.modalities.tokens.backbone import ONE_IMAGE, Sight
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.training.processes import Processes
 from mmrl.training.sharding import shard
@@ -89,8 +90,9 @@ def slowly(rows: PackedRows, window: int | None, images_see_ahead: bool) -> Tens
 def test_the_mask_of_flex_attention_is_the_tree_mask(seed: int, window: int | None, ahead: bool) -> None:
     rows = random_rows(seed, 16, 8)
     count, length = rows.member.shape
-    dense = flex.create_mask(rows.rule(window, ahead), count, 1, length, length, device="cpu")[:, 0]
-    assert torch.equal(dense, rows.may_see(window, ahead))
+    sight = Sight(ONE_IMAGE, ONE_IMAGE) if ahead else None
+    dense = flex.create_mask(rows.rule(window, sight), count, 1, length, length, device="cpu")[:, 0]
+    assert torch.equal(dense, rows.may_see(window, sight))
     assert torch.equal(dense, slowly(rows, window, ahead))
 
 
