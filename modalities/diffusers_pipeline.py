@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
+from weakref import WeakMethod
 
 import torch
 from pydantic import Field
@@ -25,6 +26,7 @@ from .flow.driven.arguments import Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
 from .flow.driven.paused_call import NotDriven, PausedCall
 from .flow.driven.probing import captured, learn
+from .flow.driven.proof import refuse_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
 from .flow.driven.solver import flow_scheduler
@@ -37,6 +39,7 @@ _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "a
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _PROBED_SCALE = 3.0  # of guidance
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
+_PIXELS = {torch.float32: 1e-3}  # of pixels in [0, 1], against the stock pipeline
 _ROUGH = 5e-2  # the same in half precision
 
 
@@ -67,6 +70,7 @@ class DiffusersPipeline(DiffusersPolicy):
     _arguments: Arguments | None = field(default=None, init=False, repr=False)
     _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
     _remembered: Remembered | None = field(default=None, init=False, repr=False)
+    _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
 
     @property
@@ -83,7 +87,7 @@ class DiffusersPipeline(DiffusersPolicy):
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
-        self._remembered = Remembered(self.prompt_cache, self.encoders_on_device)
+        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
         self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
         self._arguments = self._fixed_arguments()
         self._driver = Driver(
@@ -216,6 +220,7 @@ class DiffusersPipeline(DiffusersPolicy):
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         if (reason := self._refusal_of_guidance) is not None and any(plan.guidance_scale != 1 for plan in plans):
             raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
+        self._prove_once(prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
@@ -270,6 +275,15 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
         own = self._known_arguments.with_steps(num_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
+
+    def _prove_once(self, prompt: Prompt, scale: float) -> None:
+        """Compares two steps with the stock pipeline's, once for each guidance scale. Raises ConfigError."""
+        assert self._placement is not None, "prepare() comes first"
+        if scale in self._proven or self._placement.maximum is not None:  # the stock run is in lockstep with nobody
+            return
+        with self._refusing():
+            refuse_difference(self, prompt, scale, _PIXELS.get(self._placement.dtype, _ROUGH))
+        self._proven.add(scale)
 
     # inside
 

@@ -34,9 +34,12 @@ def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance
     """
     learned = driver.learned[scale is not None] = Learned()
     with torch.no_grad():
-        _learn_forms(driver, learned, prompts[0], scale)
-        one_by_one = _Probe.of(driver, prompts, scale, tolerance)
-        one_by_one.check_the_loop()
+        try:
+            _learn_forms(driver, learned, prompts[0], scale)
+            one_by_one = _Probe.of(driver, prompts, scale, tolerance)
+            one_by_one.check_the_loop()
+        except (IndexError, TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:  # of stock code
+            raise NotDriven(f"its loop, when it is paused, ends with {type(error).__name__}: {error}") from error
         _learn_mode(learned, one_by_one)
         _learn_padding(driver, learned, one_by_one, scale)
         if scale is None:
