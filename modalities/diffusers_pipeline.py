@@ -24,6 +24,7 @@ from .flow.decisions import Conditioning
 from .flow.diffusers_policy import DiffusersPolicy
 from .flow.driven.arguments import Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
+from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
 from .flow.driven.probing import captured, learn
 from .flow.driven.proof import refuse_difference
@@ -64,6 +65,8 @@ class DiffusersPipeline(DiffusersPolicy):
     # `guidance_scale`, else the pipeline's `guider`.
     guidance: str = "auto"
     network: str | None = None  # the part that is trained; null: transformer, transformer_2 or unet, those it has
+    modular: bool = False  # the model is a `ModularPipeline`, in whose folder is a `modular_model_index.json`
+    removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
     paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
     _driver: Driver | None = field(default=None, init=False, repr=False)
@@ -102,6 +105,10 @@ class DiffusersPipeline(DiffusersPolicy):
         )
         self._probe()
 
+    @property
+    def index_file(self) -> str:
+        return "modular_model_index.json" if self.modular else super().index_file
+
     def close(self) -> None:
         """Ends all paused calls and their threads; they are made again where they are needed."""
         if self._driver is not None:
@@ -119,7 +126,10 @@ class DiffusersPipeline(DiffusersPolicy):
         write_tiny_pipeline(self.family, folder, seed)
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
-        return replace(self.twin(folder, arguments={**self.arguments, **call}), **sizes)
+        found = FAMILIES[self.family]
+        kind = {"modular": found.modular, "removed_blocks": found.removed_blocks, "output": found.makes}
+        twin = self.twin(folder, arguments={**self.arguments, **call})
+        return replace(twin, **sizes, **kind, condition_images=found.conditions)
 
     # what the base class asks for
 
@@ -140,16 +150,22 @@ class DiffusersPipeline(DiffusersPolicy):
     def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
         import diffusers
 
-        loader: Any = diffusers.DiffusionPipeline
         dtypes = {**dict.fromkeys(_NETWORKS, trained), "vae": torch.float32, "default": frozen}
-        pipeline = loader.from_pretrained(source, dtype=dtypes)
+        if self.modular:
+            modular: Any = diffusers.ModularPipeline
+            pipeline = without_blocks(modular.from_pretrained(source), self.removed_blocks)
+            pipeline.load_components(dtype=dtypes)
+        else:
+            loader: Any = diffusers.DiffusionPipeline
+            pipeline = loader.from_pretrained(source, dtype=dtypes)
         if missing := [name for name in ("scheduler",) if getattr(pipeline, name, None) is None]:
             raise ValueError(f"it has no {missing[0]}")
         return pipeline
 
     def place(self, pipeline: Any, device: torch.device) -> None:
         for name, part in pipeline.components.items():
-            if isinstance(part, nn.Module) and not name.startswith("text_encoder"):
+            is_offloaded = name.startswith("text_encoder") and not self.modular
+            if isinstance(part, nn.Module) and not is_offloaded:
                 part.to(device)
 
     @property
@@ -297,8 +313,10 @@ class DiffusersPipeline(DiffusersPolicy):
         return self._arguments
 
     def _fixed_arguments(self) -> Arguments:
-        takes = parameters_of(self._pipeline)
-        sizes = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
+        sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        if self.modular:
+            sizes["output"] = f"{self.output}s"
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
         try:
             return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
@@ -319,7 +337,7 @@ class DiffusersPipeline(DiffusersPolicy):
         with self._refusing():
             with torch.no_grad():
                 self._arguments = find_off(self._known_arguments, form)
-            learn(driver, probes, None, tolerance)
+            self._learn(probes, tolerance)
         if self._known_arguments.guidance is None:
             self._refusal_of_guidance = "its guidance scale is set in arguments"
             return
@@ -327,6 +345,19 @@ class DiffusersPipeline(DiffusersPolicy):
             learn(driver, probes, _PROBED_SCALE, tolerance)
         except NotDriven as error:
             self._refusal_of_guidance = str(error)
+
+    def _learn(self, probes: Sequence[int], tolerance: float) -> None:
+        """Learns how several samples are served; some pipelines take lists of prompts, not numbers of samples."""
+        try:
+            learn(self.driver, probes, None, tolerance)
+        except NotDriven as first:
+            self.driver.close()
+            self._arguments = replace(self._known_arguments, copies_by_list=True)
+            try:
+                learn(self.driver, probes, None, tolerance)
+            except NotDriven as error:
+                _log.debug("with a list of prompts: %s", error)
+                raise first from error
 
     def _probes(self) -> list[int]:
         """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
@@ -354,6 +385,8 @@ class DiffusersPipeline(DiffusersPolicy):
         import copy
 
         pipeline = copy.copy(arguments.pipeline_for(scale))
+        if self.modular:
+            pipeline = with_gradients(pipeline)
         assert self._remembered is not None, "prepare() comes first"
         self._remembered.install(pipeline, scale)
         return pipeline, arguments.call(self._registry[prompt], scale, copies, seed)
