@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _NETWORKS = ("transformer", "transformer_2", "unet")
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
+_SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
 _PIXELS = {torch.float32: 1e-3}  # of pixels in [0, 1], against the stock pipeline
@@ -361,7 +362,8 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def _probes(self) -> list[int]:
         """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
-        media = tuple(_Noise(self.width, self.height, seed) for seed in range(self.condition_images))
+        sides = (max(self.width, _SMALLEST), max(self.height, _SMALLEST))
+        media = tuple(_Noise(*sides, seed) for seed in range(self.condition_images))
         return self.numbers([Prompt(text, media) for text in _PROBES])
 
     @contextmanager

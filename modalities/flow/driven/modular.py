@@ -35,6 +35,8 @@ def _with_gradients(blocks: Any) -> Any:
     call = getattr(kind.__call__, "__wrapped__", None)
     if call is not None:
         made.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    if hasattr(made, "set_progress_bar_config"):
+        made.set_progress_bar_config(disable=True)
     if getattr(blocks, "sub_blocks", None):
         below = blocks.sub_blocks
         made.sub_blocks = type(below)((name, _with_gradients(block)) for name, block in below.items())
