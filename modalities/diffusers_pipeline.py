@@ -30,8 +30,9 @@ from .flow.driven.probing import captured, learn
 from .flow.driven.proof import refuse_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
-from .flow.driven.solver import flow_scheduler
+from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.usage import Call, Grid, num_steps
+from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
 from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class DiffusersPipeline(DiffusersPolicy):
     _arguments: Arguments | None = field(default=None, init=False, repr=False)
     _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
     _remembered: Remembered | None = field(default=None, init=False, repr=False)
+    _schedule: NoiseSchedule | None = field(default=None, init=False, repr=False)  # None: a flow
     _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
 
@@ -84,8 +86,9 @@ class DiffusersPipeline(DiffusersPolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """Returns what rollouts provide."""
-        return super().declaration
+        """Returns what rollouts provide; a model of constant variance may end above 0, and has levels of its own."""
+        own = super().declaration
+        return own if self._schedule is None else replace(own, ends_without_noise=False, has_noise_levels=True)
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
@@ -93,6 +96,8 @@ class DiffusersPipeline(DiffusersPolicy):
         self._registry = Registry(self.prompt_cache)
         self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
         self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
+        if has_constant_variance(self._pipeline.scheduler):
+            self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
         self._arguments = self._fixed_arguments()
         self._driver = Driver(
             self._pipeline,
@@ -105,6 +110,7 @@ class DiffusersPipeline(DiffusersPolicy):
             self._media_of,
         )
         self._probe()
+        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
 
     @property
     def index_file(self) -> str:
@@ -187,6 +193,10 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         levels = torch.linspace(1, 1 / num_steps, num_steps).tolist()
         own = self._known_arguments
+        if kind == "uniform" and self._schedule is not None:
+            raise ConfigError(
+                "sampler.sigmas: a diffusion model of constant variance has its own levels; take pipeline"
+            )
         extra: dict[str, Any] = {}
         if kind == "uniform" and "sigmas" not in own.takes:
             scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
@@ -198,7 +208,14 @@ class DiffusersPipeline(DiffusersPolicy):
         pipeline, given = self._made(own.with_steps(num_steps, **extra), probe, None, 1, 0)
         call = PausedCall(pipeline, self.network_names, given, self.driver.learned[False].blank)
         call.close()
+        if self._schedule is not None:
+            steps: list[float] = self._schedule.levels[call.times.cpu()].tolist()
+            return [*steps, _last_level(self._pipeline.scheduler)]
         assert call.grid is not None, "the scheduler of a flow has noise levels"
+        if float(call.grid[0]) > 1 + 1e-6:
+            raise ConfigError(
+                f"{self._setting}: its noise levels begin at {float(call.grid[0]):g}, those of a flow at 1"
+            )
         return [float(sigma) for sigma in call.grid]
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
@@ -259,9 +276,16 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the guided velocity, by the pipeline's own formula of guidance."""
-        numbers = conditioning.tensors[0][:, 0].tolist()
-        with self._refusing():
-            return self.driver.evaluate(latents.float(), sigma, numbers, self.scale_of(scale))
+        return self.guided_by(latents, sigma, conditioning.tensors[0][:, 0].tolist(), scale)
+
+    def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
+        return self.from_stock(noise, sigma)
+
+    def final(self, latents: Tensor, sigma: Tensor) -> Tensor:
+        return latents if self._schedule is None else constant_variance(latents, sigma).to(latents.dtype)
+
+    def known(self, sigma: Tensor) -> Tensor:
+        return sigma if self._schedule is None else self._schedule.nearest(sigma)
 
     def dummy_forward(self) -> Tensor:
         return self.driver.take_part()
@@ -282,6 +306,17 @@ class DiffusersPipeline(DiffusersPolicy):
         raise ConfigError(f"modalities.{self.title[0]}: the latents of supplied images cannot be found; no offline use")
 
     # for the proof
+
+    def from_stock(self, states: Tensor, sigma: Tensor) -> Tensor:
+        """Returns the pipeline's states [n, ...] at noise levels sigma [n] in the scale of a flow."""
+        return states if self._schedule is None else flow_scale(states, sigma)
+
+    def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor:
+        """Returns the guided velocity of states [n, ...] of n prompts, by their numbers."""
+        own = states.float() if self._schedule is None else constant_variance(states, sigma)
+        with self._refusing():
+            output = self.driver.evaluate(own, sigma, numbers, self.scale_of(scale))
+        return output if self._schedule is None else self._schedule.velocity(output, states.float(), sigma)
 
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
         """Returns the numbers by which the driver knows prompts."""
@@ -394,6 +429,8 @@ class DiffusersPipeline(DiffusersPolicy):
         return pipeline, arguments.call(self._registry[prompt], scale, copies, seed)
 
     def _time_of(self, sigma: float) -> Tensor:
+        if self._schedule is not None:
+            return self._schedule.timestep(torch.tensor([sigma])).to(self.device)[0]
         num_times: int = self._pipeline.scheduler.config.num_train_timesteps
         return torch.tensor(sigma, device=self.device) * num_times
 
@@ -406,6 +443,12 @@ class DiffusersPipeline(DiffusersPolicy):
         made = result[0] if isinstance(result, tuple) else result
         media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
         return media.contiguous()
+
+
+def _last_level(scheduler: Any) -> float:
+    """Returns the sigma at which a scheduler of constant variance ends."""
+    share = float(scheduler.final_alpha_cumprod)  # of the clean latent
+    return float((1 - share) ** 0.5 / (share**0.5 + (1 - share) ** 0.5))
 
 
 @dataclass(frozen=True)
