@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
+from weakref import WeakMethod
 
 import torch
 from pydantic import Field
@@ -23,20 +24,24 @@ from .flow.decisions import Conditioning
 from .flow.diffusers_policy import DiffusersPolicy
 from .flow.driven.arguments import Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
+from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
 from .flow.driven.probing import captured, learn
-from .flow.driven.proof import prove
+from .flow.driven.proof import prove, refuse_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
-from .flow.driven.solver import flow_scheduler
+from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.usage import Call, Grid, num_steps
+from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
 from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
 _NETWORKS = ("transformer", "transformer_2", "unet")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
+_SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
+_PIXELS = {torch.float32: 1e-3}  # of pixels in [0, 1], against the stock pipeline
 _ROUGH = 5e-2  # the same in half precision
 
 
@@ -61,12 +66,16 @@ class DiffusersPipeline(DiffusersPolicy):
     # `guidance_scale`, else the pipeline's `guider`.
     guidance: str = "auto"
     network: str | None = None  # the part that is trained; null: transformer, transformer_2 or unet, those it has
+    modular: bool = False  # the model is a `ModularPipeline`, in whose folder is a `modular_model_index.json`
+    removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
     paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
     _driver: Driver | None = field(default=None, init=False, repr=False)
     _arguments: Arguments | None = field(default=None, init=False, repr=False)
     _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
     _remembered: Remembered | None = field(default=None, init=False, repr=False)
+    _schedule: NoiseSchedule | None = field(default=None, init=False, repr=False)  # None: a flow
+    _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
 
     @property
@@ -76,15 +85,18 @@ class DiffusersPipeline(DiffusersPolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """Returns what rollouts provide."""
-        return super().declaration
+        """Returns what rollouts provide; a model of constant variance may end above 0, and has levels of its own."""
+        own = super().declaration
+        return own if self._schedule is None else replace(own, ends_without_noise=False, has_noise_levels=True)
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
-        self._remembered = Remembered(self.prompt_cache, self.encoders_on_device)
+        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
         self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
+        if has_constant_variance(self._pipeline.scheduler):
+            self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
         self._arguments = self._fixed_arguments()
         self._driver = Driver(
             self._pipeline,
@@ -97,6 +109,11 @@ class DiffusersPipeline(DiffusersPolicy):
             self._media_of,
         )
         self._probe()
+        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
+
+    @property
+    def index_file(self) -> str:
+        return "modular_model_index.json" if self.modular else super().index_file
 
     def close(self) -> None:
         """Ends all paused calls and their threads; they are made again where they are needed."""
@@ -115,7 +132,10 @@ class DiffusersPipeline(DiffusersPolicy):
         write_tiny_pipeline(self.family, folder, seed)
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
-        return replace(self.twin(folder, arguments={**self.arguments, **call}), **sizes)
+        found = FAMILIES[self.family]
+        kind = {"modular": found.modular, "removed_blocks": found.removed_blocks, "output": found.makes}
+        twin = self.twin(folder, arguments={**self.arguments, **call})
+        return replace(twin, **sizes, **kind, condition_images=found.conditions)
 
     # what the base class asks for
 
@@ -135,16 +155,22 @@ class DiffusersPipeline(DiffusersPolicy):
     def open(self, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
         import diffusers
 
-        loader: Any = diffusers.DiffusionPipeline
         dtypes = {**dict.fromkeys(_NETWORKS, trained), "vae": torch.float32, "default": frozen}
-        pipeline = loader.from_pretrained(source, dtype=dtypes)
+        if self.modular:
+            modular: Any = diffusers.ModularPipeline
+            pipeline = without_blocks(modular.from_pretrained(source), self.removed_blocks)
+            pipeline.load_components(dtype=dtypes)
+        else:
+            loader: Any = diffusers.DiffusionPipeline
+            pipeline = loader.from_pretrained(source, dtype=dtypes)
         if missing := [name for name in ("scheduler",) if getattr(pipeline, name, None) is None]:
             raise ValueError(f"it has no {missing[0]}")
         return pipeline
 
     def place(self, pipeline: Any, device: torch.device) -> None:
         for name, part in pipeline.components.items():
-            if isinstance(part, nn.Module) and not name.startswith("text_encoder"):
+            is_offloaded = name.startswith("text_encoder") and not self.modular
+            if isinstance(part, nn.Module) and not is_offloaded:
                 part.to(device)
 
     @property
@@ -165,6 +191,10 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         levels = torch.linspace(1, 1 / num_steps, num_steps).tolist()
         own = self._known_arguments
+        if kind == "uniform" and self._schedule is not None:
+            raise ConfigError(
+                "sampler.sigmas: a diffusion model of constant variance has its own levels; take pipeline"
+            )
         extra: dict[str, Any] = {}
         if kind == "uniform" and "sigmas" not in own.takes:
             scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
@@ -176,7 +206,14 @@ class DiffusersPipeline(DiffusersPolicy):
         pipeline, given = self._made(own.with_steps(num_steps, **extra), probe, None, 1, 0)
         call = PausedCall(pipeline, self.network_names, given, self.driver.learned[False].blank)
         call.close()
+        if self._schedule is not None:
+            steps: list[float] = self._schedule.levels[call.times.cpu()].tolist()
+            return [*steps, _last_level(self._pipeline.scheduler)]
         assert call.grid is not None, "the scheduler of a flow has noise levels"
+        if float(call.grid[0]) > 1 + 1e-6:
+            raise ConfigError(
+                f"{self._setting}: its noise levels begin at {float(call.grid[0]):g}, those of a flow at 1"
+            )
         return [float(sigma) for sigma in call.grid]
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
@@ -215,6 +252,7 @@ class DiffusersPipeline(DiffusersPolicy):
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         if (reason := self._refusal_of_guidance) is not None and any(plan.guidance_scale != 1 for plan in plans):
             raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
+        self._prove_once(prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
@@ -236,9 +274,16 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the guided velocity, by the pipeline's own formula of guidance."""
-        numbers = conditioning.tensors[0][:, 0].tolist()
-        with self._refusing():
-            return self.driver.evaluate(latents.float(), sigma, numbers, self.scale_of(scale))
+        return self.guided_by(latents, sigma, conditioning.tensors[0][:, 0].tolist(), scale)
+
+    def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
+        return self.from_stock(noise, sigma)
+
+    def final(self, latents: Tensor, sigma: Tensor) -> Tensor:
+        return latents if self._schedule is None else constant_variance(latents, sigma).to(latents.dtype)
+
+    def known(self, sigma: Tensor) -> Tensor:
+        return sigma if self._schedule is None else self._schedule.nearest(sigma)
 
     def dummy_forward(self) -> Tensor:
         return self.driver.take_part()
@@ -260,6 +305,17 @@ class DiffusersPipeline(DiffusersPolicy):
 
     # for the proof
 
+    def from_stock(self, states: Tensor, sigma: Tensor) -> Tensor:
+        """Returns the pipeline's states [n, ...] at noise levels sigma [n] in the scale of a flow."""
+        return states if self._schedule is None else flow_scale(states, sigma)
+
+    def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor:
+        """Returns the guided velocity of states [n, ...] of n prompts, by their numbers."""
+        own = states.float() if self._schedule is None else constant_variance(states, sigma)
+        with self._refusing():
+            output = self.driver.evaluate(own, sigma, numbers, self.scale_of(scale))
+        return output if self._schedule is None else self._schedule.velocity(output, states.float(), sigma)
+
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
         """Returns the numbers by which the driver knows prompts."""
         found: list[int] = self._registry.add(prompts).tolist()
@@ -276,6 +332,15 @@ class DiffusersPipeline(DiffusersPolicy):
         with self._refusing():
             return asdict(prove(self, prompt, scales))
 
+    def _prove_once(self, prompt: Prompt, scale: float) -> None:
+        """Compares two steps with the stock pipeline's, once for each guidance scale. Raises ConfigError."""
+        assert self._placement is not None, "prepare() comes first"
+        if scale in self._proven or self._placement.maximum is not None:  # the stock run is in lockstep with nobody
+            return
+        with self._refusing():
+            refuse_difference(self, prompt, scale, _PIXELS.get(self._placement.dtype, _ROUGH))
+        self._proven.add(scale)
+
     # inside
 
     @property
@@ -288,8 +353,10 @@ class DiffusersPipeline(DiffusersPolicy):
         return self._arguments
 
     def _fixed_arguments(self) -> Arguments:
-        takes = parameters_of(self._pipeline)
-        sizes = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
+        sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        if self.modular:
+            sizes["output"] = f"{self.output}s"
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
         try:
             return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
@@ -310,7 +377,7 @@ class DiffusersPipeline(DiffusersPolicy):
         with self._refusing():
             with torch.no_grad():
                 self._arguments = find_off(self._known_arguments, form)
-            learn(driver, probes, None, tolerance)
+            self._learn(probes, tolerance)
         if self._known_arguments.guidance is None:
             self._refusal_of_guidance = "its guidance scale is set in arguments"
             return
@@ -319,9 +386,23 @@ class DiffusersPipeline(DiffusersPolicy):
         except NotDriven as error:
             self._refusal_of_guidance = str(error)
 
+    def _learn(self, probes: Sequence[int], tolerance: float) -> None:
+        """Learns how several samples are served; some pipelines take lists of prompts, not numbers of samples."""
+        try:
+            learn(self.driver, probes, None, tolerance)
+        except NotDriven as first:
+            self.driver.close()
+            self._arguments = replace(self._known_arguments, copies_by_list=True)
+            try:
+                learn(self.driver, probes, None, tolerance)
+            except NotDriven as error:
+                _log.debug("with a list of prompts: %s", error)
+                raise first from error
+
     def _probes(self) -> list[int]:
         """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
-        media = tuple(_Noise(self.width, self.height, seed) for seed in range(self.condition_images))
+        sides = (max(self.width, _SMALLEST), max(self.height, _SMALLEST))
+        media = tuple(_Noise(*sides, seed) for seed in range(self.condition_images))
         return self.numbers([Prompt(text, media) for text in _PROBES])
 
     @contextmanager
@@ -345,11 +426,15 @@ class DiffusersPipeline(DiffusersPolicy):
         import copy
 
         pipeline = copy.copy(arguments.pipeline_for(scale))
+        if self.modular:
+            pipeline = with_gradients(pipeline)
         assert self._remembered is not None, "prepare() comes first"
         self._remembered.install(pipeline, scale)
         return pipeline, arguments.call(self._registry[prompt], scale, copies, seed)
 
     def _time_of(self, sigma: float) -> Tensor:
+        if self._schedule is not None:
+            return self._schedule.timestep(torch.tensor([sigma])).to(self.device)[0]
         num_times: int = self._pipeline.scheduler.config.num_train_timesteps
         return torch.tensor(sigma, device=self.device) * num_times
 
@@ -362,6 +447,12 @@ class DiffusersPipeline(DiffusersPolicy):
         made = result[0] if isinstance(result, tuple) else result
         media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
         return media.contiguous()
+
+
+def _last_level(scheduler: Any) -> float:
+    """Returns the sigma at which a scheduler of constant variance ends."""
+    share = float(scheduler.final_alpha_cumprod)  # of the clean latent
+    return float((1 - share) ** 0.5 / (share**0.5 + (1 - share) ** 0.5))
 
 
 @dataclass(frozen=True)

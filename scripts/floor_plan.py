@@ -45,11 +45,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rewards.text",
         "rewards.video",
         "rewards.wrappers",
-        "modalities.flow",
+        "modalities.flow.driven",
         "modalities.tokens.vllm",
         "prompts.layouts",
     ),
-    ("modalities.language", "training", "interop"),
+    ("modalities.flow", "modalities.language", "training", "interop"),
     ("modalities", "assembly"),
     ("commands",),
     ("",),  # the package itself: its door for Python, and the command line

@@ -33,12 +33,22 @@ ALLOWED: dict[str, str] = {
         modalities.encoding.prompt_encoder.PromptEncoder._encode
         modalities.encoding.prompt_encoder.PromptEncoder._token_types
         modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
-        modalities.flow.diffusers_policy.PipelinePolicy._load
+        modalities.diffusers_pipeline.DiffusersPipeline._call_network
+        modalities.diffusers_pipeline.DiffusersPipeline.network_names
+        modalities.diffusers_pipeline.DiffusersPipeline.open
+        modalities.flow.diffusers_policy.DiffusersPolicy.encoders_on_device
+        modalities.flow.diffusers_policy.DiffusersPolicy.modules
         modalities.flow.diffusers_policy.PipelinePolicy.cuts
-        modalities.flow.diffusers_policy.PipelinePolicy.encoders_on_device
         modalities.flow.diffusers_policy.PipelinePolicy.num_read
+        modalities.flow.diffusers_policy.PipelinePolicy.open
         modalities.flow.diffusers_policy.PipelinePolicy.trained_network
-        modalities.flow.diffusers_policy._set_attention modalities.flow.variance_preserving.last_level
+        modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
+        modalities.flow.driven.modular._with_gradients modalities.flow.driven.paused_call._body
+        modalities.flow.driven.probing._absent_masks modalities.flow.driven.remembered.Remembered.install
+        modalities.flow.driven.rows.fingerprint modalities.flow.driven.stand_ins.Loop.grid
+        modalities.flow.driven.stand_ins.NetworkStandIn.__getattr__
+        modalities.flow.driven.stand_ins.scheduler_stand_in.set_timesteps
+        modalities.flow.variance_preserving.last_level
         modalities.gui.Gui._screen modalities.language.own_forward._OwnForward._logits
         modalities.loading.adapted_layers._is_attention modalities.loading.exporting._is_saved_by
         modalities.loading.lora.Lora.add_to modalities.loading.quantise.quantised_layers

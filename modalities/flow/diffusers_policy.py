@@ -68,7 +68,12 @@ class DiffusersPolicy(FlowPolicy):
     @property
     def declaration(self) -> PolicyDeclaration:
         """Returns what rollouts provide, and the pipeline as it is set."""
-        return replace(super().declaration, checkpoint=self.model, checkpoint_file=_INDEX)
+        return replace(super().declaration, checkpoint=self.model, checkpoint_file=self.index_file)
+
+    @property
+    def index_file(self) -> str:
+        """Returns the file that the folder of the pipeline holds."""
+        return _INDEX
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline. Raises ConfigError where the model cannot be found or is of another kind."""
@@ -211,7 +216,7 @@ class DiffusersPolicy(FlowPolicy):
         diffusers_logging.disable_progress_bar()
         transformers_logging.disable_progress_bar()
         setting = f"modalities.{self.title[0]}.model"
-        source = source_of(self.model, setting, "diffusers", _INDEX)
+        source = source_of(self.model, setting, "diffusers", self.index_file)
         trained_dtype = torch.float32 if self.lora is None else placement.dtype
         try:
             pipeline = self.open(source, trained_dtype, placement.dtype)

@@ -46,7 +46,9 @@ class NoiseSchedule:
             raise ConfigError(f"the network predicts {prediction!r}; supported are {', '.join(PREDICTIONS)}")
         if config.get("clip_sample") or config.get("thresholding"):
             raise ConfigError("the scheduler clips the clean latents; set clip_sample and thresholding to false in it")
-        share = DDIMScheduler.from_config(config).alphas_cumprod.double()  # of the clean latent in the variance
+        # of the clean latent in the variance; CogVideoX's schedulers shift it, which DDIM does not know
+        own = scheduler if "snr_shift_scale" in config else DDIMScheduler.from_config(config)
+        share = own.alphas_cumprod.double()
         alpha, s = share.sqrt(), (1 - share).sqrt()
         if prediction == "epsilon" and alpha[-1] == 0:
             raise ConfigError("noise predicted from pure noise says nothing; rescale_betas_zero_snr needs v_prediction")

@@ -66,7 +66,7 @@ def test_sd3_driven_is_the_hand_written_sd3(scale: float, driven: Any, twin_poli
     assert calls == calls_2 and set(gradient_2) <= set(gradient)
     for name, values in gradient_2.items():
         torch.testing.assert_close(gradient[name], values, atol=2e-5, rtol=1e-4)
-    view = DenoisingView(torch.arange(2), torch.zeros(2).long(), torch.tensor([0.7, 0.4]), (5, 6))
+    view = DenoisingView(torch.arange(2), torch.zeros(2).long(), torch.tensor([0.7, 0.4]), (5, 6), 1)
     ours, theirs = own.forward(got, view), by_hand.forward(wanted, view)
     torch.testing.assert_close(ours.prediction, theirs.prediction, atol=2e-5, rtol=1e-4)
 

@@ -26,6 +26,7 @@ class Arguments:
     negative_prompt: str
     guidance: str | None  # the argument for the scale, `guider`, or None where the settings fix it
     off: float = 1.0  # the scale at which the pipeline does not guide
+    copies_by_list: bool = False  # several samples are asked for by a list of prompts, not by their number
     extra: Mapping[str, Any] = field(default_factory=dict)  # of one use: noise levels of a grid, a type of output
 
     @classmethod
@@ -57,7 +58,7 @@ class Arguments:
             given[self.image_argument()] = pictures[0] if len(pictures) == 1 else pictures
         if copies > 1:
             name = next((name for name in _COPIES if name in self.takes), None)
-            if name is not None:
+            if name is not None and not self.copies_by_list:
                 given[name] = copies
             else:
                 for text in ("prompt", "negative_prompt"):

@@ -135,7 +135,12 @@ class Paused:
         return self._thread.is_alive()
 
     def resume(self, reply: Any = None) -> Any:
-        """Hands a reply over and returns the next event; `Done` is the last. Raises what the function raises."""
+        """Hands a reply over and returns the next event; `Done` is the last.
+
+        Raises what the function raises, and RuntimeError where it has ended.
+        """
+        if not self.is_alive:  # nobody would answer
+            raise RuntimeError("the paused function has ended")
         event = self._channel.send(reply)
         if isinstance(event, Done | Failed):
             self._thread.join()

@@ -34,9 +34,12 @@ def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance
     """
     learned = driver.learned[scale is not None] = Learned()
     with torch.no_grad():
-        _learn_forms(driver, learned, prompts[0], scale)
-        one_by_one = _Probe.of(driver, prompts, scale, tolerance)
-        one_by_one.check_the_loop()
+        try:
+            _learn_forms(driver, learned, prompts[0], scale)
+            one_by_one = _Probe.of(driver, prompts, scale, tolerance)
+            one_by_one.check_the_loop()
+        except (IndexError, TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:  # of stock code
+            raise NotDriven(f"its loop, when it is paused, ends with {type(error).__name__}: {error}") from error
         _learn_mode(learned, one_by_one)
         _learn_padding(driver, learned, one_by_one, scale)
         if scale is None:
@@ -97,9 +100,9 @@ class _Probe:
 
     def one_by_one(self, prompts: Sequence[int]) -> Tensor:
         """Returns the outputs of the states, each alone."""
-        return torch.cat([self.together([n], [prompt]) for n, prompt in enumerate(prompts)])
+        return torch.cat([self.at_once([n], [prompt]) for n, prompt in enumerate(prompts)])
 
-    def together(self, rows: Sequence[int], prompts: Sequence[int]) -> Tensor:
+    def at_once(self, rows: Sequence[int], prompts: Sequence[int]) -> Tensor:
         """Returns the outputs of some of the states in one evaluation."""
         at = list(rows)
         return self.driver.evaluate(self.states[at], self.sigma[at], list(prompts), self.scale)
@@ -114,11 +117,11 @@ class _Probe:
         if not bool(self.of_one.isfinite().all()):
             raise NotDriven("its outputs are not finite")
         for _ in range(_LATER):
-            again = self.together([0], [first])
+            again = self.at_once([0], [first])
         if self.is_near(again, self.of_one[:1]):
             return
         with _own_noise(self.driver):
-            one = self.together([0], [first])
+            one = self.at_once([0], [first])
         if not self.is_near(one, self.of_one[:1]):
             raise NotDriven("it draws noise of its own inside its loop")
         raise NotDriven(
@@ -151,7 +154,7 @@ def _learn_mode(learned: Learned, probe: _Probe) -> None:
     for mode in _MODES:
         learned.mode = mode
         try:
-            got = probe.together(range(4), [probe.prompts[0]] * 4)
+            got = probe.at_once(range(4), [probe.prompts[0]] * 4)
         except Exception as error:  # whatever stock code raises for more samples than it expects
             reasons.append(f"{mode}: {type(error).__name__}: {error}")
             probe.driver.close()
@@ -184,7 +187,7 @@ def _learn_padding(driver: Driver, learned: Learned, probe: _Probe, scale: float
     if not differing:
         return
     driver.num_network_calls = 0
-    if not probe.is_near(probe.together([0, 1], probe.prompts), probe.of_two):
+    if not probe.is_near(probe.at_once([0, 1], probe.prompts), probe.of_two):
         raise NotDriven("prompts of different lengths in one evaluation are not those one by one")
     apart = driver.num_network_calls
     for mask in (None, *_absent_masks(driver, call, differing)):
@@ -192,7 +195,7 @@ def _learn_padding(driver: Driver, learned: Learned, probe: _Probe, scale: float
         learned.pads = differing if mask is None else (*differing, mask[0])
         driver.num_network_calls = 0
         try:
-            is_equal = probe.is_near(probe.together([0, 1], probe.prompts), probe.of_two)
+            is_equal = probe.is_near(probe.at_once([0, 1], probe.prompts), probe.of_two)
         except Exception as error:  # whatever a network raises for lengths that do not fit
             _log.debug("padding %s: %s", learned.pads, error)
             driver.close()

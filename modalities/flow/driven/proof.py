@@ -43,6 +43,9 @@ class Driven(Protocol):
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]: ...
     def sigmas(self, kind: Any, num_steps: int) -> list[float]: ...
     def scale_of(self, scale: float) -> float | None: ...
+    def from_stock(self, states: Tensor, sigma: Tensor) -> Tensor: ...
+    def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
+    def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor: ...
 
 
 def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: int = 4) -> Proof:
@@ -59,22 +62,22 @@ def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: in
     levels = policy.sigmas("pipeline", num_steps)
     sigma = torch.tensor([levels[0], levels[0], levels[1], levels[0]], device=states.device)
     batch, gradient, replayed, calls = 0.0, 0.0, 0.0, 0
-    for scale in map(policy.scale_of, scales):
+    for scale in scales:
 
-        def together(rows: Sequence[int], scale: float | None = scale) -> Tensor:
+        def at_once(rows: Sequence[int], scale: float = scale) -> Tensor:
             at = list(rows)
-            return driver.evaluate(states[at], sigma[at], [numbers[n] for n in at], scale)
+            return policy.guided_by(states[at], sigma[at], [numbers[n] for n in at], scale)
 
         with torch.no_grad():
             before = driver.num_network_calls
-            whole = together(range(4))
+            whole = at_once(range(4))
             calls = max(calls, driver.num_network_calls - before)
-            replayed = max(replayed, float((together(range(4)) - whole).abs().max()))
-            alone = torch.cat([together([n]) for n in range(4)])
+            replayed = max(replayed, float((at_once(range(4)) - whole).abs().max()))
+            alone = torch.cat([at_once([n]) for n in range(4)])
         batch = max(batch, difference(whole, alone))
         weight = normal(_SEED + 1, tuple(states.shape)).to(states.device)
-        one = _gradient(policy, together, weight, [range(4)])
-        gradient = max(gradient, difference(one, _gradient(policy, together, weight, [[n] for n in range(4)])))
+        one = _gradient(policy, at_once, weight, [range(4)])
+        gradient = max(gradient, difference(one, _gradient(policy, at_once, weight, [[n] for n in range(4)])))
     return Proof(stock, batch, gradient, replayed, calls)
 
 
@@ -84,14 +87,16 @@ def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: in
     pipeline, arguments = policy.stock_call(prompt, scale, num_steps)
     wanted, first = stock_run(pipeline, arguments)
     with torch.no_grad():
-        state, number = driver.joined(first).float(), policy.numbers([prompt])[0]
-        levels = policy.sigmas("pipeline", num_steps)
+        levels, number = policy.sigmas("pipeline", num_steps), policy.numbers([prompt])[0]
+        state = driver.joined(first).float()
+        state = policy.from_stock(state, torch.full((len(state),), levels[0], device=state.device))
         for sigma, following in pairwise(levels):
             at = torch.full((len(state),), sigma, device=state.device)
-            velocity = driver.evaluate(state, at, [number] * len(state), policy.scale_of(scale))
+            velocity = policy.guided_by(state, at, [number] * len(state), scale)
             # as diffusers steps, whose levels are float32
             step = torch.tensor(following, device=state.device) - torch.tensor(sigma, device=state.device)
             state = state + step * velocity
+        state = policy.final(state, torch.full((len(state),), levels[-1], device=state.device))
         got = driver.decode(state, [number] * len(state))
     if got.shape != wanted.shape:
         return float("inf")

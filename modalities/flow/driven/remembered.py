@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakMethod
 
 from .rows import fingerprint
 
@@ -14,7 +15,9 @@ class Remembered:
     """The results of a pipeline's `encode_prompt`, by the content of its arguments."""
 
     capacity: int
-    on_device: Callable[[], AbstractContextManager[None]]  # the text encoders are where they can run
+    # A weak method: within it, the text encoders are where they can run. Threads of paused calls hold this object, and
+    # a strong one would hold its policy with them.
+    on_device: "WeakMethod[Callable[[], AbstractContextManager[None]]]"
     _results: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     def install(self, pipeline: Any, scale: float | None) -> None:
@@ -26,7 +29,9 @@ class Remembered:
         def encode_prompt(*args: Any, **kwargs: Any) -> Any:
             key = (scale, fingerprint(args), fingerprint(kwargs))
             if key not in self._results:
-                with self.on_device():
+                on_device = self.on_device()
+                assert on_device is not None, "the policy waits for this call"
+                with on_device():
                     self._results[key] = encode(pipeline, *args, **kwargs)
                 while len(self._results) > self.capacity:
                     self._results.popitem(last=False)

@@ -15,7 +15,7 @@ def stock_run(pipeline: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, list
         pipeline: of diffusers, with the scheduler to step with. arguments: of its call.
     """
     seen: list[list[Tensor]] = []
-    with _watched(pipeline.scheduler, seen), torch.no_grad():
+    with _with_recorded_steps(pipeline.scheduler, seen), torch.no_grad():
         result = pipeline(**arguments)
     made = result[0] if isinstance(result, tuple) else result
     media = made if isinstance(made, Tensor) else torch.stack(list(made))
@@ -23,7 +23,7 @@ def stock_run(pipeline: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, list
 
 
 @contextmanager
-def _watched(scheduler: Any, seen: list[list[Tensor]]) -> Iterator[None]:
+def _with_recorded_steps(scheduler: Any, seen: list[list[Tensor]]) -> Iterator[None]:
     """Collects the samples that are given to the steps of a scheduler and of its copies, by timestep."""
     kind = type(scheduler)
     times: dict[float, list[Tensor]] = {}

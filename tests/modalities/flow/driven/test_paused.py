@@ -84,6 +84,8 @@ def test_an_error_inside_is_raised_in_the_caller_and_ends_the_thread() -> None:
     with pytest.raises(KeyError, match="inside"):
         made.resume()
     assert not made.is_alive
+    with pytest.raises(RuntimeError, match="has ended"):
+        made.resume()
 
 
 def test_no_thread_is_left_by_close_nor_by_an_object_that_nobody_closes() -> None:

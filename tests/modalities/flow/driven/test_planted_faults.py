@@ -1,5 +1,6 @@
 """Pipelines that cannot be driven are refused by the name of their fault."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -26,24 +27,18 @@ def with_network(change: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor])
     return plant
 
 
-def with_call(plant: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
-    """Plants code into the pipeline's loop: before each step, with the scheduler and the count of its steps."""
+def with_call(plant: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """Plants code at the beginning of the pipeline's call."""
 
     def changed(pipeline: Any) -> Any:
-        kind = type(pipeline.scheduler)
-
-        class Scheduler(kind):  # type: ignore[misc, valid-type]
-            def scale_noise(self, *args: Any) -> Any:
-                return super().scale_noise(*args)
-
-        pipeline.scheduler.__class__ = Scheduler
         made = type(pipeline)
         call = made.__call__.__wrapped__
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            plant(self, self.scheduler)
+            plant(self)
             return call(self, *args, **kwargs)
 
+        __call__.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
         pipeline.__class__ = type(made.__name__, (made,), {"__call__": __call__})
         return pipeline
 
@@ -57,7 +52,7 @@ def test_a_pipeline_that_draws_its_own_noise_is_refused(driven_sd3: Any) -> None
 
 
 def test_guidance_that_depends_on_the_number_of_the_step_is_refused(driven_sd3: Any) -> None:
-    def plant(pipeline: Any, scheduler: Any) -> None:
+    def plant(pipeline: Any) -> None:
         # skip-layer guidance by the number of the step is SD3's own; here the network's input is scaled by it
         network, count = pipeline.transformer, iter(range(10**6))
         real = type(network).__call__
@@ -90,27 +85,28 @@ def test_a_network_that_mixes_the_samples_of_a_batch_is_refused(driven_sd3: Any)
 
 
 def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any) -> None:
-    def narrow(pipeline: Any) -> Any:
-        made = type(pipeline)
-        encode = made.encode_prompt
+    def narrow(pipeline: Any) -> None:
+        network, count = pipeline.transformer, pipeline.__dict__["asked"]
 
-        def encode_prompt(self: Any, *args: Any, **kwargs: Any) -> Any:
-            self.__dict__["asked"] = kwargs.get("num_images_per_prompt", 1)
-            return encode(self, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            branches = 2 if pipeline.do_classifier_free_guidance else 1
+            return (network(*args, **kwargs)[0][: count[-1] * branches],)
 
-        pipeline.__class__ = type(made.__name__, (made,), {"encode_prompt": encode_prompt})
-        forward = pipeline.transformer.forward
-        sizes: list[int] = []
+        pipeline.__dict__["transformer"] = _Calling(network, call)
 
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            sizes.append(len(kwargs["hidden_states"]))
-            return forward(*args, **kwargs)
+    def planted(pipeline: Any) -> Any:
+        pipeline.__dict__["asked"] = asked = [1]
+        changed = with_call(narrow)(pipeline)
+        prepare = type(changed).prepare_latents
 
-        pipeline.transformer.forward = changed
-        return pipeline
+        def prepare_latents(self: Any, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+            asked.append(batch_size)
+            return prepare(self, batch_size, *args, **kwargs)
 
-    policy = driven_sd3(narrow)
-    assert policy.driver.learned[False].mode == "wide"
+        type(changed).prepare_latents = prepare_latents
+        return changed
+
+    assert driven_sd3(planted).driver.learned[False].mode == "copies"
 
 
 def test_a_difference_to_the_stock_run_is_refused_with_the_number(driven_sd3: Any) -> None:
