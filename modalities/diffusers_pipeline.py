@@ -133,9 +133,15 @@ class DiffusersPipeline(DiffusersPolicy):
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
         found = FAMILIES[self.family]
-        kind = {"modular": found.modular, "removed_blocks": found.removed_blocks, "output": found.makes}
         twin = self.twin(folder, arguments={**self.arguments, **call})
-        return replace(twin, **sizes, **kind, condition_images=found.conditions)
+        return replace(
+            twin,
+            modular=found.modular,
+            removed_blocks=found.removed_blocks,
+            output=found.makes,
+            condition_images=found.conditions,
+            **sizes,
+        )
 
     # what the base class asks for
 

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from page_tables import plugin_link, table
 
 from mmrl.core import plugins
 from mmrl.core.config import load_config, shipped_names
-from mmrl.core.contracts import Placement, Provable
+from mmrl.core.contracts import Placement
 from mmrl.core.data import Prompt
 from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
 from mmrl.modalities.tiny.pipelines.families import FAMILIES
 from mmrl.system.errors import ConfigError
 
@@ -48,11 +50,11 @@ def prove(name: str) -> dict[str, Any]:
     """Returns the row of a family. Raises ConfigError for a family that cannot be driven."""
     family, config = FAMILIES[name], f"families/{name}"
     settings = dict(load_config(config).modality) | {"lora": None, "gradient_checkpointing": False}
-    policy: Any = plugins.build("modalities", settings)
+    policy = plugins.build("modalities", settings)
+    assert isinstance(policy, DiffusersPipeline), "it drives code of another library"
     with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder:
         twin = policy.tiny(0, Path(folder))
         twin.prepare(Placement(torch.device("cpu"), torch.float32))
-        assert isinstance(twin, Provable), "it drives code of another library"
         proof = dict(twin.proof(Prompt(TEXT, pictures(Path(folder), family.conditions, family.condition_side))))
         twin.close()
     return {
@@ -81,7 +83,7 @@ def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:
 def page(rows: list[dict[str, Any]]) -> str:
     """Returns the page of rows."""
     parts = [HEAD.format(link=plugin_link("modalities", "diffusers_pipeline"))]
-    titles = {
+    titles: dict[str, Callable[[dict[str, Any]], bool]] = {
         "Images": lambda row: row["makes"] == "image" and not row["condition"],
         "Edits of images": lambda row: row["makes"] == "image" and row["condition"],
         "Videos": lambda row: row["makes"] == "video",

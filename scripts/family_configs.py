@@ -58,13 +58,9 @@ MODELS = {
     "flux2_klein_edit": Model(
         "FLUX.2 [klein] base 9B, editing", "black-forest-labs/FLUX.2-klein-base-9B", 4.0, conditions=1
     ),
-    "flux3_edit": Model(
-        "FLUX.3 [klein] base, editing", "black-forest-labs/FLUX-3-Image-Klein-Base", 4.0, conditions=1
-    ),
+    "flux3_edit": Model("FLUX.3 [klein] base, editing", "black-forest-labs/FLUX-3-Image-Klein-Base", 4.0, conditions=1),
     "qwen_image_edit": Model("Qwen-Image-Edit", "Qwen/Qwen-Image-Edit", 4.0, (1024, 1024), conditions=1),
-    "qwen_image_edit_plus": Model(
-        "Qwen-Image-Edit 2509", "Qwen/Qwen-Image-Edit-2509", 4.0, (1024, 1024), conditions=2
-    ),
+    "qwen_image_edit_plus": Model("Qwen-Image-Edit 2509", "Qwen/Qwen-Image-Edit-2509", 4.0, (1024, 1024), conditions=2),
     "qwen_image21_edit": Model(
         "Qwen-Image 2.1, editing", "Qwen/Qwen-Image-2.1", 4.0, conditions=1, arguments="use_kv_cache: false"
     ),
@@ -82,9 +78,7 @@ MODELS = {
     "wan22_5b_i2v": Model(
         "Wan 2.2 TI2V 5B from a first frame", "Wan-AI/Wan2.2-TI2V-5B-Diffusers", 5.0, SMALL_CLIP, 33, conditions=1
     ),
-    "wan_i2v": Model(
-        "Wan 2.1 I2V 14B", "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", 5.0, SMALL_CLIP, 33, conditions=1
-    ),
+    "wan_i2v": Model("Wan 2.1 I2V 14B", "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", 5.0, SMALL_CLIP, 33, conditions=1),
     "ltx": Model("LTX-Video", "Lightricks/LTX-Video", 3.0, SMALL_CLIP, 33),
     "ltx_i2v": Model("LTX-Video from a first frame", "Lightricks/LTX-Video", 3.0, SMALL_CLIP, 33, conditions=1),
     "ltx2": Model("LTX-2", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33),
@@ -108,7 +102,9 @@ MODELS = {
     "kandinsky5_t2v": Model(
         "Kandinsky 5.0 T2V Lite", "kandinskylab/Kandinsky-5.0-T2V-Lite-sft-5s-Diffusers", 5.0, (512, 768), 121
     ),
-    "kandinsky6": Model("Kandinsky 6.0 Pro", "kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers", 1.0, (512, 768), 121),
+    "kandinsky6": Model(
+        "Kandinsky 6.0 Pro", "kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers", 1.0, (512, 768), 121
+    ),
     "cosmos3": Model("Cosmos 3 Nano", "nvidia/Cosmos3-Nano", 6.0, (480, 832), 33),
     "cosmos25": Model("Cosmos-Predict2.5 2B", "nvidia/Cosmos-Predict2.5-2B", 7.0, (704, 1280), 93),
     "minimax_h3": Model("MiniMax-H3", "MiniMaxAI/MiniMax-H3", 1.0, SMALL_CLIP, 124),

@@ -279,7 +279,7 @@ class PromptSharing(Protocol):
 
 @runtime_checkable
 class Provable(Protocol):
-    """A policy that drives the code of another library, and is compared with what that code does by itself. Optional."""
+    """A policy that drives the code of another library and is compared with what it does by itself. Optional."""
 
     def proof(self, prompt: Prompt) -> Mapping[str, float]:
         """Returns how far the policy is from the library on a prompt, by the names of the differences.

@@ -9,7 +9,7 @@ import transformers
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
 from diffusers.pipelines.ltx2.vocoder import LTX2Vocoder
 
-from ..tiled import gemma3
+from ..gemma import gemma3
 from .family import PipelineFamily
 from .guardrail import OpenGuardrail
 from .images import cosmos_transformer, kandinsky5_transformer
