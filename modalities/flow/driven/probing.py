@@ -20,6 +20,7 @@ from .stand_ins import NetworkCall
 _log = logging.getLogger(__name__)
 _MODES: tuple[Mode, ...] = ("wide", "copies", "single")  # best first
 _LATER = 4  # iterations between two places in the loop that are compared
+_FIXED = 0.03  # of the elements of a first state may be equal for other noise
 _SEED = 11  # of the probed states
 
 
@@ -67,6 +68,7 @@ def _learn_forms(driver: Driver, learned: Learned, prompt: int, scale: float | N
     twos, more = captured(driver, Key(prompt, scale, 2))
     if [len(part) for part in parts] != [1] * len(parts) or [len(part) for part in more] != [2] * len(parts):
         raise NotDriven("asked for two samples, it does not make two states")
+    _check_the_first_state(driver, Key(prompt, scale, 1), parts)
     driver.shapes = tuple(tuple(part.shape[1:]) for part in parts)
     if [(call.network, call.names) for call, _ in ones] != [(call.network, call.names) for call, _ in twos]:
         raise NotDriven("its network calls for two samples are others than those for one")
@@ -77,6 +79,17 @@ def _learn_forms(driver: Driver, learned: Learned, prompt: int, scale: float | N
         except UnknownRows as error:
             raise NotDriven(f"the samples in its network call cannot be told apart: {error}") from error
         learned.forms.setdefault((one.network, one.names), form)
+
+
+def _check_the_first_state(driver: Driver, key: Key, parts: Sequence[Tensor]) -> None:
+    """Raises NotDriven where the first state is more than standard normal noise."""
+    with _own_noise(driver):
+        _, others = captured(driver, key)
+    for part, other in zip(parts, others, strict=True):
+        if float((part == other).float().mean()) > _FIXED:
+            raise NotDriven("parts of its first state are no noise but come from the prompt's image")
+        if not 0.5 < float(part.float().square().mean().sqrt()) < 2:
+            raise NotDriven("its first state is not standard normal noise")
 
 
 class _Probe:

@@ -1,6 +1,7 @@
 """The proof that a driven pipeline is the stock pipeline: images, batches, gradients, log-probs, calls."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -42,6 +43,7 @@ class Driven(Protocol):
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]: ...
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]: ...
     def sigmas(self, kind: Any, num_steps: int) -> list[float]: ...
+    def driving(self) -> AbstractContextManager[None]: ...
     def scale_of(self, scale: float) -> float | None: ...
     def from_stock(self, states: Tensor, sigma: Tensor) -> Tensor: ...
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
@@ -85,7 +87,8 @@ def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: in
     """Returns the largest difference of pixels in [0, 1] between steps of our own loop and the stock run."""
     driver = policy.driver
     pipeline, arguments = policy.stock_call(prompt, scale, num_steps)
-    wanted, first = stock_run(pipeline, arguments)
+    with policy.driving():
+        wanted, first = stock_run(pipeline, arguments)
     with torch.no_grad():
         levels, number = policy.sigmas("pipeline", num_steps), policy.numbers([prompt])[0]
         state = driver.joined(first).float()
@@ -97,7 +100,8 @@ def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: in
             step = torch.tensor(following, device=state.device) - torch.tensor(sigma, device=state.device)
             state = state + step * velocity
         state = policy.final(state, torch.full((len(state),), levels[-1], device=state.device))
-        got = driver.decode(state, [number] * len(state))
+        with policy.driving():
+            got = driver.decode(state, [number] * len(state))
     if got.shape != wanted.shape:
         return float("inf")
     return float((got - wanted.to(got.device)).abs().max())

@@ -109,6 +109,23 @@ def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any)
     assert driven_sd3(planted).driver.learned[False].mode == "copies"
 
 
+def test_a_first_state_that_holds_parts_of_a_condition_is_refused(driven_sd3: Any) -> None:
+    def planted(pipeline: Any) -> Any:
+        made = type(pipeline)
+        prepare = made.prepare_latents
+
+        def prepare_latents(self: Any, *args: Any, **kwargs: Any) -> Any:
+            latents = prepare(self, *args, **kwargs)
+            latents[:, :, :2] = 0.5
+            return latents
+
+        pipeline.__class__ = type(made.__name__, (made,), {"prepare_latents": prepare_latents})
+        return pipeline
+
+    with pytest.raises(ConfigError, match="come from the prompt's image"):
+        driven_sd3(planted)
+
+
 def test_a_difference_to_the_stock_run_is_refused_with_the_number(driven_sd3: Any) -> None:
     policy = driven_sd3()
     refuse_difference(policy, Prompt("a cat"), 3.0, 1e-5)
