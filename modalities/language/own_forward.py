@@ -87,7 +87,12 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
     def fault(path: str) -> str | None:
         """Returns how far a path of the run is off; None where it agrees."""
         for what, answers in read.items():
-            off = (_PATHS[path](policy, encoded, answers) - expected[what]).abs()
+            try:
+                off = (_PATHS[path](policy, encoded, answers) - expected[what]).abs()
+            except RAISED as error:
+                if policy.backbone.one_at_a_time or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                return f"{path} raise {type(error).__name__}: {error}"
             if not off.mean() <= allowed[what]:  # NaN too
                 return (
                     f"the log-probs of {path} differ from its own forward pass by {off.mean():.2g} nats a token, up to "
