@@ -336,8 +336,7 @@ class DiffusersPipeline(DiffusersPolicy):
     def proof(self, prompt: Prompt) -> Mapping[str, float]:
         """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance."""
         scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
-        with self._refusing():
-            return asdict(prove(self, prompt, scales))
+        return asdict(prove(self, prompt, scales))
 
     def _prove_once(self, prompt: Prompt, scale: float) -> None:
         """Compares two steps with the stock pipeline's, once for each guidance scale. Raises ConfigError."""

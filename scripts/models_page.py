@@ -10,8 +10,9 @@ from settings_source import escaped, settings
 
 from mmrl.core import plugins
 from mmrl.core.config import load_config, shipped_names
+from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
 from mmrl.modalities.encoding.families import FAMILIES, Family
-from mmrl.modalities.flow.diffusers_policy import PipelinePolicy
+from mmrl.modalities.flow.diffusers_policy import DiffusersPolicy, PipelinePolicy
 from mmrl.modalities.video import ONE_SIZE
 from mmrl.modalities.vision_language import VisionLanguage
 
@@ -77,7 +78,7 @@ def page() -> str:
 def place(name: str) -> tuple[int, int]:
     """Returns what modalities are sorted by: what they make, and the class that they inherit from first."""
     cls = plugins.find("modalities", name)
-    assert issubclass(cls, PipelinePolicy | VisionLanguage), name
+    assert issubclass(cls, DiffusersPolicy | VisionLanguage), name
     return ("latents", "tokens", "turns").index(cls.sample_kind), len(cls.__mro__)
 
 
@@ -89,6 +90,10 @@ def row_of(name: str) -> tuple[str, str, str]:
         sentence = " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
         trained = f"the {words_of(cls.network)}, by LoRA or all its weights"
         return plugin_link("modalities", name), f"{title}. {escaped(sentence)}", trained
+    if issubclass(cls, DiffusersPipeline):
+        trained = "the transformers or the U-Net, by LoRA or all their weights"
+        text = summary("modalities", name) + " [Families](families.md) that were compared with diffusers."
+        return plugin_link("modalities", name), text, trained
     assert issubclass(cls, VisionLanguage), name
     vision = " or ".join(get_args(settings(cls)["vision"]))
     trained = f"the language model, by LoRA or all its weights; the vision tower {vision}"

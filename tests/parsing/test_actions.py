@@ -117,6 +117,7 @@ def assert_close(one: Action, other: Action, canvas: Canvas) -> None:
     """The same action, coordinates within half a unit of the convention's grid."""
     assert (one.kind, one.parts, one.text, one.keys) == (other.kind, other.parts, other.text, other.keys)
     assert one.direction == other.direction
+    assert canvas.convention is not None
     half = [
         GRID[canvas.convention] * side / span / 2 + 1e-6
         for side, span in zip(canvas.original, canvas.span, strict=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.modalities.unlisted_twins import unlisted
 from tests.process_runs import assert_same_run, ended_well, final_tensors, mmrl, movement, train
 from tests.training.test_processes_texts import FULL, answers_of, grpo, write_questions
+from tests.vision_twins import twin as unlisted
 
 
 @pytest.mark.slow  # four runs

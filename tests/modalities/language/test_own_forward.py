@@ -27,7 +27,7 @@ from mmrl.modalities.gui import Gui
 from mmrl.modalities.language import own_forward, probing
 from mmrl.modalities.language.probes import IMAGES
 from mmrl.modalities.loading.lora import Lora
-from mmrl.modalities.tiny.vision_language import BUILDERS
+from mmrl.modalities.tiny.vision_language import BUILDERS, UNLISTED
 from mmrl.modalities.tokens import prefix_cache
 from mmrl.modalities.tokens.backbone import Backbone, expand
 from mmrl.modalities.tokens.vllm.engine import Vllm
@@ -35,9 +35,8 @@ from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from tests import vision_twins
-from tests.modalities import unlisted_twins
-from tests.modalities.unlisted_twins import unlisted
 from tests.vision_twins import picture
+from tests.vision_twins import twin as unlisted
 
 # how each of the 19 twins shares prompts, in an update and under checkpointing, and what was asked of it
 EXACT = {
@@ -237,7 +236,7 @@ def test_a_packed_row_that_is_wrong_is_not_used_under_checkpointing() -> None:
 
 
 def test_every_twin_is_in_the_list() -> None:
-    assert sorted(unlisted_twins.BUILDERS) == sorted(EXACT) and len(EXACT) == 19
+    assert sorted(UNLISTED) == sorted(EXACT) and len(EXACT) == 19
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def driven_sd3(twin_folder: Path) -> Iterator[MakeDriven]:
     made: list[DiffusersPipeline] = []
 
     def make(fault: Callable[[Any], Any] | None = None, **settings: Any) -> DiffusersPipeline:
-        given = {
+        given: dict[str, Any] = {
             "model": str(twin_folder),
             "height": 32,
             "width": 32,

@@ -31,7 +31,7 @@ def with_call(plant: Callable[[Any], None]) -> Callable[[Any], Any]:
     """Plants code at the beginning of the pipeline's call."""
 
     def changed(pipeline: Any) -> Any:
-        made = type(pipeline)
+        made: Any = type(pipeline)
         call = made.__call__.__wrapped__
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
