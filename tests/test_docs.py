@@ -88,7 +88,7 @@ def test_the_commands_of_a_page_name_configs_and_settings_that_exist(page: str) 
 @pytest.mark.parametrize("page", ["python.md", "modalities/clicks.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(?!# my_)(.*?)^```$", text, re.M | re.S)
+    (code,) = re.findall(r"^```python\n(?!# (?:my_|comfyui))(.*?)^```$", text, re.M | re.S)
     names: dict[str, Any] = {"__name__": "my_rewards"}
     exec(compile(code, page, "exec"), names)
     (reward,) = [value for value in names.values() if hasattr(value, "granularity")]
