@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 from weakref import WeakMethod
@@ -16,7 +17,7 @@ from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.forward_outputs import ForwardOutputs
-from mmrl.core.keys import GroupKey
+from mmrl.core.keys import GroupKey, normal
 from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 
@@ -33,6 +34,7 @@ from .flow.driven.remembered import Remembered
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.usage import Call, Grid, num_steps
 from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
+from .loading.adapted_layers import freeze_unused
 from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ _NETWORKS = ("transformer", "transformer_2", "unet")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
+_PROBED_LEVELS = (0.98, 0.02)  # near both ends, where pipelines with two networks call one of them each
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
 _PIXELS = 1e-3  # of pixels in [0, 1], against the stock pipeline in float32
 _ROUGH = 5e-2  # the same in half precision
@@ -91,6 +94,13 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
+        try:
+            self._prepare(placement)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, placement: Placement) -> None:
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
         self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
@@ -109,6 +119,8 @@ class DiffusersPipeline(DiffusersPolicy):
             self._media_of,
         )
         self._probe()
+        self._freeze_what_is_not_reached()
+        self._weights = self.trained_weights()
         self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
 
     @property
@@ -119,6 +131,13 @@ class DiffusersPipeline(DiffusersPolicy):
         """Ends all paused calls and their threads; they are made again where they are needed."""
         if self._driver is not None:
             self._driver.close()
+
+    def shrunk(self) -> AbstractContextManager[None]:
+        """Keeps the sizes of the small pipeline of the `family` tiny, which constants of diffusers' modules say."""
+        from .tiny.pipelines.families import FAMILIES
+
+        found = FAMILIES.get(self.family or "")
+        return nullcontext() if found is None else found.small()
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random small pipeline of the `family`.
@@ -395,6 +414,22 @@ class DiffusersPipeline(DiffusersPolicy):
                 learn(driver, probes, _PROBED_SCALE, tolerance)
         except NotDriven as error:
             self._refusal_of_guidance = str(error)
+
+    def _freeze_what_is_not_reached(self) -> None:
+        """Freezes parameters that can never get a gradient: such as those for a text output that nobody reads."""
+        scales = [None] if self._refusal_of_guidance is not None else [None, _PROBED_SCALE]
+        probes = self._probes()
+        with self.driving():
+            for network in self.modules().values():
+                runs = [partial(self._probed, probes[0], sigma, scale) for sigma in _PROBED_LEVELS for scale in scales]
+                if unused := freeze_unused(network, runs):
+                    _log.debug("%d tensors reach no output and are not trained: %s", len(unused), ", ".join(unused))
+        self.driver.close()  # paused calls hold graphs
+
+    def _probed(self, prompt: int, sigma: float, scale: float | None) -> Tensor:
+        """Returns the output of one random state."""
+        state = normal(0, (1, *self.latent_shape)).to(self.device)
+        return self.driver.evaluate(state, torch.tensor([sigma], device=self.device), [prompt], scale)
 
     def _learn(self, probes: Sequence[int], tolerance: float) -> None:
         """Learns how several samples are served; some pipelines take lists of prompts, not numbers of samples."""

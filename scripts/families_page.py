@@ -52,7 +52,7 @@ def prove(name: str) -> dict[str, Any]:
     settings = dict(load_config(config).modality) | {"lora": None, "gradient_checkpointing": False}
     policy = plugins.build("modalities", settings)
     assert isinstance(policy, DiffusersPipeline), "it drives code of another library"
-    with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder, policy.shrunk():
         twin = policy.tiny(0, Path(folder))
         twin.prepare(Placement(torch.device("cpu"), torch.float32))
         proof = dict(twin.proof(Prompt(TEXT, pictures(Path(folder), family.conditions, family.condition_side))))

@@ -1,5 +1,7 @@
 """From a config to the parts of a run: plug-ins by name, checked against each other, put together as a trainer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -11,7 +13,7 @@ from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, fin
 from mmrl.assembly.group_checks import check_groups
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import ConfigError, Differentiable, Loss, Sampler, Stateful
+from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Sampler, Stateful
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.keys import seed_from
@@ -85,6 +87,16 @@ def resolve_lab(settings: Plugin) -> Plugin:
         return {**settings, "model": str(labs.checkpoint(lab))}
     except ValueError as error:
         raise ConfigError(f"modality.model: {error}") from error
+
+
+@contextmanager
+def closing(policy: Modality) -> Iterator[None]:
+    """Closes a policy at the end, also after an error, where it can be closed."""
+    try:
+        yield
+    finally:
+        if isinstance(policy, Closing):
+            policy.close()
 
 
 def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracking | None = None) -> Trainer:

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from mmrl.assembly import costs
-from mmrl.assembly.build import build, lab_of, make_trainer, resolve_lab
+from mmrl.assembly.build import build, closing, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
@@ -113,13 +113,22 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = _shrunk(config)
         small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
-        twins = _twins(build(small), small, Path(name))
-        parts, instrumented = instrument(_restated(twins) if missing or lab_of(config.modality) is None else twins)
-        trainer = make_trainer(small, parts, Path(name))
+        built = build(small)
+        with built.policy.shrunk() if isinstance(built.policy, Shrinking) else nullcontext():
+            findings = _tried(_twins(built, small, Path(name)), small, Path(name), is_restated=bool(missing))
+        return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+
+
+def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) -> dict[str, Any]:
+    """Trains twins and returns what was observed. `is_restated`: answers of the data may be of another model."""
+    with closing(twins.policy):
+        restate = is_restated or lab_of(config.modality) is None
+        parts, instrumented = instrument(_restated(twins) if restate else twins)
+        trainer = make_trainer(config, parts, folder)
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        findings = _findings(trainer, before, instrumented, small) | _proof(twins)
-        return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+        findings = _findings(trainer, before, instrumented, config)
+    return findings | _proof(twins)
 
 
 def _proof(twins: Parts) -> dict[str, Any]:
@@ -130,8 +139,9 @@ def _proof(twins: Parts) -> dict[str, Any]:
     if not isinstance(twins.policy, Provable):
         return {}
     policy = replace(twins.policy)  # type: ignore[type-var]  # plug-ins are dataclasses
-    policy.prepare(Placement(torch.device("cpu"), torch.float32))
-    return dict(policy.proof(twins.prompts.every[0]))
+    with closing(policy):
+        policy.prepare(Placement(torch.device("cpu"), torch.float32))
+        return dict(policy.proof(twins.prompts.every[0]))
 
 
 def _shrunk(config: RunConfig) -> RunConfig:

@@ -47,19 +47,19 @@ def sample(
     refuse_others(source, overrides)
     _refuse_media(source, prompts, {"--image": images, "--video": videos})
     media, clips = _pictures(images), _clips(videos)
-    trainer, weights = restored(source, which, at, overrides, is_whole=True)
-    sampler = _sampler(trainer, by)
-    keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
-    plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-    targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
-    questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
-    if trainer.processes.is_main:
-        warn_cut(trainer.policy, questions, None)
-    before = trainer.policy.num_calls
-    counting = Counter.on_stderr if trainer.processes.is_main else uncounted
-    with trainer.policy.weights(weights), counting("sampling", len(questions)) as counter:
-        counter.begin(partial(sampled_share, trainer.policy, plans, before))
-        rollout = trainer.policy.rollout(questions, plans, keys)
+    with restored(source, which, at, overrides, is_whole=True) as (trainer, weights):
+        sampler = _sampler(trainer, by)
+        keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
+        plans = [sampler.plan(trainer.policy, key, count) for key in keys]
+        targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
+        questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+        if trainer.processes.is_main:
+            warn_cut(trainer.policy, questions, None)
+        before = trainer.policy.num_calls
+        counting = Counter.on_stderr if trainer.processes.is_main else uncounted
+        with trainer.policy.weights(weights), counting("sampling", len(questions)) as counter:
+            counter.begin(partial(sampled_share, trainer.policy, plans, before))
+            rollout = trainer.policy.rollout(questions, plans, keys)
     samples = [saved_sample(rollout, row, {}) for row in range(rollout.num_samples) if rollout.turn[row] == 0]
     with whole_folder(out) as unfinished:
         save_samples(samples, unfinished)

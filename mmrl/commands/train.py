@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from mmrl.assembly.build import build, make_trainer
-from mmrl.assembly.compatibility import final_weights
+from mmrl.assembly.build import build, closing, make_trainer
+from mmrl.assembly.compatibility import Parts, final_weights
 from mmrl.commands.model_card import write_card
 from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RunConfig, load_config, near_config, shipped_names
@@ -67,7 +67,9 @@ def train(
     with lock.held() if is_main else nullcontext():
         try:
             check_lock = lock.check if is_main else None
-            return _train(config, folder, resume, check_lock, last_resort, Callbacks(callbacks))
+            parts = build(config)
+            with closing(parts.policy):
+                return _train(config, parts, folder, resume, check_lock, last_resort, Callbacks(callbacks))
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
                 start.forget(path)
@@ -76,6 +78,7 @@ def train(
 
 def _train(
     config: RunConfig,
+    parts: Parts,
     folder: Path,
     resume: bool,
     check_lock: Callable[[], None] | None,
@@ -84,7 +87,7 @@ def _train(
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     settings_kept = start.settings_of(path, config) if check_lock is not None else {}
-    parts, run_trackers = build(config), [trackers.build(one) for one in config.trackers]
+    run_trackers = [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     trainer.callbacks = callbacks
     # a default name holds the time, which may be another on each process
@@ -227,6 +230,7 @@ def _beginning(trainer: Trainer, folder: Path) -> str:
     return f"{folder}: {steps}, on {where}{first}"
 
 
+@contextmanager
 def restored(
     source: str,
     which: WeightsName | None = None,
@@ -234,8 +238,10 @@ def restored(
     overrides: Sequence[str] = (),
     *,
     is_whole: bool = False,
-) -> tuple[Trainer, WeightsName]:
-    """Returns the trainer of a run at its last or best checkpoint (or of a config, untrained), and the weights to use.
+) -> Iterator[tuple[Trainer, WeightsName]]:
+    """Yields the trainer of a run at its last or best checkpoint (or of a config, untrained), and the weights to use.
+
+    The policy is closed at the end.
 
     Args:
         source: a run directory, or a config. which: the weights; None: those that the run evaluates.
@@ -248,16 +254,18 @@ def restored(
     config = config_of(source, overrides)
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
-    trainer = make_trainer(config, build(config), folder)
-    if saved is not None:
-        trainer.restore(saved)
-        if at == "last" and trainer.processes.is_main:
-            _report_better(trainer)
-    weights = which or (final_weights(config) if is_run else "trained")
-    if not trainer.policy.weights.has(weights):
-        present = ", ".join(["trained", *trainer.policy.weights.kept])
-        raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
-    return trainer, weights
+    parts = build(config)
+    with closing(parts.policy):
+        trainer = make_trainer(config, parts, folder)
+        if saved is not None:
+            trainer.restore(saved)
+            if at == "last" and trainer.processes.is_main:
+                _report_better(trainer)
+        weights = which or (final_weights(config) if is_run else "trained")
+        if not trainer.policy.weights.has(weights):
+            present = ", ".join(["trained", *trainer.policy.weights.kept])
+            raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
+        yield trainer, weights
 
 
 def _report_better(trainer: Trainer) -> None:
@@ -285,13 +293,13 @@ def evaluate(
     ConfigError for other overrides, and where there is no evaluation section.
     """
     refuse_others(source, overrides)
-    trainer, weights = restored(source, which, at, overrides)
-    if trainer.evaluator is None:
-        raise ConfigError(f"{source} has no evaluation section")
-    if trainer.processes.is_main:
-        _warn_cut(trainer, is_trained=False)
-    evaluator = replace(trainer.evaluator, weights=weights)
-    return evaluator(counting=Counter.on_stderr if trainer.processes.is_main else uncounted)
+    with restored(source, which, at, overrides) as (trainer, weights):
+        if trainer.evaluator is None:
+            raise ConfigError(f"{source} has no evaluation section")
+        if trainer.processes.is_main:
+            _warn_cut(trainer, is_trained=False)
+        evaluator = replace(trainer.evaluator, weights=weights)
+        return evaluator(counting=Counter.on_stderr if trainer.processes.is_main else uncounted)
 
 
 def export(source: str, out: Path, which: WeightsName | None = None, at: Literal["last", "best"] = "last") -> Path:
@@ -307,15 +315,15 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     refuse_full(out)
     from safetensors import SafetensorError
 
-    trainer, weights = restored(source, which, at, is_whole=True)
-    if trainer.processes.is_main:
-        with trainer.policy.weights(weights), whole_folder(out) as unfinished:
-            try:
-                trainer.policy.export(unfinished)
-            except SafetensorError as error:
-                raise RunError(f"cannot write {out}: {error}; make room on the disk") from error
-            write_card(trainer, Path(source), weights, unfinished)
-    trainer.processes.wait()
+    with restored(source, which, at, is_whole=True) as (trainer, weights):
+        if trainer.processes.is_main:
+            with trainer.policy.weights(weights), whole_folder(out) as unfinished:
+                try:
+                    trainer.policy.export(unfinished)
+                except SafetensorError as error:
+                    raise RunError(f"cannot write {out}: {error}; make room on the disk") from error
+                write_card(trainer, Path(source), weights, unfinished)
+        trainer.processes.wait()
     return out
 
 

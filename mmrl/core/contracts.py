@@ -10,6 +10,7 @@ Letters of shapes: P prompts, B samples, K decisions of a sample, N entries of a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -31,6 +32,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Advantage",
     "BestChecking",
     "Checking",
+    "Closing",
     "ConfigError",
     "Cut",
     "Cutting",
@@ -71,6 +73,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Scope",
     "Scores",
     "Segmented",
+    "Shrinking",
     "Selective",
     "Shardable",
     "Stateful",
@@ -288,6 +291,24 @@ class Provable(Protocol):
         off and on), `batch_difference` and `gradient_difference` (prompts of different lengths in one go against one by
         one, relative to the largest value), `log_prob_difference` (recorded against recomputed) and `calls`.
         """
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A policy that holds threads or services while it is used. Optional."""
+
+    def close(self) -> None:
+        """Ends them. May be called more than once; what is used again afterwards is opened again."""
+        ...
+
+
+@runtime_checkable
+class Shrinking(Protocol):
+    """A policy whose twin is small only while constants of a library are small, too. Optional."""
+
+    def shrunk(self) -> AbstractContextManager[None]:
+        """Keeps these constants small, for as long as a twin of this policy is used."""
         ...
 
 

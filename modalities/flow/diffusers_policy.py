@@ -86,14 +86,7 @@ class DiffusersPolicy(FlowPolicy):
             network.to(placement.device)
         for name, network in networks.items():
             self._prepare_network(name, network)
-        trained = {
-            f"{name}.{n}": p
-            for name, network in networks.items()
-            for n, p in network.named_parameters()
-            if p.requires_grad
-        }
-        is_new = self.lora is not None and self.lora.path is None
-        self._weights = Weights(trained, adapter_off=partial(_without_adapters, networks) if is_new else None)
+        self._weights = self.trained_weights()
 
     def _prepare_network(self, name: str, network: Any) -> None:
         """Makes a network ready for training, as the settings say."""
@@ -109,6 +102,18 @@ class DiffusersPolicy(FlowPolicy):
         if self.compile:
             network.compile()
         self.freeze_unused(network)
+
+    def trained_weights(self) -> Weights:
+        """Returns the parameters of the networks that are not frozen, as they are trained."""
+        networks = self.modules()
+        trained = {
+            f"{name}.{n}": p
+            for name, network in networks.items()
+            for n, p in network.named_parameters()
+            if p.requires_grad
+        }
+        is_new = self.lora is not None and self.lora.path is None
+        return Weights(trained, adapter_off=partial(_without_adapters, networks) if is_new else None)
 
     def freeze_unused(self, network: Any) -> None:
         """Freezes parameters that reach no output and so never get a gradient; most families have none."""

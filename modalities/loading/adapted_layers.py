@@ -55,24 +55,28 @@ def log_unreached(names: Sequence[str]) -> None:
         )
 
 
-def freeze_unused(network: nn.Module, run: Callable[[], Tensor]) -> list[str]:
-    """Freezes the trainable parameters that reach no output, and returns their names.
+def freeze_unused(network: nn.Module, runs: Sequence[Callable[[], Tensor]]) -> list[str]:
+    """Freezes the trainable parameters that reach no output of any run, and returns their names.
 
     The last block of a network of images and text often has an output for the text that nobody reads; what leads
     only there never gets a gradient. Experts are left out: another input may send tokens to them.
 
     Args:
         network: with its adapter, before it is sharded.
-        run: calls the network with a graph, on an input of the kind that training gives it, and returns its output.
-    Raises ConfigError where the output has no graph.
+        runs: each calls the network with a graph, on an input of a kind that training gives it, and returns its output.
+    Raises ConfigError where the outputs depend on no parameter.
     """
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    with torch.enable_grad():
-        output = run()
-    if not output.requires_grad:
+    reached: set[str] = set()
+    for run in runs:  # one after the other, so that one graph is held at a time
+        with torch.enable_grad():
+            output = run()
+        if output.requires_grad:
+            gradients = torch.autograd.grad(output.float().sum(), list(trained.values()), allow_unused=True)
+            reached |= {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
+    if not reached:
         raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
-    gradients = torch.autograd.grad(output.float().sum(), list(trained.values()), allow_unused=True)
-    unused = [name for name, g in zip(trained, gradients, strict=True) if g is None and "expert" not in name]
+    unused = [name for name in trained if name not in reached and "expert" not in name]
     for name in unused:
         trained[name].requires_grad_(False)
     return unused

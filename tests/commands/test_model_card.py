@@ -83,11 +83,10 @@ def test_the_code_of_a_card_answers_what_the_run_answers(
     system, asked = found["messages"]
     text = "".join(part["text"] if part["type"] == "text" else "<image>" for part in asked["content"])
     media = tuple(StoredPicture(picture, path=Path(picture)) for picture in pictures)
-    trainer, weights = train.restored("run")
-    assert trainer.evaluator is not None
-    key = GroupKey(0, 0, 0)
-    plan = trainer.evaluator.sampler.plan(trainer.policy, key, 1)
-    with trainer.policy.weights(weights):
+    with train.restored("run") as (trainer, weights), trainer.policy.weights(weights):
+        assert trainer.evaluator is not None
+        key = GroupKey(0, 0, 0)
+        plan = trainer.evaluator.sampler.plan(trainer.policy, key, 1)
         rollout = trainer.policy.rollout([Prompt(text, media, system=system["content"][0]["text"])], [plan], [key])
     assert rollout.outputs.texts == (found["said"],) != ("",)
 

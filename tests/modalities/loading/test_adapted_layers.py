@@ -62,7 +62,7 @@ def test_one_entry_stands_for_numbered_layers_unless_their_layers_differ() -> No
 
 def test_parameters_that_reach_no_output_are_frozen() -> None:
     network, both = Network(), torch.ones(2, 4)
-    unused = freeze_unused(network, lambda: network(both, both)[0])
+    unused = freeze_unused(network, [lambda: network(both, both)[0]])
     expected = {f"blocks.{n}.attn.gate.linear.{kind}" for n in (0, 1) for kind in ("weight", "bias")}
     expected |= {f"{name}.{kind}" for name in ("embed", "blocks.1.ff") for kind in ("weight", "bias")}
     assert set(unused) == expected == {name for name, p in network.named_parameters() if not p.requires_grad}
@@ -72,9 +72,9 @@ def test_parameters_that_reach_no_output_are_frozen() -> None:
 def test_experts_that_no_token_reached_stay_trained() -> None:
     network = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])})
     experts: Any = network["experts"]
-    assert freeze_unused(network, lambda: experts[0](torch.ones(1, 4))) == []
+    assert freeze_unused(network, [lambda: experts[0](torch.ones(1, 4))]) == []
     with pytest.raises(ConfigError, match="depends on none of its trained parameters"):
-        freeze_unused(network, lambda: torch.ones(1))
+        freeze_unused(network, [lambda: torch.ones(1)])
 
 
 class Experts(nn.Module):
