@@ -22,7 +22,7 @@ from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 
 from .flow.decisions import Conditioning
-from .flow.diffusers_policy import DiffusersPolicy
+from .flow.diffusers_policy import DiffusersPolicy, absent_parts
 from .flow.driven.arguments import Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
 from .flow.driven.modular import inputs_of, with_gradients, without_blocks
@@ -187,7 +187,8 @@ class DiffusersPipeline(DiffusersPolicy):
             pipeline.load_components(dtype=dtypes)
         else:
             loader: Any = diffusers.DiffusionPipeline
-            pipeline = loader.from_pretrained(source, dtype=dtypes)
+            absent = absent_parts(Path(source)) if Path(source).is_dir() else {}
+            pipeline = loader.from_pretrained(source, dtype=dtypes, **absent)
         if missing := [name for name in ("scheduler",) if getattr(pipeline, name, None) is None]:
             raise ValueError(f"it has no {missing[0]}")
         return pipeline

@@ -261,7 +261,7 @@ class PipelinePolicy(DiffusersPolicy):
 
         dtypes = {self.network: trained, "vae": torch.float32, "default": frozen}
 
-        absent: dict[str, Any] = _absent(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
+        absent: dict[str, Any] = absent_parts(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
         loader: Any = getattr(diffusers, self.pipeline_class)
         return loader.from_pretrained(source, dtype=dtypes, **(absent | dict(self.without)))
 
@@ -345,15 +345,15 @@ def _set_attention(network: Any, backend: str, setting: str) -> None:
         raise ConfigError(f"{setting}: the layers of a {type(network).__name__} take no backend; leave it out")
 
 
-def _absent(folder: Path, pipeline_class: str) -> dict[str, Any]:
+def absent_parts(folder: Path, pipeline_class: str | None = None) -> dict[str, Any]:
     """Returns the parts that a local pipeline was saved without; diffusers needs to know of a missing T5.
 
-    Raises ValueError for a folder of another pipeline.
+    Raises ValueError for a folder without a pipeline, and for one of another class.
     """
     index = folder / _INDEX
     if not index.is_file():
         raise ValueError(f"it has no {_INDEX}")
     parts = json.loads(index.read_text(encoding="utf-8"))
-    if parts.get("_class_name") != pipeline_class:
+    if pipeline_class is not None and parts.get("_class_name") != pipeline_class:
         raise ValueError(f"its {_INDEX} names {parts.get('_class_name')!r}")
     return {name: None for name, origin in parts.items() if origin == [None, None]}

@@ -132,7 +132,7 @@ class Driver:
             while True:
                 if not active:
                     active, waiting = self._begin(waiting[: self.capacity], parts), waiting[self.capacity :]
-                answers = self._answers(learned, active)
+                answers = self._answers(learned, [call.call for _, call in active if call.call is not None])
                 if answers is None:
                     break
                 going = []
@@ -153,6 +153,12 @@ class Driver:
         order = torch.tensor([row for rows in outputs for row in rows], device=states.device).argsort()
         made = [torch.cat([found[n] for found in outputs.values()])[order] for n in range(len(parts))]
         return self.joined(made).float()
+
+    def answer(self, learned: Learned, calls: Sequence[NetworkCall]) -> list[Any]:
+        """Returns the outputs of network calls that no paused call waits for, joined into as few as possible."""
+        answers = self._answers(learned, calls)
+        self._answers(learned, [])  # tells other processes that this was all
+        return answers or []
 
     def take_part(self) -> Tensor:
         """Takes part in one `evaluate` of the other processes. Returns 0, with a graph to the networks' weights."""
@@ -179,20 +185,21 @@ class Driver:
     def _begin(self, groups: Sequence[Group], parts: Sequence[Tensor]) -> list[tuple[Group, PausedCall]]:
         begun: list[tuple[Group, PausedCall]] = []
         try:
-            for group in groups:
+            rows = torch.tensor([row for group in groups for row in group.rows], device=parts[0].device)
+            own = [part[rows].split([len(group.rows) for group in groups]) for part in parts] if groups else []
+            times = {sigma: self.time_of(sigma) for sigma in {group.sigma for group in groups}}
+            for n, group in enumerate(groups):
                 call = self.take(group.key)
                 begun.append((group, call))
-                rows = torch.tensor(group.rows, device=parts[0].device)
-                call.begin([part[rows] for part in parts], group.sigma, self.time_of(group.sigma))
+                call.begin([part[n] for part in own], group.sigma, times[group.sigma])
         except BaseException:
             self._recover(begun)
             raise
         return begun
 
-    def _answers(self, learned: Learned, active: Sequence[tuple[Group, PausedCall]]) -> list[Any] | None:
+    def _answers(self, learned: Learned, calls: Sequence[NetworkCall]) -> list[Any] | None:
         """Returns the answers of the calls that wait; None where none waits in any process."""
-        calls = [call.call for _, call in active]
-        joined = batches(learned, [call for call in calls if call is not None])
+        joined = batches(learned, calls)
         answers: list[Any] = [None] * len(calls)
         num_made, ghosts = 0, list[Tensor]()
         for name in self.networks:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from .paused_call import NotDriven
-from .rows import Rows, signature
+from .rows import Fingerprints, Rows, signature
 from .stand_ins import NetworkCall
 
 Mode = Literal["wide", "copies", "single"]
@@ -33,6 +33,7 @@ class Learned:
     forms: dict[Key, Form] = field(default_factory=dict)
     pads: tuple[str, ...] = ()  # arguments that may be padded, so that prompts of different lengths share a call
     mask: tuple[str, str] | None = None  # the argument that says what is padded, and the one whose tokens it is about
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
 
     def form(self, call: NetworkCall) -> Form:
         """Returns the form of a call. Raises NotDriven for arguments that were not tried."""
@@ -90,7 +91,8 @@ def batches(learned: Learned, calls: Sequence[NetworkCall]) -> list[Batch]:
     masked = [learned.masked(call) for call in calls]
     alike: dict[Any, list[int]] = {}
     for n, call in enumerate(masked):
-        key = (call.network, call.names, signature(learned.rows(call)[0], (call.args, call.kwargs), learned.pads))
+        rows, value = learned.rows(call)[0], (call.args, call.kwargs)
+        key = (call.network, call.names, signature(rows, value, learned.pads, learned.fingerprints))
         alike.setdefault(key, []).append(n)
     made = []
     for members in alike.values():

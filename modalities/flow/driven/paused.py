@@ -28,7 +28,7 @@ class Modes:
     @classmethod
     def current(cls) -> Self:
         """Returns the modes of the calling thread."""
-        is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        is_cuda = torch.cuda.is_initialized()
         kinds = ("cpu", "cuda") if is_cuda else ("cpu",)
         return cls(
             torch.is_grad_enabled(),

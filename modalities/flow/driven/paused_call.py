@@ -10,6 +10,7 @@ from .paused import Done, Paused
 from .stand_ins import NUM_ITERATIONS, Level, Loop, NetworkCall, NetworkStandIn, Step, scheduler_stand_in
 
 Answer = Callable[[NetworkCall], Any]
+_BETWEEN = "its loop does other things between two steps from time to time"
 
 
 class NotDriven(Exception):
@@ -78,10 +79,13 @@ class PausedCall:
 
     def begin(self, parts: Sequence[Tensor], sigma: float | None, time: Tensor) -> None:
         """Puts in a state, its parts [n, ...] each, at a noise level, and runs to the first network call."""
-        self._give(parts)
-        self._loop.sigma = sigma
         self._num_iterations += 1
-        self._event = self._paused.resume(time)
+        self._put(parts[:-1])
+        self._loop.following = sigma, time
+        self._put(parts[-1:])
+        is_taken, self._loop.following = self._loop.following is None, None
+        if not is_taken:
+            raise NotDriven(_BETWEEN)
         if not isinstance(self._event, NetworkCall):
             raise NotDriven("an iteration of its loop calls no network")
 
@@ -112,7 +116,9 @@ class PausedCall:
 
     def finish(self, parts: Sequence[Tensor]) -> Any:
         """Puts in the last state and returns what the pipeline's call returns. The call cannot be used any more."""
-        self._give(parts)
+        self._put(parts)
+        if not isinstance(self._event, Level):
+            raise NotDriven(_BETWEEN)
         event = self._paused.resume(None)
         if not isinstance(event, Done):
             self.close()
@@ -136,12 +142,11 @@ class PausedCall:
         if not isinstance(self._event, Step):
             raise NotDriven("an iteration of its loop takes no step of the scheduler")
 
-    def _give(self, parts: Sequence[Tensor]) -> None:
+    def _put(self, parts: Sequence[Tensor]) -> None:
         for part in parts:
-            assert isinstance(self._event, Step), self._event
+            if not isinstance(self._event, Step):
+                raise NotDriven(_BETWEEN)
             self._event = self._paused.resume(part.clone())  # pipelines write into their latents
-        if not isinstance(self._event, Level):
-            raise NotDriven("its loop does other things between two steps from time to time")
 
 
 def _body(pipeline: Any, networks: Sequence[str], inputs: dict[str, Any], loop: Loop) -> Callable[[], Any]:

@@ -1,12 +1,13 @@
 """Which parts of nested arguments belong to single samples, and how those of several calls become one call."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 Axis = int | Literal["shared", "list"]  # of samples: a tensor's; nothing depends on the sample; items of a list
 Path = tuple[Any, ...]  # keys and places that lead to a leaf
@@ -42,6 +43,10 @@ class Rows:
     def with_argument(self, path: Path, axis: Axis) -> "Rows":
         """Returns the same with one more leaf."""
         return Rows({**self.axes, path: axis})
+
+    def replaced(self, value: Any, found: Leaves) -> Any:
+        """Returns arguments with some of their leaves replaced."""
+        return _with_leaves(value, {**self.leaves(value), **found}, ())
 
     def joined(self, values: Sequence[Any]) -> tuple[Any, list[int]]:
         """Returns one call made of several, and the number of rows of each."""
@@ -79,7 +84,27 @@ def fingerprint(value: Any) -> Any:
     return repr(value)
 
 
-def signature(rows: Rows, value: Any, pads: Sequence[Any]) -> Any:
+@dataclass
+class Fingerprints:
+    """The fingerprints of tensors that were met before, as long as they live and nobody writes into them.
+
+    To read the content of a tensor on a GPU is to wait for the GPU.
+    """
+
+    _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+
+    def __call__(self, value: Any) -> Any:
+        """Returns what `fingerprint` returns."""
+        if not isinstance(value, Tensor) or value.is_inference():  # of which nobody knows whether they changed
+            return fingerprint(value)
+        version, found = self._known.get(value, (-1, None))
+        if version != value._version:
+            found = fingerprint(value)
+            self._known[value] = value._version, found
+        return found
+
+
+def signature(rows: Rows, value: Any, pads: Sequence[Any], fingerprint: Callable[[Any], Any] = fingerprint) -> Any:
     """Returns what must agree for two calls to become one. `pads`: names of the arguments that may be padded."""
     found: list[Any] = []
     for path, leaf in rows.leaves(value).items():
@@ -160,10 +185,19 @@ def _joined(given: Sequence[Any], axis: Axis, counts: Sequence[int]) -> Any:
         if not isinstance(first, Tensor) or all(leaf.shape == first.shape for leaf in given):
             return first
         return max(given, key=Tensor.numel)  # positions: those of the longest serve all
-    wide = [_spread(leaf, axis, count) for leaf, count in zip(given, counts, strict=True)]
+    if len(given) == 1:
+        return _spread(first, axis, counts[0])
     if axis == "list":
-        return [item for leaf in wide for item in leaf]
-    return torch.cat(_padded(wide, axis), axis) if len(wide) > 1 else wide[0]
+        return [item for leaf, count in zip(given, counts, strict=True) for item in _spread(leaf, axis, count)]
+    padded = _padded(given, axis)
+    return torch.cat([_widened(leaf, axis, count) for leaf, count in zip(padded, counts, strict=True)], axis)
+
+
+def _widened(leaf: Tensor, axis: int, count: int) -> Any:
+    """Returns what `_spread` returns; rows that are all alike are not copied."""
+    if leaf.shape[axis] != 1:
+        return _spread(leaf, axis, count)
+    return leaf.expand([count if n == axis else -1 for n in range(leaf.dim())])
 
 
 def _parted(leaf: Any, axis: Axis, counts: Sequence[int]) -> list[Any]:
@@ -177,6 +211,9 @@ def _parted(leaf: Any, axis: Axis, counts: Sequence[int]) -> list[Any]:
 
 def _padded(tensors: Sequence[Tensor], axis: int) -> list[Tensor]:
     """Returns the tensors with all axes but `axis` as long as the longest, by zeros at the end."""
+    shapes = {tensor.shape[:axis] + tensor.shape[axis + 1 :] for tensor in tensors}
+    if len(shapes) == 1:
+        return list(tensors)
     most = [max(tensor.shape[n] for tensor in tensors) for n in range(tensors[0].dim())]
     result = []
     for tensor in tensors:

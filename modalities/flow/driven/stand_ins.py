@@ -49,6 +49,14 @@ class Loop:
     scheduler: Any = None  # the stand-in
     times: Tensor | None = None  # of the pipeline's own grid
     sigma: float | None = None  # of now; None: the pipeline's own grid stands
+    following: tuple[float | None, Tensor] | None = None  # level and timestep to go on with, without a pause
+
+    def next_time(self) -> Any:
+        """Returns the next timestep; asks for it where none was put down. None ends the loop."""
+        if self.following is None:
+            return self.channel.ask(Level())
+        (self.sigma, time), self.following = self.following, None
+        return time
 
     @property
     def grid(self) -> Tensor | None:
@@ -110,7 +118,7 @@ def _times_kind(loop: Loop) -> type[Tensor]:
 
     class Times(Tensor):
         def __iter__(self) -> Iterator[Any]:
-            while (time := loop.channel.ask(Level())) is not None:
+            while (time := loop.next_time()) is not None:
                 yield time
 
     return Times

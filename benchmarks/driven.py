@@ -1,0 +1,168 @@
+"""The driven Stable Diffusion 3 against the hand-written one: the same weights, plan, rollout and update.
+
+    python benchmarks/driven.py --pairs 9
+
+Both run mmrl's own collector and updater in turns in one process; they differ in the modality alone (`sd3` or
+`diffusers_pipeline`). `lab` is the pipeline of `lab:shapes`, whose network is so small that everything beside it shows;
+`layers8` is a random pipeline whose network has 8 layers of width 256. `beside_ms` is the CPU time of one evaluation
+(one step of all samples of an iteration) less that of its network calls.
+Bar: on `layers8` the driven one takes at most 1.10 times as long.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from _common import Clock, Seconds, argument_parser, emit, in_turns, median_ratio, median_seconds, trainer_of
+
+from mmrl.core.keys import GroupKey, normal
+from mmrl.training.minibatches import batch_of
+from mmrl.training.trainer import Trainer
+from mmrl.training.update import Updater, select_groups, views_of
+
+MODELS = ("lab", "layers8")
+SIZES = {"lab": (8, 16, 1, 32), "layers8": (3, 4, 8, 32)}  # prompts, samples of each, tokens of T5, pixels
+SCALES = (1.0, 4.5)
+BAR = {"layers8": 1.10}
+
+
+@dataclass
+class Side:
+    """Times the collector, the updater and single evaluations of one policy."""
+
+    trainer: Trainer
+    number: int = 0
+    beside: list[float] = field(default_factory=list)  # milliseconds of CPU, one for each evaluation
+
+    def __call__(self) -> Seconds:
+        trainer, processes = self.trainer, self.trainer.processes
+        trainer.optimizer.zero_grad()
+        clock = Clock()
+        collected = trainer.collector(self.number, trainer.sampling_weights)
+        rollout = clock()
+        batch = batch_of(collected, trainer.advantage, processes.device)
+        rows, part = select_groups(batch, collected.kept)
+        views = views_of(trainer.loss, collected.rollout, rows, part, GroupKey(trainer.config.seed, self.number, 0))
+        updater = Updater(trainer.policy, trainer.loss, processes, trainer.config.updates.micro_batch)
+        updater.accumulate(collected.rollout, views, part, "itself")
+        self.number += 1
+        self._evaluate(collected.rollout)
+        return {"rollout": rollout, "update": clock()}
+
+    def gradient(self) -> torch.Tensor:
+        """The last gradient, in the order of the parameters' names."""
+        found = sorted(self.trainer.policy.weights.parameters.items())
+        return torch.cat([weight.grad.flatten() for _, weight in found if weight.grad is not None])
+
+    @torch.no_grad()
+    def _evaluate(self, rollout: Any) -> None:
+        policy: Any = self.trainer.policy
+        prompts = rollout.trace.conditioning[rollout.prompt]
+        states = normal(1, (rollout.num_samples, *policy.latent_shape))
+        sigma = torch.full((rollout.num_samples,), 0.7)
+        with network_time(policy) as inside:
+            start = time.process_time()
+            policy.guided(states, sigma, prompts, rollout.trace.guidance_scale)
+            self.beside.append(1000 * (time.process_time() - start - sum(inside)))
+
+
+@contextmanager
+def network_time(policy: Any) -> Iterator[list[float]]:
+    """Yields a list to which each network call adds its seconds of CPU."""
+    seconds: list[float] = []
+    network = policy._pipeline.transformer
+    before = network.register_forward_pre_hook(lambda *_: seconds.append(-time.process_time()))
+    after = network.register_forward_hook(lambda *_: seconds.append(time.process_time()))
+    try:
+        yield seconds
+    finally:
+        before.remove()
+        after.remove()
+
+
+def write_layers8(folder: Path) -> None:
+    """A random Stable Diffusion 3 whose network has 8 layers of width 256."""
+    from diffusers import SD3Transformer2DModel
+
+    from mmrl.modalities.tiny.sd3 import write_tiny_sd3
+
+    write_tiny_sd3(folder, 0)
+    kind: Any = SD3Transformer2DModel
+    small = kind.from_pretrained(folder, subfolder="transformer").config
+    sizes = {"num_layers": 8, "num_attention_heads": 4, "attention_head_dim": 64, "caption_projection_dim": 256}
+    torch.manual_seed(0)
+    network = kind.from_config({**small, **sizes})
+    torch.nn.init.normal_(network.proj_out.weight, std=0.02)  # else the outputs do not depend on the inputs
+    network.save_pretrained(folder / "transformer")
+
+
+def side(modality: str, model: str, train: str, scale: float, options: Any, folder: Path) -> Side:
+    prompts, members, length, pixels = SIZES[model]
+    settings: dict[str, Any] = {"model": "lab:shapes" if model == "lab" else str(folder / model)}
+    settings |= {"name": modality, "height": pixels, "width": pixels}
+    lengths = {"max_sequence_length": length}
+    settings |= lengths if modality == "sd3" else {"arguments": lengths}
+    if train == "lora":
+        settings["lora"] = {"rank": 8, "alpha": 16, "targets": ["attn.to_q", "attn.to_k", "attn.to_v"]}
+    overrides = [
+        f"threads={options.threads}", f"modality={json.dumps(settings)}", f"sampler.guidance_scale={scale}",
+        f"group_size={members}", f"prompts_per_iteration={prompts}", f"sampler.num_steps={options.steps}",
+        f"updates.micro_batch={prompts * members}", "loss={name: grpo}",
+    ]  # fmt: skip
+    return Side(trainer_of("quickstart_policy_gradient", overrides, folder / modality))
+
+
+def measure(model: str, train: str, scale: float, options: Any, folder: Path) -> None:
+    """Runs one case and prints its line."""
+    by_hand, driven = (side(name, model, train, scale, options, folder) for name in ("sd3", "diffusers_pipeline"))
+    torch.manual_seed(0)
+    pairs = in_turns(driven, by_hand, options.pairs)
+    ours, theirs = driven.gradient(), by_hand.gradient()
+    emit(
+        "driven",
+        model=model,
+        train=train,
+        guidance_scale=scale,
+        pairs=options.pairs,
+        ratio=round(median_ratio(pairs, "rollout", "update"), 3),
+        ratio_rollout=round(median_ratio(pairs, "rollout"), 3),
+        ratio_update=round(median_ratio(pairs, "update"), 3),
+        bar=BAR.get(model),
+        beside_ms={"driven": middle(driven.beside), "sd3": middle(by_hand.beside)},
+        gradient_difference=float((ours - theirs).norm() / theirs.norm()) if ours.shape == theirs.shape else None,
+        seconds_driven=median_seconds([first for first, _ in pairs]),
+        seconds_sd3=median_seconds([second for _, second in pairs]),
+    )
+
+
+def middle(values: Sequence[float]) -> float:
+    """Median, without the first."""
+    return round(statistics.median(values[1:]), 2)
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=4, help="of sampling")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--train", nargs="+", choices=("full", "lora"), default=("full", "lora"))
+    parser.add_argument("--scales", nargs="+", type=float, default=SCALES)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        write_layers8(Path(folder) / "layers8")
+        for model in options.models:
+            for train in options.train:
+                for scale in options.scales:
+                    measure(model, train, scale, options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
