@@ -49,7 +49,7 @@ measures one again.
 def prove(name: str) -> dict[str, Any]:
     """Returns the row of a family. Raises ConfigError for a family that cannot be driven."""
     family, config = FAMILIES[name], f"families/{name}"
-    settings = dict(load_config(config).modality) | {"lora": None, "gradient_checkpointing": False}
+    settings = settings_of(name) | {"lora": None, "gradient_checkpointing": False}
     policy = plugins.build("modalities", settings)
     assert isinstance(policy, DiffusersPipeline), "it drives code of another library"
     with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder, policy.shrunk():
@@ -65,6 +65,15 @@ def prove(name: str) -> dict[str, Any]:
         "modular": family.modular,
         "config": config,
     }
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Returns the modality's settings in a family's config, or for a family without one, those that it must have."""
+    if f"families/{name}" in shipped_names():
+        return dict(load_config(f"families/{name}").modality)
+    family = FAMILIES[name]
+    model: dict[str, Any] = {"name": "diffusers_pipeline", "family": name, "model": name, "output": family.makes}
+    return model | {"modular": family.modular, "removed_blocks": family.removed_blocks, "height": 32, "width": 32}
 
 
 def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs" / "families"
+_FLUX3 = "black-forest-labs/FLUX-3-Image-Klein-Base"
 SQUARE, SMALL_CLIP = (512, 512), (256, 448)  # height and width in pixels
 
 
@@ -23,7 +24,8 @@ class Model:
     frames: int | None = None  # of a video
     conditions: int = 0  # images that each prompt brings
     arguments: str = ""  # further ones of the call, as YAML
-    network: str = ""  # YAML of the setting, where it is not all networks of the pipeline
+    modular: bool = False
+    removed_blocks: str = ""  # of a modular pipeline, as YAML
 
 
 MODELS = {
@@ -32,7 +34,17 @@ MODELS = {
     "flux": Model("FLUX.1 [dev]", "black-forest-labs/FLUX.1-dev", arguments="guidance_scale: 3.5"),
     "flux2": Model("FLUX.2 [dev]", "black-forest-labs/FLUX.2-dev", arguments="guidance_scale: 4.0"),
     "flux2_klein": Model("FLUX.2 [klein] base 9B", "black-forest-labs/FLUX.2-klein-base-9B", 4.0),
-    "flux3": Model("FLUX.3 [klein] base", "black-forest-labs/FLUX-3-Image-Klein-Base", 4.0),
+    "flux3": Model("FLUX.3 [klein] base", _FLUX3, 4.0, modular=True, removed_blocks="prompt_upsampler"),
+    "modular_flux": Model(
+        "FLUX.1 [dev], modular", "black-forest-labs/FLUX.1-dev", arguments="guidance_scale: 3.5", modular=True
+    ),
+    "modular_flux2_klein": Model("FLUX.2 [klein] 4B, modular", "black-forest-labs/FLUX.2-klein-4B", modular=True),
+    "modular_qwen_image": Model("Qwen-Image, modular", "Qwen/Qwen-Image", 4.0, modular=True),
+    "modular_qwen_image21": Model(
+        "Qwen-Image 2.1, modular", "Qwen/Qwen-Image-2.1", 4.0, arguments="use_kv_cache: false", modular=True
+    ),
+    "modular_z_image": Model("Z-Image, modular", "Tongyi-MAI/Z-Image", 4.0, modular=True),
+    "aura_flow": Model("AuraFlow 0.3", "fal/AuraFlow-v0.3", 3.5),
     "qwen_image": Model("Qwen-Image", "Qwen/Qwen-Image", 4.0),
     "qwen_image21": Model("Qwen-Image 2.1", "Qwen/Qwen-Image-2.1", 4.0, arguments="use_kv_cache: false"),
     "z_image": Model("Z-Image", "Tongyi-MAI/Z-Image", 4.0),
@@ -58,7 +70,9 @@ MODELS = {
     "flux2_klein_edit": Model(
         "FLUX.2 [klein] base 9B, editing", "black-forest-labs/FLUX.2-klein-base-9B", 4.0, conditions=1
     ),
-    "flux3_edit": Model("FLUX.3 [klein] base, editing", "black-forest-labs/FLUX-3-Image-Klein-Base", 4.0, conditions=1),
+    "flux3_edit": Model(
+        "FLUX.3 [klein] base, editing", _FLUX3, 4.0, conditions=1, modular=True, removed_blocks="prompt_upsampler"
+    ),
     "qwen_image_edit": Model("Qwen-Image-Edit", "Qwen/Qwen-Image-Edit", 4.0, (1024, 1024), conditions=1),
     "qwen_image_edit_plus": Model("Qwen-Image-Edit 2509", "Qwen/Qwen-Image-Edit-2509", 4.0, (1024, 1024), conditions=2),
     "qwen_image21_edit": Model(
@@ -83,7 +97,7 @@ MODELS = {
     "ltx_i2v": Model("LTX-Video from a first frame", "Lightricks/LTX-Video", 3.0, SMALL_CLIP, 33, conditions=1),
     "ltx2": Model("LTX-2", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33),
     "ltx2_i2v": Model("LTX-2 from a first frame", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33, conditions=1),
-    "ltx25": Model("LTX-2.5", "Lightricks/LTX-2.5-Diffusers", 4.0, SMALL_CLIP, 33),
+    "ltx25": Model("LTX-2.5", "Lightricks/LTX-2.5-Diffusers", 4.0, SMALL_CLIP, 33, modular=True),
     "hunyuan_video": Model(
         "HunyuanVideo", "hunyuanvideo-community/HunyuanVideo", 1.0, SMALL_CLIP, 33, arguments="guidance_scale: 6.0"
     ),
@@ -107,7 +121,9 @@ MODELS = {
     ),
     "cosmos3": Model("Cosmos 3 Nano", "nvidia/Cosmos3-Nano", 6.0, (480, 832), 33),
     "cosmos25": Model("Cosmos-Predict2.5 2B", "nvidia/Cosmos-Predict2.5-2B", 7.0, (704, 1280), 93),
-    "minimax_h3": Model("MiniMax-H3", "MiniMaxAI/MiniMax-H3", 1.0, SMALL_CLIP, 124),
+    "minimax_h3": Model("MiniMax-H3", "MiniMaxAI/MiniMax-H3", 1.0, SMALL_CLIP, 124, modular=True),
+    "mochi": Model("Mochi 1", "genmo/mochi-1-preview", 4.5, (480, 848), 31),
+    "chronoedit": Model("ChronoEdit 14B", "nvidia/ChronoEdit-14B-Diffusers", 5.0, (480, 832), 5, conditions=1),
 }
 
 RECIPE = """\
@@ -168,6 +184,8 @@ def text_of(family: str, model: Model) -> str:
     settings += [f"num_frames: {model.frames}", "output: video"] if is_video else []
     settings += [f"condition_images: {model.conditions}"] if model.conditions else []
     settings += [f"arguments: {{{model.arguments}}}"] if model.arguments else []
+    settings += ["modular: true"] if model.modular else []
+    settings += [f"removed_blocks: [{model.removed_blocks}]"] if model.removed_blocks else []
     settings += ["lora: {rank: 32, alpha: 64}", "gradient_checkpointing: true", "offload_text_encoders: true"]
     settings += [f"network_batch: {4 if is_video else 16}", f"decode_batch: {1 if is_video else 8}"]
     judge = "  - name: frame_mean\n    reward: {name: pick_score}\n" if is_video else "  - name: pick_score\n"

@@ -333,6 +333,18 @@ def glm_image() -> Any:
         vae=coder, transformer=transformer, scheduler=dynamic_euler())  # fmt: skip
 
 
+def aura_flow() -> Any:
+    """Returns an AuraFlow pipeline (model card fal/AuraFlow-v0.3), whose text encoder is UMT5."""
+    encoder, reader = t5("UMT5")
+    transformer = _diffusers.AuraFlowTransformer2DModel(
+        sample_size=16, patch_size=2, in_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, attention_head_dim=8,
+        num_attention_heads=4, joint_attention_dim=32, caption_projection_dim=32, out_channels=4,
+        pos_embed_max_size=64)  # fmt: skip
+    return assemble(
+        "AuraFlowPipeline", tokenizer=reader, text_encoder=encoder, vae=vae(), transformer=transformer,
+        scheduler=euler(1.73))  # fmt: skip
+
+
 IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
     {
         "sd3": PipelineFamily(sd3, {**SIZE, "max_sequence_length": 48}, NO_GUIDANCE, GUIDANCE),
@@ -396,6 +408,7 @@ IMAGES: Mapping[str, PipelineFamily] = MappingProxyType(
             {"true_cfg_scale": 1.0},
             TRUE_GUIDANCE,
         ),
+        "aura_flow": PipelineFamily(aura_flow, {**SIZE, "max_sequence_length": 48}, NO_GUIDANCE, GUIDANCE),
         "cosmos2_t2i": PipelineFamily(cosmos2_t2i, {**SIZE, "max_sequence_length": 32}, NO_GUIDANCE, GUIDANCE),
     }
 )

@@ -275,6 +275,35 @@ def kandinsky6() -> Any:
         vocoder=vocoder)  # fmt: skip
 
 
+def mochi() -> Any:
+    """Returns a Mochi 1 pipeline (model card genmo/mochi-1-preview), whose noise levels rise from 0 to 1."""
+    encoder, reader = t5()
+    transformer = _diffusers.MochiTransformer3DModel(
+        patch_size=2, num_attention_heads=2, attention_head_dim=8, num_layers=2, pooled_projection_dim=16,
+        in_channels=12, text_embed_dim=32, time_embed_dim=4, max_sequence_length=64)  # fmt: skip
+    coder = _diffusers.AutoencoderKLMochi(
+        encoder_block_out_channels=(32,) * 4, decoder_block_out_channels=(32,) * 4, layers_per_block=(1,) * 5
+    )
+    return assemble(
+        "MochiPipeline", scheduler=_diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True), vae=coder,
+        text_encoder=encoder, tokenizer=reader, transformer=transformer)  # fmt: skip
+
+
+def chronoedit() -> Any:
+    """Returns a ChronoEdit pipeline (model card nvidia/ChronoEdit-14B-Diffusers): an edit is the end of a clip."""
+    encoder, reader = t5("UMT5")
+    vision = _transformers.CLIPVisionConfig(
+        hidden_size=4, projection_dim=4, num_hidden_layers=2, num_attention_heads=2, image_size=8, intermediate_size=16,
+        patch_size=1)  # fmt: skip
+    transformer = _diffusers.ChronoEditTransformer3DModel(
+        num_attention_heads=2, attention_head_dim=12, in_channels=36, out_channels=16, text_dim=32, freq_dim=32,
+        ffn_dim=32, num_layers=2, image_dim=4, rope_max_seq_len=32, rope_temporal_skip_len=8)  # fmt: skip
+    return assemble(
+        "ChronoEditPipeline", transformer=transformer, vae=wan_vae(), scheduler=euler(), text_encoder=encoder,
+        tokenizer=reader, image_encoder=_transformers.CLIPVisionModel(vision),
+        image_processor=_transformers.CLIPImageProcessor(crop_size=8, size=8))  # fmt: skip
+
+
 def cosmos3() -> Any:
     """Returns a Cosmos 3 pipeline (diffusers' `Cosmos3OmniPipeline`): the network itself reads the prompt's tokens."""
     _, reader, _ = qwen_vl()
@@ -369,6 +398,16 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
         ),
         "kandinsky6": PipelineFamily(
             kandinsky6, {**SIZE, "num_frames": 5, "max_sequence_length": 900}, NO_GUIDANCE, GUIDANCE, makes="video"
+        ),
+        "mochi": PipelineFamily(
+            mochi,
+            {"height": 16, "width": 16, "num_frames": 7, "max_sequence_length": 32},
+            NO_GUIDANCE,
+            GUIDANCE,
+            makes="video",
+        ),
+        "chronoedit": PipelineFamily(
+            chronoedit, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", conditions=1, condition_argument="image"
         ),
         "cosmos3": PipelineFamily(cosmos3, {**SIZE, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video"),
         "cosmos25": PipelineFamily(
