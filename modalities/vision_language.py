@@ -32,7 +32,7 @@ from .language.probes import IMAGES
 from .language.probing import image_tokens, probed_backbone, probed_head
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.adapted_layers import freeze_unused
-from .loading.hub import autocast, checkpointing, without_adapter
+from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
@@ -396,7 +396,7 @@ class VisionLanguage(TokenPolicy):
                 parameter.requires_grad_(self.vision == "trained" or name not in of_vision)
             if self.vision == "frozen":
                 for name in vision:
-                    model.get_submodule(name).to(frozen_dtype)
+                    cast_weights(model.get_submodule(name), frozen_dtype)
         if is_tested(model.config):  # other types are asked, when they are probed
             for name, parameter in model.named_parameters():
                 if unread(name, model.config):

@@ -197,9 +197,9 @@ def probed_backbone(
     """
     if columns := encoder.columns_of_tokens(IMAGES):
         raise ConfigError(
-            f"modality.model: the processor of type {encoder.model.config.model_type!r} makes {', '.join(columns)} with "
-            "a column for each token of the prompt, and mmrl does not know what stands there for an answer's tokens; "
-            "such models, whose text reads images by cross-attention, are not supported"
+            f"modality.model: the processor of type {encoder.model.config.model_type!r} makes {', '.join(columns)}, "
+            "with a column for each token of the prompt, and mmrl does not know what stands there for the tokens of an "
+            "answer; models whose text reads images by cross-attention are not supported"
         )
     axes = joining_axes(encoder, IMAGES)
     if axes is None:
