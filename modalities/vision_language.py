@@ -31,13 +31,15 @@ from .language.policy import TokenPolicy
 from .language.probes import IMAGES
 from .language.probing import image_tokens, probed_backbone, probed_head
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
-from .loading.hub import autocast, checkpointing, without_adapter
+from .loading.adapted_layers import freeze_unused
+from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
-from .tokens.backbone import ONE_IMAGE, Backbone, Sight
+from .tokens.backbone import ONE_IMAGE, Backbone, Sight, answers_to_each
 from .tokens.log_probs import OutputHead
+from .tokens.sampling import SamplingDistribution
 from .tokens.vllm.prompts import clip_refusal
 
 _CONFIG = "config.json"  # the file that the folder of a model holds
@@ -105,8 +107,9 @@ class VisionLanguage(TokenPolicy):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """Returns what rollouts provide, and the model as it is set."""
-        return replace(super().declaration, checkpoint=self.model, checkpoint_file=_CONFIG)
+        """Returns what rollouts provide, whether the unit of coordinates is known, and the model as it is set."""
+        declared = replace(super().declaration, has_coordinates=self._has_coordinates())
+        return replace(declared, checkpoint=self.model, checkpoint_file=_CONFIG)
 
     def prepare(self, placement: Placement) -> None:
         """Loads model and processor.
@@ -162,15 +165,24 @@ class VisionLanguage(TokenPolicy):
         encoder.media_tokens = tokens
         self._banned = tuple(sorted({*self._banned, *tokens.values()} - set(self.end_tokens)))
         alone = replace(encoder, max_tokens=None, _kept={})  # the run's own prompts may be shorter than these
+        self.share("none")  # until a way of sharing is proven
         with self.running():
             self.use(probed_backbone(self.backbone, alone, self.compared, self.tokenize(ANSWER)))
             given = {name: value.to(self._model.device) for name, value in alone.processed(self.compared[-1]).items()}
             self._head = probed_head(self._model, self.head, given)
+        self._freeze_unused(alone(self.compared))
         if (fault := fault_of_template(encoder)) is not None:
             log.warning(
                 "modality.model: the chat template of %r: %s; look at a prompt and an answer of it before training",
                 *(self.model, fault),
             )
+
+    def _freeze_unused(self, prompts: Sequence[EncodedPrompt]) -> None:
+        """Freezes what reaches no log-prob of an update, such as a head that is for other tasks or a generator."""
+        answers = answers_to_each([torch.tensor(self.tokenize(ANSWER))], len(prompts), self.backbone.device)
+        distribution = SamplingDistribution(1.0, banned=self.banned)
+        freeze_unused(self._model, lambda: self.log_probs(prompts, answers, distribution)[0])
+        self._weights = self._trained()
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random twin of the family at small sizes.
@@ -352,14 +364,25 @@ class VisionLanguage(TokenPolicy):
         """Returns how frames of videos are chosen; None for a policy of images."""
         return None
 
+    def _has_coordinates(self) -> bool:
+        """Returns whether the unit of coordinates is known; also where the family is only known when it is loaded."""
+        if self._encoder is not None:
+            return self._encoder.convention is not None
+        try:
+            return self.coordinates is not None or self._family().convention is not None
+        except ConfigError:
+            return True
+
     def _family(self) -> Family:
         """Returns the family by the settings, the model's config or its name. Raises ConfigError where none tells."""
+        from .tiny.vision_language import TWINS
+
         if self.family is not None:
             return family_of(self.family)
         config = Path(self.model).expanduser() / _CONFIG
         if config.is_file():
             return family_of(model_type_of(config))
-        return family_of_name(self.model)
+        return family_of_name(self.model, TWINS)
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
         """Marks the trained parameters, freezes all others, and returns the trained ones by name."""
@@ -373,10 +396,16 @@ class VisionLanguage(TokenPolicy):
                 parameter.requires_grad_(self.vision == "trained" or name not in of_vision)
             if self.vision == "frozen":
                 for name in vision:
-                    model.get_submodule(name).to(frozen_dtype)
-        for name, parameter in model.named_parameters():
-            if unread(name, model.config):
-                parameter.requires_grad_(False)
+                    cast_weights(model.get_submodule(name), frozen_dtype)
+        if is_tested(model.config):  # other types are asked, when they are probed
+            for name, parameter in model.named_parameters():
+                if unread(name, model.config):
+                    parameter.requires_grad_(False)
+        return self._trained()
+
+    def _trained(self) -> Weights:
+        """Returns the parameters that take a gradient, by name."""
+        model = self._model
         trained = {f"model.{name}": p for name, p in model.named_parameters() if p.requires_grad}
         of_vision = vision_parameters(model)  # adapters are parameters too
         scales = {name: self.vision_rate for name in trained if name.removeprefix("model.") in of_vision}

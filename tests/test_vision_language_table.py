@@ -32,9 +32,9 @@ def test_what_is_not_refused_computes_what_the_model_computes() -> None:
     for family, found in EXACT.items():
         assert max(found["rollouts"], found["updates"]) <= 2e-5, family
         in_float64 = RESULTS[family]["float64"]
-        assert "failed" in in_float64 or max(in_float64["updates"], in_float64["gradient"]) <= 1e-6, family
-        is_rounding = "failed" not in in_float64 and in_float64["gradient"] <= 1e-7
-        assert found["gradient"] <= (1e-2 if is_rounding else 1e-4), family
+        assert max(in_float64["updates"], in_float64["gradient"]) <= 1e-7, family
+        assert found["gradient"] <= (1e-3 if family == "granite4_vision" else 1e-4), family  # see the page
+        assert not found["untrained"], family
         assert found["mean"] > 1, f"the twin of {family} is too sure of its answers to tell anything"
         assert found["sharing"] != "none" or found["reason"], family
     assert len(EXACT) >= 24 and sum(found["sharing"] != "none" for found in EXACT.values()) >= 20

@@ -11,6 +11,7 @@ import torch
 
 from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.assembly.group_checks import check_groups
+from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Sampler, Stateful
@@ -136,6 +137,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     torch.manual_seed(seed_from(config.seed, "initial weights"))
     with processes.lockstep():
         parts.policy.prepare(processes.placement)
+        check_coordinates(parts.policy, parts.scorers)  # a hub name may not tell the unit before
         parts.scorer.prepare(processes.placement)
         during_sampling.prepare(parts.sampler, processes.placement)
     processes.shard(parts.policy)

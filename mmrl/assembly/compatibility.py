@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmrl.assembly.reward_checks import check_best, check_controls, check_dense, check_evaluated, check_rewards
+from mmrl.assembly.reward_checks import (
+    check_best,
+    check_controls,
+    check_coordinates,
+    check_dense,
+    check_evaluated,
+    check_rewards,
+)
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
 from mmrl.core.data import Prompt, WeightsName
@@ -87,6 +94,11 @@ class Parts:
     prompts: PromptStream
     evaluation: EvaluationParts | None
 
+    @property
+    def scorers(self) -> tuple[Scorer, ...]:
+        """Returns the scorers of training and of evaluation."""
+        return (self.scorer,) if self.evaluation is None else (self.scorer, self.evaluation.scorer)
+
 
 def final_weights(config: RunConfig) -> WeightsName:
     """Returns the weights that are evaluated and exported: the evaluation's, else the averaged ones if any."""
@@ -146,6 +158,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     _check_model_folder(config.modality, parts.policy)
     makes = parts.policy.makes | ({"given"} if isinstance(plan, OfflinePlan) else set())
     check_rewards(config.modality["name"], parts.scorer, makes, parts.prompts.sets)
+    check_coordinates(parts.policy, parts.scorers)
     check_best(parts.scorer, parts.advantage, config.advantage["name"])
     if parts.evaluation is not None:
         _check_evaluation(config, parts, parts.evaluation)

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import torch
 
-from mmrl.core.contracts import Advantage, BestChecking, ConfigError, SampleKind
+from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Modality, SampleKind
 from mmrl.core.data import Prompt, Scores
-from mmrl.core.declarations import MixDeclaration, RewardDeclaration
+from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
+from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
 from mmrl.scoring.scorer import RewardTerm, Scorer
 
@@ -20,6 +21,15 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
         check_makes(term.name, term.reward, makes, modality)
         for prompts in sets:
             check_prompts(term.name, term.reward, prompts)
+
+
+def check_coordinates(policy: Modality, scorers: Sequence[Scorer]) -> None:
+    """Raises ConfigError where actions or rewards read coordinates, and the policy's unit of them is unknown."""
+    are_read = "actions" in policy.makes or any(
+        "canvases" in term.reward.needs for one in scorers for term in one.terms
+    )
+    if are_read and not PolicyDeclaration.of(policy).has_coordinates:
+        raise ConfigError(UNKNOWN_UNIT)
 
 
 def check_evaluated(scorer: Scorer) -> None:

@@ -63,15 +63,18 @@ def types_with_tests() -> list[str]:
     ]
 
 
-def family_of_name(model: str) -> Family:
-    """Returns the family that a hub name contains. Raises ConfigError where the name contains none."""
+def family_of_name(model: str, known: Iterable[str]) -> Family:
+    """Returns the family that a hub name contains.
+
+    Raises ConfigError where the name contains none; known: the families that its message names.
+    """
     name = model.lower()
     for family in FAMILIES:
         if any(re.search(pattern, name) for pattern in family.patterns):
             return family
     raise ConfigError(
         f"modality.model: cannot tell the family of {model!r} from its name; set modality.family to one of "
-        f"{', '.join(family.name for family in FAMILIES)}"
+        f"{', '.join(known)}"
     )
 
 

@@ -75,6 +75,18 @@ class PromptEncoder:
         encoded = self._processed(prompt, messages, clips)
         return {name: value for name, value in encoded.items() if isinstance(value, Tensor) and name not in NO_INPUT}
 
+    def columns_of_tokens(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Returns the tensors with a column for each token of a prompt whose columns for an answer are not known."""
+        made = [self.processed(prompt) for prompt in prompts]
+        lengths = [one["input_ids"].shape[1] for one in made]
+        assert len(set(lengths)) > 1, "prompts of one length tell nothing"
+        shared = set.intersection(*map(set, made)) - {*TEXT}
+        return sorted(
+            name
+            for name in shared
+            if all(one[name].ndim > 1 and one[name].shape[1] == n for one, n in zip(made, lengths, strict=True))
+        )
+
     def joining_axes(self, prompts: Sequence[Prompt]) -> dict[str, int] | None:
         """Returns the axes along which the processor joins the media of two prompts; None where no axis explains it."""
         one, two = map(self.processed, prompts)

@@ -19,10 +19,10 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 
 from ..encoding.families import is_tested, types_with_tests
-from ..encoding.inputs import EncodedPrompt, pad_rows
+from ..encoding.inputs import EncodedPrompt
 from ..encoding.network import network_of
 from ..encoding.prompt_encoder import TEXT, PromptEncoder
-from ..tokens.backbone import Answers
+from ..tokens.backbone import Answers, answers_to_each
 from ..tokens.completions import StoppingCriteria
 from ..tokens.generation import AnswerGenerator
 from ..tokens.sampling import SamplingDistribution, sampling_log_probs
@@ -74,7 +74,7 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
     own = _OwnForward(policy, encoder.model, [alone.processed(prompt) for prompt in prompts])
     encoded = alone(prompts)
     named = _answers(policy, encoder.processor.tokenizer, encoded)
-    read = {what: _to_each(rows, len(prompts), device) for what, rows in named.items()}
+    read = {what: answers_to_each(rows, len(prompts), device) for what, rows in named.items()}
     expected = {what: own.log_probs(answers) for what, answers in read.items()}
     allowed = {what: max(LEAST, ROUNDINGS * own.rounding(answers, expected[what])) for what, answers in read.items()}
     if (most := max(allowed.values())) > TELLING:
@@ -113,7 +113,9 @@ def _compare(policy: TokenPolicy, model: str, encoder: PromptEncoder, prompts: S
                 f"modality.model: {model!r} {_untested(config)}, and {why}; training would be wrong. {_known()}"
             )
     every = _answers(policy, encoder.processor.tokenizer, encoded, MAX_SHARED)
-    choose_sharing(policy, model, encoded, {what: _to_each(rows, len(prompts), device) for what, rows in every.items()})
+    choose_sharing(
+        policy, model, encoded, {what: answers_to_each(rows, len(prompts), device) for what, rows in every.items()}
+    )
 
 
 def _works_alone(policy: TokenPolicy, fault: Callable[[str], str | None], path: str) -> bool:
@@ -155,14 +157,6 @@ def _answers(
         if most:
             found[what] = [torch.tensor([*some, policy.end_tokens[0]]) for some in (most, most[: len(most) // 2])]
     return found
-
-
-def _to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> Answers:
-    """Returns the same answers to each prompt."""
-    prompt = torch.arange(num_prompts).repeat_interleave(len(rows))
-    length = torch.tensor([len(row) for row in rows]).repeat(num_prompts)
-    tokens = pad_rows(rows, 0, "right").repeat(num_prompts, 1)
-    return Answers(prompt.to(device), tokens.to(device), length.to(device))
 
 
 def _in_rows(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:

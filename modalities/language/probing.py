@@ -191,7 +191,16 @@ def probed_head(model: Any, declared: OutputHead, given: Mapping[str, Tensor]) -
 def probed_backbone(
     backbone: Backbone, encoder: PromptEncoder, prompts: Sequence[Prompt], tokens: Iterable[int]
 ) -> Backbone:
-    """Returns the backbone with all that model and processor tell of prompts; tokens: of a text, for answers."""
+    """Returns the backbone with all that model and processor tell of prompts; tokens: of a text, for answers.
+
+    Raises ConfigError for a processor that makes columns of tokens which answers would need, too.
+    """
+    if columns := encoder.columns_of_tokens(IMAGES):
+        raise ConfigError(
+            f"modality.model: the processor of type {encoder.model.config.model_type!r} makes {', '.join(columns)}, "
+            "with a column for each token of the prompt, and mmrl does not know what stands there for the tokens of an "
+            "answer; models whose text reads images by cross-attention are not supported"
+        )
     axes = joining_axes(encoder, IMAGES)
     if axes is None:
         log.warning(

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,17 @@ def pattern_of(wanted: Sequence[str], names: Iterable[str]) -> str:
     if {name for name in names if re.fullmatch(short, name)} == set(wanted):
         return short
     return "|".join(sorted(re.escape(name) for name in wanted))  # blocks of one list differ in what is adapted
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Returns whether a layer computes what `Linear` does, so that an adapter can be added to its output.
+
+    Some models derive others from it: the router of Llama 4 returns two tensors. Layers of bitsandbytes count.
+    """
+    kind = type(module)
+    return isinstance(module, nn.Linear) and (
+        kind.forward is nn.Linear.forward or kind.__module__.startswith("bitsandbytes.")
+    )
 
 
 def packed_weights(module: nn.Module) -> list[str]:
@@ -72,14 +84,30 @@ def freeze_unused(network: nn.Module, runs: Sequence[Callable[[], Tensor]]) -> l
         with torch.enable_grad():
             output = run()
         if output.requires_grad:
-            gradients = torch.autograd.grad(output.float().sum(), list(trained.values()), allow_unused=True)
-            reached |= {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
+            reached |= _reached(output.float().sum(), trained)
     if not reached:
         raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
     unused = [name for name in trained if name not in reached and "expert" not in name]
     for name in unused:
         trained[name].requires_grad_(False)
     return unused
+
+
+def _reached(total: Tensor, parameters: Mapping[str, Tensor]) -> set[str]:
+    """Returns the names of the parameters to which a backward pass brings a gradient, which is dropped at once."""
+    found = set[str]()
+
+    def note(name: str, parameter: Tensor) -> None:
+        found.add(name)
+        parameter.grad = None  # all gradients together would need as much memory as the weights
+
+    handles = [one.register_post_accumulate_grad_hook(partial(note, name)) for name, one in parameters.items()]
+    try:
+        total.backward()  # type: ignore[no-untyped-call,unused-ignore]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
 
 
 def _is_attention(module: nn.Module) -> bool:

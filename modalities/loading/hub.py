@@ -26,6 +26,17 @@ def source_of(model: str, setting: str, library: str, file: str) -> str:
     return model
 
 
+def cast_weights(module: nn.Module, dtype: torch.dtype) -> None:
+    """Casts what a checkpoint holds of a module, as `from_pretrained` does.
+
+    `Module.to` would cast computed buffers, too: frequencies of positions would be rounded, and complex ones lose their
+    imaginary parts (Llama 4).
+    """
+    for tensor in module.state_dict(keep_vars=True).values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+
+
 def _ask_hub(model: str, setting: str, file: str) -> None:
     """Asks the hub once for one file: the libraries ask for every file, six times each within half a minute.
 

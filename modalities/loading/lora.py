@@ -11,7 +11,7 @@ from torch import nn
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError
 
-from .adapted_layers import attention_layers, log_unreached, packed_weights, pattern_of
+from .adapted_layers import attention_layers, is_linear, log_unreached, packed_weights, pattern_of
 from .exporting import file_in
 
 
@@ -104,7 +104,7 @@ def _targets(model: nn.Module, parts: Sequence[str], targets: tuple[str, ...] | 
     `targets`: ends of the names of both; None: all linear layers, and no packed weights.
     """
     prefixes = tuple(f"{part}." for part in parts)
-    layers = [n for n, module in model.named_modules() if isinstance(module, nn.Linear) and n.startswith(prefixes)]
+    layers = [name for name, module in model.named_modules() if is_linear(module) and name.startswith(prefixes)]
     weights = [name for name in packed_weights(model) if name.startswith(prefixes)]
     if targets is None:
         log_unreached(weights)

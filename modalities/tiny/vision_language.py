@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 from mmrl.core.contracts import ConfigError
 
-from . import gemma, grids, llava, qwen
+from . import gemma, grids, llava, qwen, untried
 from . import tiled as tiles
 from .text import randomise
 
@@ -30,10 +30,12 @@ UNLISTED: dict[str, Callable[[], tuple[Any, Any]]] = {
         *(qwen.qwen3_vl_moe, qwen.qwen3_5, qwen.qwen3_5_moe, grids.glm46v, grids.glm4v, grids.mistral3),
         *(grids.kimi_k25, grids.lfm2_vl, grids.minicpmv4_7, llava.llava_next, llava.granite4_vision),
         *(gemma.gemma4, gemma.gemma4_ahead, gemma.paligemma, tiles.aya_vision, tiles.ovis2, tiles.llama4),
-        *(tiles.janus, tiles.molmo2),
+        *(tiles.janus, tiles.molmo2, untried.aria),
     )
 }
-TWINS = BUILDERS | UNLISTED | {"smolvlm": tiles.smolvlm}  # smolvlm: where the package num2words is installed
+REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {"mllama": untried.mllama}  # with a reason, when they are loaded
+# smolvlm: where the package num2words is installed
+TWINS = BUILDERS | UNLISTED | {"smolvlm": tiles.smolvlm} | REFUSED
 
 
 def write_tiny(family: str, seed: int, folder: Path) -> None:

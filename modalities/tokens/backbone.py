@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side
+from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side, pad_rows
 from ..encoding.network import network_of
 
 # the kinds of the token that sees and of the token seen, and whether both stand in one run of their kind
@@ -45,6 +45,14 @@ class Answers:
         column = torch.arange(self.tokens.shape[1], device=self.length.device)
         is_there = column < self.length[:, None]
         return is_there if self.start is None else is_there & (column >= self.start[:, None])
+
+
+def answers_to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> Answers:
+    """Returns the same answers to each prompt; rows: the tokens [T_i] of each answer."""
+    prompt = torch.arange(num_prompts).repeat_interleave(len(rows))
+    length = torch.tensor([len(row) for row in rows]).repeat(num_prompts)
+    tokens = pad_rows(rows, 0, "right").repeat(num_prompts, 1)
+    return Answers(prompt.to(device), tokens.to(device), length.to(device))
 
 
 @dataclass(frozen=True)

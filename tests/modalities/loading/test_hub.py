@@ -47,3 +47,21 @@ def test_what_can_be_no_hub_name_is_not_asked_for(requests: list[str], model: st
     with pytest.raises(ConfigError, match="there is no folder"):
         source_of(model, "modality.model", "transformers", "config.json")
     assert requests == []
+
+
+def test_only_what_a_checkpoint_holds_is_cast() -> None:
+    module = nn.Linear(2, 2)
+    module.register_buffer("mean", torch.ones(2))
+    module.register_buffer("count", torch.ones(2, dtype=torch.int64))
+    module.register_buffer("frequencies", torch.ones(2), persistent=False)
+    module.register_buffer("turns", torch.full((2,), 1j), persistent=False)
+    cast_weights(module, torch.bfloat16)
+    found = {name: tensor.dtype for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    assert found == {
+        "weight": torch.bfloat16,
+        "bias": torch.bfloat16,
+        "mean": torch.bfloat16,
+        "count": torch.int64,
+        "frequencies": torch.float32,
+        "turns": torch.complex64,
+    }

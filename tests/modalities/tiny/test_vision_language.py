@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmrl.modalities.tiny.text import randomise
-from mmrl.modalities.tiny.vision_language import TWINS, UNLISTED, write_tiny
+from mmrl.modalities.tiny.vision_language import REFUSED, TWINS, UNLISTED, write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
 
 NEEDS = {"smolvlm": "num2words"}  # packages that processors need
@@ -53,7 +53,7 @@ def test_a_twin_is_loaded_as_it_was_saved(family: str, tmp_path: Path) -> None:
     assert int(given["input_ids"].max()) < len(processor.tokenizer)
 
 
-@pytest.mark.parametrize("family", marked([*UNLISTED, "smolvlm"]))
+@pytest.mark.parametrize("family", marked([*UNLISTED, *REFUSED, "smolvlm"]))
 def test_a_twin_is_written_alike_for_a_seed(family: str, tmp_path: Path) -> None:
     if family in NEEDS:
         pytest.importorskip(NEEDS[family])
