@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt, Rollout
@@ -398,6 +398,33 @@ def test_gui_asks_for_the_unit_of_coordinates_where_the_familys_is_not_known() -
     policy = prepared(folder, Gui, dialect="plain", coordinates="unit")
     encoded = policy.encode(PROMPTS)
     assert encoded[0].canvas is not None and encoded[0].canvas.convention == "unit"
+
+
+@pytest.mark.slow
+def test_what_a_family_reads_is_asked_and_not_taken_from_its_layer_of_features() -> None:
+    """Granite 4 Vision names the layer before the last, and reads the last one, too."""
+    policy = prepared(unlisted("granite4_vision"))
+    model, trained = policy.encoder.model, policy.weights.parameters
+    frozen = {name for name, _ in model.named_parameters()} - {name.removeprefix("model.") for name in trained}
+    assert any(".vision_tower." in name and "layers.1." in name for name in trained)
+    assert {name.split(".vision_tower.")[1] for name in frozen} == {"post_layernorm.weight", "post_layernorm.bias"}
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_a_frozen_tower_with_complex_numbers_computes_what_the_models_own_does() -> None:
+    """The frequencies of Llama 4's tower are complex: a cast of the whole tower would drop their imaginary parts."""
+    buffers = dict(prepared(unlisted("llama4"), vision="frozen").encoder.model.named_buffers())
+    own: Any = AutoModelForImageTextToText.from_pretrained(unlisted("llama4"), dtype=torch.float32)
+    assert any(buffer.is_complex() for name, buffer in own.named_buffers() if name.startswith("vision"))
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in own.named_buffers())
+
+
+@pytest.mark.slow
+def test_columns_of_tokens_that_an_answer_would_need_are_refused() -> None:
+    told = r"the processor of type 'mllama' makes cross_attention_mask, with a column for each token of the prompt"
+    with pytest.raises(ConfigError, match=told):
+        prepared(unlisted("mllama"))
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
-from mmrl.modalities.loading.adapted_layers import attention_layers, freeze_unused, pattern_of
+from mmrl.modalities.encoding.network import decoder_name
+from mmrl.modalities.loading.adapted_layers import attention_layers, freeze_unused, is_linear, pattern_of
 from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.tiny.vision_language import TWINS
 
 
 class SelfAttention(nn.Module):
@@ -124,3 +126,42 @@ def test_packed_weights_of_experts_are_named_in_the_log_and_adapted_when_named(
     assert (model(states) - base).abs().max() > 0.1
     with without_adapter(model):
         torch.testing.assert_close(model(states), base)
+
+
+class Router(nn.Linear):
+    def forward(self, states: Tensor) -> Any:
+        scores = super().forward(states)
+        return scores, scores.argmax(-1)
+
+
+def test_a_layer_that_computes_more_than_a_linear_one_is_none() -> None:
+    named = type("Linear4bit", (Router,), {"__module__": "bitsandbytes.nn.modules"})  # these add to the output
+    assert [is_linear(layer) for layer in (nn.Linear(2, 2), Router(2, 2), named(2, 2), nn.Conv1d(2, 2, 1))] == [
+        *(True, False, True, False)
+    ]
+
+
+@pytest.mark.slow  # builds models
+def test_all_linear_layers_of_llama_4_are_adapted_but_for_its_routers() -> None:
+    model, _ = TWINS["llama4"]()
+    Lora(rank=2, alpha=4).add_to_language_model(model, [decoder_name(model)])
+    adapted = {name.split(".lora_")[0] for name, p in model.named_parameters() if p.requires_grad}
+    ends = {name.rpartition(".")[2] for name in adapted}
+    assert ends == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert any(name.endswith("router.weight") for name, _ in model.named_parameters())
+    model(input_ids=torch.arange(8)[None]).logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    with pytest.raises(ConfigError, match=r"no linear layer of .* has a name that ends in router"):
+        Lora(targets=("router",)).add_to_language_model(TWINS["llama4"]()[0], ["language_model.model"])
+
+
+@pytest.mark.slow
+def test_a_lora_says_that_it_does_not_reach_the_experts_of_qwen3_vl(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = TWINS["qwen3_vl_moe"]()
+    with caplog.at_level(logging.WARNING):
+        Lora(rank=2, alpha=4).add_to_language_model(model, [decoder_name(model)])
+    assert (
+        "does not reach 4 weights of experts, which are no linear layers: mlp.experts.down_proj, "
+        "mlp.experts.gate_up_proj; name their ends in lora.targets" in caplog.text
+    )
+    assert not any("experts" in name for name, p in model.named_parameters() if p.requires_grad)

@@ -5,10 +5,12 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+import torch
 from huggingface_hub.errors import HfHubHTTPError
+from torch import nn
 
 from mmrl.core.contracts import ConfigError
-from mmrl.modalities.loading.hub import source_of
+from mmrl.modalities.loading.hub import cast_weights, source_of
 
 ConnectError: Any = HfHubHTTPError.__bases__[0]
 

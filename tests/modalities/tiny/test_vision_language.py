@@ -8,6 +8,8 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from mmrl.commands.check import check_tiny
+from mmrl.core.config import load_config
 from mmrl.modalities.tiny.text import randomise
 from mmrl.modalities.tiny.vision_language import REFUSED, TWINS, UNLISTED, write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
@@ -76,6 +78,24 @@ def test_the_setting_family_names_the_twin_of_any_hub_model(tmp_path: Path) -> N
     again = VisionLanguage(model=small.model).tiny(0, tmp_path / "two")  # by the folder's config
     assert (tmp_path / "one" / "config.json").read_bytes() == (tmp_path / "two" / "config.json").read_bytes()
     assert again.model == str(tmp_path / "two")
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=pytest.mark.slow if family == "ovis2" else pytest.mark.exhaustive)
+        for family in UNLISTED
+    ],
+)
+def test_a_config_that_names_an_unlisted_family_runs_small(family: str) -> None:
+    name = family.removesuffix("_ahead")
+    model = ["threads=1", "modality.model=me/new", f"modality.family={name}", "modality.coordinates=thousand"]
+    found = check_tiny(load_config("quickstart_grounding", model))
+    assert found.pop("is_good"), found
+    assert found["trained tensors that did not move"] == "none"
+    assert found["answers share their prompt by"] == "cache"
+    assert found["network calls made"] == found["network calls planned"] > 0
 
 
 def test_experts_in_a_stack_keep_the_size_of_signals() -> None:
