@@ -181,7 +181,7 @@ class VisionLanguage(TokenPolicy):
         """Freezes what reaches no log-prob of an update, such as a head that is for other tasks or a generator."""
         answers = answers_to_each([torch.tensor(self.tokenize(ANSWER))], len(prompts), self.backbone.device)
         distribution = SamplingDistribution(1.0, banned=self.banned)
-        freeze_unused(self._model, lambda: self.log_probs(prompts, answers, distribution)[0])
+        freeze_unused(self._model, [lambda: self.log_probs(prompts, answers, distribution)[0]])
         self._weights = self._trained()
 
     def tiny(self, seed: int, folder: Path) -> Self:

@@ -5,17 +5,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from mmrl.core.config import load_config
+
 PROVEN = "proven.json"  # which scripts/families_page.py writes
 
 
 def rows() -> list[dict[str, Any]]:
-    """Returns one row per family: `name`, `makes` (image, video), `condition` (whether a prompt carries an image),
-    `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance off and on), `batch_difference`
-    (relative), `config` (a shipped one), and what else was measured.
+    """Returns one row per family: `name`, `summary` (the model of its config), `makes` (image, video), `condition`
+    (whether a prompt carries an image), `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance
+    off and on), `batch_difference` (relative), `config` (a shipped one), and what else was measured.
     """
     text = files("mmrl.modalities.tiny.pipelines").joinpath(PROVEN).read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    return [{"name": row["name"], "summary": _model(row["config"])} | row for row in json.loads(text)]
+
+
+def _model(config: str) -> str:
+    """Returns the model of a shipped config."""
+    return str(load_config(config).modality["model"])
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -27,5 +33,5 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         made = f"{row['makes']}{' from images' if row['condition'] else ''}"
         yield (
             f"{row['name']:{longest}}  {made:17}  {row['stock_difference']:.0e}  {row['batch_difference']:.0e}"
-            f"  {row['config']}"
+            f"  {row['config']}: {row['summary']}"
         )
