@@ -12,8 +12,8 @@ PROVEN = "proven.json"  # which scripts/families_page.py writes
 
 def rows() -> list[dict[str, Any]]:
     """Returns one row per family: `name`, `summary` (the model of its config), `makes` (image, video), `condition`
-    (whether a prompt carries an image), `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance
-    off and on), `batch_difference` (relative), `config` (a shipped one), and what else was measured.
+    (whether a prompt carries an image), `stock_difference` (largest difference of pixels in [0, 1], the worse of
+    guidance off and on), `batch_difference` (relative), `config` (a shipped one), and what else was measured.
     """
     text = files("mmrl.modalities.tiny.pipelines").joinpath(PROVEN).read_text(encoding="utf-8")
     return [{"name": row["name"], "summary": _model(row["config"])} | row for row in json.loads(text)]
