@@ -25,13 +25,9 @@ def _model(config: str) -> str:
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a line for each family."""
-    yield "Pipelines of diffusers, each compared with itself: largest difference of pixels, and of a batch to its rows."
-    yield ""
+    """Yields a line for each family: what it makes, how far it is from the stock pipeline, and its config."""
     longest = max(len(row["name"]) for row in rows)
     for row in rows:
         made = f"{row['makes']}{' from images' if row['condition'] else ''}"
-        yield (
-            f"{row['name']:{longest}}  {made:17}  {row['stock_difference']:.0e}  {row['batch_difference']:.0e}"
-            f"  {row['config']}: {row['summary']}"
-        )
+        found = f"pixels {row['stock_difference']:.0e}, batch {row['batch_difference']:.0e}"
+        yield f"{row['name']:{longest}}  {made:17}  {found}  {row['config']}: {row['summary']}"
