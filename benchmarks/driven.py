@@ -115,7 +115,7 @@ def side(modality: str, case: Case, options: Any, folder: Path) -> Side:
     settings: dict[str, Any] = {"model": "lab:shapes" if model == "lab" else str(folder / model)}
     settings |= {"name": modality, "height": pixels, "width": pixels}
     lengths = {"max_sequence_length": length}
-    settings |= lengths if modality == "sd3" else {"arguments": lengths, "replay": case.replay}
+    settings |= lengths if modality == "sd3" else {"arguments": lengths, "replay": case.replay == "on"}
     if case.train == "lora":
         settings["lora"] = {"rank": 8, "alpha": 16, "targets": ["attn.to_q", "attn.to_k", "attn.to_v"]}
     overrides = [

@@ -73,9 +73,9 @@ class DiffusersPipeline(DiffusersPolicy):
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
     paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
     # Network arguments are captured once for each prompt and used again, and both branches of guidance and all prompts
-    # share a network call. `auto`: where that gives the same outputs, found by trying; `on`: else it is an error;
-    # `off`: the paused calls make all arguments.
-    replay: Literal["auto", "on", "off"] = "auto"
+    # share a network call. `auto`: where that gives the same outputs, found by trying; true: else it is an error;
+    # false: the paused calls make all arguments.
+    replay: bool | Literal["auto"] = "auto"
     _driver: Driver | None = field(default=None, init=False, repr=False)
     _replays: Replays | None = field(default=None, init=False, repr=False)
     _arguments: Arguments | None = field(default=None, init=False, repr=False)
@@ -413,10 +413,10 @@ class DiffusersPipeline(DiffusersPolicy):
     def _choose_replay(self) -> None:
         """Finds out whether network arguments can be used again. Raises ConfigError where they must be."""
         assert self._placement is not None, "prepare() comes first"
-        if self.replay == "off":
+        if self.replay is False:
             return
         if self._placement.maximum is not None:  # found out at different times by processes that wait for each other
-            if self.replay == "on":
+            if self.replay is True:
                 raise ConfigError(
                     f"modalities.{self.title[0]}.replay: not with weights that are sharded over processes"
                 )
@@ -430,7 +430,7 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def _check_replay(self, scale: float) -> None:
         """Raises ConfigError where network arguments must be used again at a guidance scale, and cannot be."""
-        if self.replay != "on" or self._replays is None:
+        if self.replay is not True or self._replays is None:
             return
         if (reason := self._replays.refusal(self.scale_of(scale))) is not None:
             raise ConfigError(

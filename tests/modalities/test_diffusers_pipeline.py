@@ -52,8 +52,8 @@ def trained(policy: Any, scale: float) -> tuple[Any, torch.Tensor, dict[str, tor
 
 
 @pytest.mark.slow  # 3 s: two models
-@pytest.mark.parametrize(("scale", "replay"), [(1.0, "on"), (4.5, "on"), (4.5, "off")])
-def test_sd3_driven_is_the_hand_written_sd3(scale: float, replay: str, driven: Any, twin_policy: Any) -> None:
+@pytest.mark.parametrize(("scale", "replay"), [(1.0, True), (4.5, True), (4.5, False)])
+def test_sd3_driven_is_the_hand_written_sd3(scale: float, replay: bool, driven: Any, twin_policy: Any) -> None:
     own, by_hand = driven(negative_prompt="blurry", replay=replay), twin_policy(lora=None, negative_prompt="blurry")
     assert own.latent_shape == by_hand.latent_shape
     for kind in ("pipeline", "uniform"):
@@ -72,8 +72,8 @@ def test_sd3_driven_is_the_hand_written_sd3(scale: float, replay: str, driven: A
 
 
 @pytest.mark.slow  # 2 s each: stock runs and 8 gradients
-@pytest.mark.parametrize(("replay", "most"), [("off", 0), ("on", 1e-5)])
-def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: str, most: float, driven: Any) -> None:
+@pytest.mark.parametrize(("replay", "most"), [(False, 0), (True, 1e-5)])
+def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: bool, most: float, driven: Any) -> None:
     policy = driven(negative_prompt="blurry", replay=replay)
     proof = prove(policy, PROMPTS[0], [1.0, 3.0])
     assert proof.stock_difference <= most

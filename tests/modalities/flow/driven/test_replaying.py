@@ -57,7 +57,7 @@ def evaluated(policy: Any, scale: float, *, is_driven: bool) -> tuple[torch.Tens
 @pytest.mark.slow  # 4 s each: a small pipeline
 @pytest.mark.parametrize(("name", "calls"), [("sd3", (1, 1)), ("flux", (1, 2)), ("wan21", (1, 2))])
 def test_replayed_outputs_and_gradients_are_the_driven_ones(name: str, calls: tuple[int, int], family: Any) -> None:
-    policy = family(name, replay="on", negative_prompt="blurry")
+    policy = family(name, replay=True, negative_prompt="blurry")
     for scale, num_driven in zip((1.0, 2.5), calls, strict=True):
         policy.guided_by(normal(6, (2, *policy.latent_shape)), torch.ones(2), policy.numbers(PROMPTS), scale)
         policy.driver.close()  # it was probed at this scale
@@ -77,8 +77,8 @@ def test_guidance_with_a_rule_about_lengths_is_driven_and_cannot_be_demanded(fam
         "guidance_scale 1: on; guidance_scale 3: off, its guidance is more than a weighted sum of its branches"
     )
     assert proof["stock_difference"] < 1e-4
-    with pytest.raises(ConfigError, match="replay: .* with guidance_scale 3 .* more than a weighted sum"):
-        family("qwen_image", negative_prompt="blurry", replay="on")
+    with pytest.raises(ConfigError, match=r"replay: .* with guidance_scale 3 .* more than a weighted sum"):
+        family("qwen_image", negative_prompt="blurry", replay=True)
 
 
 class _Limited(float):
