@@ -15,7 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ MODELS = ("lab", "layers8")
 SIZES = {"lab": (8, 16, 1, 32), "layers8": (3, 4, 8, 32)}  # prompts, samples of each, tokens of T5, pixels
 SCALES = (1.0, 4.5)
 BAR = {"layers8": 1.10}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is compared."""
+
+    model: str
+    train: str
+    scale: float  # of guidance
+    replay: str  # of the driven one
 
 
 @dataclass
@@ -55,11 +66,6 @@ class Side:
         self.number += 1
         self._evaluate(collected.rollout)
         return {"rollout": rollout, "update": clock()}
-
-    def gradient(self) -> torch.Tensor:
-        """The last gradient, in the order of the parameters' names."""
-        found = sorted(self.trainer.policy.weights.parameters.items())
-        return torch.cat([weight.grad.flatten() for _, weight in found if weight.grad is not None])
 
     @torch.no_grad()
     def _evaluate(self, rollout: Any) -> None:
@@ -103,43 +109,49 @@ def write_layers8(folder: Path) -> None:
     network.save_pretrained(folder / "transformer")
 
 
-def side(modality: str, model: str, train: str, scale: float, options: Any, folder: Path) -> Side:
+def side(modality: str, case: Case, options: Any, folder: Path) -> Side:
+    model = case.model
     prompts, members, length, pixels = SIZES[model]
     settings: dict[str, Any] = {"model": "lab:shapes" if model == "lab" else str(folder / model)}
     settings |= {"name": modality, "height": pixels, "width": pixels}
     lengths = {"max_sequence_length": length}
-    settings |= lengths if modality == "sd3" else {"arguments": lengths}
-    if train == "lora":
+    settings |= lengths if modality == "sd3" else {"arguments": lengths, "replay": case.replay == "on"}
+    if case.train == "lora":
         settings["lora"] = {"rank": 8, "alpha": 16, "targets": ["attn.to_q", "attn.to_k", "attn.to_v"]}
     overrides = [
-        f"threads={options.threads}", f"modality={json.dumps(settings)}", f"sampler.guidance_scale={scale}",
+        f"threads={options.threads}", f"modality={json.dumps(settings)}", f"sampler.guidance_scale={case.scale}",
         f"group_size={members}", f"prompts_per_iteration={prompts}", f"sampler.num_steps={options.steps}",
         f"updates.micro_batch={prompts * members}", "loss={name: grpo}",
     ]  # fmt: skip
     return Side(trainer_of("quickstart_policy_gradient", overrides, folder / modality))
 
 
-def measure(model: str, train: str, scale: float, options: Any, folder: Path) -> None:
+def measure(case: Case, options: Any, folder: Path) -> None:
     """Runs one case and prints its line."""
-    by_hand, driven = (side(name, model, train, scale, options, folder) for name in ("sd3", "diffusers_pipeline"))
+    by_hand, driven = (side(name, case, options, folder) for name in ("sd3", "diffusers_pipeline"))
     torch.manual_seed(0)
     pairs = in_turns(driven, by_hand, options.pairs)
-    ours, theirs = driven.gradient(), by_hand.gradient()
     emit(
         "driven",
-        model=model,
-        train=train,
-        guidance_scale=scale,
+        **asdict(case),
         pairs=options.pairs,
         ratio=round(median_ratio(pairs, "rollout", "update"), 3),
         ratio_rollout=round(median_ratio(pairs, "rollout"), 3),
         ratio_update=round(median_ratio(pairs, "update"), 3),
-        bar=BAR.get(model),
+        bar=BAR.get(case.model),
         beside_ms={"driven": middle(driven.beside), "sd3": middle(by_hand.beside)},
-        gradient_difference=float((ours - theirs).norm() / theirs.norm()) if ours.shape == theirs.shape else None,
+        gradient_difference=gradient_difference(driven.trainer.policy, by_hand.trainer.policy),
         seconds_driven=median_seconds([first for first, _ in pairs]),
         seconds_sd3=median_seconds([second for _, second in pairs]),
     )
+
+
+def gradient_difference(driven: Any, by_hand: Any) -> float:
+    """norm(difference) / norm of the last gradients; the hand-written policy freezes weights that reach no output."""
+    other = driven.weights.parameters
+    pairs = [(other[name].grad, weight.grad) for name, weight in by_hand.weights.parameters.items()]
+    ours, theirs = (torch.cat([part.flatten() for part in parts]) for parts in zip(*pairs, strict=True))
+    return float((ours - theirs).norm() / theirs.norm())
 
 
 def middle(values: Sequence[float]) -> float:
@@ -154,14 +166,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--train", nargs="+", choices=("full", "lora"), default=("full", "lora"))
     parser.add_argument("--scales", nargs="+", type=float, default=SCALES)
+    parser.add_argument("--replay", nargs="+", choices=("on", "off"), default=("off", "on"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         write_layers8(Path(folder) / "layers8")
         for model in options.models:
-            for train in options.train:
-                for scale in options.scales:
-                    measure(model, train, scale, options, Path(folder))
+            for train, scale, replay in product(options.train, options.scales, options.replay):
+                measure(Case(model, train, scale, replay), options, Path(folder))
 
 
 if __name__ == "__main__":

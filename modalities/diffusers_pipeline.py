@@ -31,6 +31,7 @@ from .flow.driven.probing import captured, learn
 from .flow.driven.proof import prove, refuse_difference, stock_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
+from .flow.driven.replaying import Replays
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.usage import Call, Grid, num_steps
 from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
@@ -43,6 +44,7 @@ _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
 _PROBED_LEVELS = (0.98, 0.02)  # near both ends, where pipelines with two networks call one of them each
+_REPLAYED = {torch.float32: 1e-4}  # of arguments that are used again, against paused calls
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
 _PIXELS = 1e-3  # of pixels in [0, 1], against the stock pipeline in float32
 _ROUGH = 5e-2  # the same in half precision
@@ -73,7 +75,12 @@ class DiffusersPipeline(DiffusersPolicy):
     removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
     paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
+    # Network arguments are captured once for each prompt and used again, and both branches of guidance and all prompts
+    # share a network call. `auto`: where that gives the same outputs, found by trying; true: else it is an error;
+    # false: the paused calls make all arguments.
+    replay: bool | Literal["auto"] = "auto"
     _driver: Driver | None = field(default=None, init=False, repr=False)
+    _replays: Replays | None = field(default=None, init=False, repr=False)
     _arguments: Arguments | None = field(default=None, init=False, repr=False)
     _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
     _remembered: Remembered | None = field(default=None, init=False, repr=False)
@@ -121,6 +128,7 @@ class DiffusersPipeline(DiffusersPolicy):
         self._probe()
         self._freeze_what_is_not_reached()
         self._weights = self.trained_weights()
+        self._choose_replay()
         self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
 
     @property
@@ -340,7 +348,9 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns the guided velocity of states [n, ...] of n prompts, by their numbers."""
         own = states.float() if self._schedule is None else constant_variance(states, sigma)
         with self.driving():
-            output = self.driver.evaluate(own, sigma, numbers, self.scale_of(scale))
+            self._check_replay(scale)
+            evaluate = self.driver.evaluate if self._replays is None else self._replays.evaluate
+            output = evaluate(own, sigma, numbers, self.scale_of(scale))
         return output if self._schedule is None else self._schedule.velocity(output, states.float(), sigma)
 
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -353,10 +363,13 @@ class DiffusersPipeline(DiffusersPolicy):
         own = self._known_arguments.with_steps(num_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
 
-    def proof(self, prompt: Prompt) -> Mapping[str, float]:
-        """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance."""
+    def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
+        """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance.
+
+        `replay` says whether network arguments are used again.
+        """
         scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
-        return asdict(prove(self, prompt, scales))
+        return {**asdict(prove(self, prompt, scales)), "replay": "; ".join(map(self._replay_at, scales))}
 
     def _prove_once(self, prompt: Prompt, scale: float) -> None:
         """Compares two steps with the stock pipeline's, once for each guidance scale. Raises ConfigError."""
@@ -431,6 +444,39 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns the output of one random state."""
         state = normal(0, (1, *self.latent_shape)).to(self.device)
         return self.driver.evaluate(state, torch.tensor([sigma], device=self.device), [prompt], scale)
+
+    def _choose_replay(self) -> None:
+        """Finds out whether network arguments can be used again. Raises ConfigError where they must be."""
+        assert self._placement is not None, "prepare() comes first"
+        if self.replay is False:
+            return
+        if self._placement.maximum is not None:  # found out at different times by processes that wait for each other
+            if self.replay is True:
+                raise ConfigError(
+                    f"modalities.{self.title[0]}.replay: not with weights that are sharded over processes"
+                )
+            return
+        tolerance = _REPLAYED.get(self._placement.dtype, _ROUGH)
+        self._replays = Replays(self.driver, self._probes(), tolerance, self.prompt_cache)
+        with self.driving():
+            for scale in [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]:
+                self._check_replay(scale)
+                _log.info("replay, %s", self._replay_at(scale))
+
+    def _check_replay(self, scale: float) -> None:
+        """Raises ConfigError where network arguments must be used again at a guidance scale, and cannot be."""
+        if self.replay is not True or self._replays is None:
+            return
+        if (reason := self._replays.refusal(self.scale_of(scale))) is not None:
+            raise ConfigError(
+                f"modalities.{self.title[0]}.replay: {self.model!r} with guidance_scale {scale:g} cannot be replayed: "
+                f"{reason}; take auto"
+            )
+
+    def _replay_at(self, scale: float) -> str:
+        """Returns whether network arguments are used again at a guidance scale, in words."""
+        reason = "by the settings" if self._replays is None else self._replays.refusal(self.scale_of(scale))
+        return f"guidance_scale {scale:g}: " + ("on" if reason is None else f"off, {reason}")
 
     def _learn(self, probes: Sequence[int], tolerance: float) -> None:
         """Learns how several samples are served; some pipelines take lists of prompts, not numbers of samples."""

@@ -52,9 +52,9 @@ def trained(policy: Any, scale: float) -> tuple[Any, torch.Tensor, dict[str, tor
 
 
 @pytest.mark.slow  # 3 s: two models
-@pytest.mark.parametrize("scale", [1.0, 4.5])
-def test_sd3_driven_is_the_hand_written_sd3(scale: float, driven: Any, twin_policy: Any) -> None:
-    own, by_hand = driven(negative_prompt="blurry"), twin_policy(lora=None, negative_prompt="blurry")
+@pytest.mark.parametrize(("scale", "replay"), [(1.0, True), (4.5, True), (4.5, False)])
+def test_sd3_driven_is_the_hand_written_sd3(scale: float, replay: bool, driven: Any, twin_policy: Any) -> None:
+    own, by_hand = driven(negative_prompt="blurry", replay=replay), twin_policy(lora=None, negative_prompt="blurry")
     assert own.latent_shape == by_hand.latent_shape
     for kind in ("pipeline", "uniform"):
         assert own.sigmas(kind, 5) == by_hand.sigmas(kind, 5)
@@ -71,11 +71,12 @@ def test_sd3_driven_is_the_hand_written_sd3(scale: float, driven: Any, twin_poli
     torch.testing.assert_close(ours.prediction, theirs.prediction, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.slow  # 2 s: stock runs and 8 gradients
-def test_the_proof_finds_no_difference_to_the_stock_pipeline(driven: Any) -> None:
-    policy = driven(negative_prompt="blurry")
+@pytest.mark.slow  # 2 s each: stock runs and 8 gradients
+@pytest.mark.parametrize(("replay", "most"), [(False, 0), (True, 1e-5)])
+def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: bool, most: float, driven: Any) -> None:
+    policy = driven(negative_prompt="blurry", replay=replay)
     proof = prove(policy, PROMPTS[0], [1.0, 3.0])
-    assert proof.stock_difference == 0
+    assert proof.stock_difference <= most
     assert proof.batch_difference < 1e-5 and proof.gradient_difference < 1e-4
     assert proof.log_prob_difference == 0 and proof.calls == 1
 
