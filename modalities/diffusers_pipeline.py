@@ -221,6 +221,8 @@ class DiffusersPipeline(DiffusersPolicy):
             raise ConfigError(
                 f"{self._setting}: its noise levels begin at {float(call.grid[0]):g}, those of a flow at 1"
             )
+        if not bool((call.grid.diff() < 0).all()):
+            raise ConfigError(f"{self._setting}: its noise levels do not fall: {_listed(call.grid)}")
         return [float(sigma) for sigma in call.grid]
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
@@ -462,6 +464,10 @@ class DiffusersPipeline(DiffusersPolicy):
         made = result[0] if isinstance(result, tuple) else result
         media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
         return media.contiguous()
+
+
+def _listed(levels: Tensor) -> str:
+    return ", ".join(f"{float(level):.3g}" for level in levels)
 
 
 def _last_level(scheduler: Any) -> float:
