@@ -16,7 +16,7 @@ from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
-from mmrl.core.config import DatasetSettings, Plugin, RunConfig
+from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
 from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.offline import LOG_PROBS, restated
@@ -111,7 +111,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     logging.disable_progress_bar()  # of files of a few kilobytes
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
-        small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
+        small = small.model_copy(update={"prompts": _tiny_prompts(config, Path(name) / "data")})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         twins = _twins(build(small), small, Path(name))
         parts, instrumented = instrument(_restated(twins) if missing or lab_of(config.modality) is None else twins)
@@ -120,6 +120,12 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         trainer.train()
         findings = _findings(trainer, before, instrumented, small) | _proof(twins)
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+
+
+def _tiny_prompts(config: RunConfig, folder: Path) -> PromptSettings:
+    """Returns the prompts of a dry run, with as many images as the policy's settings ask of each."""
+    num_images = max(1, int(config.modality.get("condition_images", 1)))
+    return tiny_prompts(config.prompts, folder, config.seed, num_images=num_images)
 
 
 def _proof(twins: Parts) -> dict[str, Any]:
