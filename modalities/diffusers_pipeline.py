@@ -31,8 +31,13 @@ from .flow.driven.probing import captured, learn
 from .flow.driven.proof import prove, refuse_difference, stock_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
+<<<<<<< HEAD
 from .flow.driven.replaying import Replays
+=======
+from .flow.driven.scales import Scale, scale_of
+>>>>>>> families
 from .flow.driven.solver import flow_scheduler, has_constant_variance
+from .flow.driven.timesteps import Timesteps
 from .flow.usage import Call, Grid, num_steps
 from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
 from .loading.adapted_layers import freeze_unused
@@ -43,8 +48,13 @@ _NETWORKS = ("transformer", "transformer_2", "unet")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
+<<<<<<< HEAD
 _PROBED_LEVELS = (0.98, 0.02)  # near both ends, where pipelines with two networks call one of them each
 _REPLAYED = {torch.float32: 1e-4}  # of arguments that are used again, against paused calls
+=======
+_FEW_STEPS = 4  # of a grid that is read to see what timesteps are
+_TIMES = 1e-4  # of the largest timestep: how far a timestep may be from a level times a constant
+>>>>>>> families
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
 _PIXELS = 1e-3  # of pixels in [0, 1], against the stock pipeline in float32
 _ROUGH = 5e-2  # the same in half precision
@@ -85,6 +95,8 @@ class DiffusersPipeline(DiffusersPolicy):
     _registry: Registry = field(default_factory=lambda: Registry(4096), init=False, repr=False)
     _remembered: Remembered | None = field(default=None, init=False, repr=False)
     _schedule: NoiseSchedule | None = field(default=None, init=False, repr=False)  # None: a flow
+    _scale: Scale | None = field(default=None, init=False, repr=False)  # None: that of a flow
+    _timesteps: Timesteps | None = field(default=None, init=False, repr=False)  # None: levels times a constant
     _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
 
@@ -97,7 +109,9 @@ class DiffusersPipeline(DiffusersPolicy):
     def declaration(self) -> PolicyDeclaration:
         """Returns what rollouts provide; a model of constant variance may end above 0, and has levels of its own."""
         own = super().declaration
-        return own if self._schedule is None else replace(own, ends_without_noise=False, has_noise_levels=True)
+        if self._schedule is not None:
+            return replace(own, ends_without_noise=False, has_noise_levels=True)
+        return replace(own, ends_without_noise=self._scale is None or self._scale.num_idle_steps == 0)
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
@@ -114,6 +128,8 @@ class DiffusersPipeline(DiffusersPolicy):
         self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
         if has_constant_variance(self._pipeline.scheduler):
             self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
+        else:
+            self._scale = scale_of(self._pipeline.scheduler)
         self._arguments = self._fixed_arguments()
         self._driver = Driver(
             self._pipeline,
@@ -124,11 +140,16 @@ class DiffusersPipeline(DiffusersPolicy):
             self.paused_calls,
             self._maximum,
             self._media_of,
+            first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
         self._probe()
+<<<<<<< HEAD
         self._freeze_what_is_not_reached()
         self._weights = self.trained_weights()
         self._choose_replay()
+=======
+        self._learn_timesteps()
+>>>>>>> families
         self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
 
     @property
@@ -225,10 +246,8 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         levels = torch.linspace(1, 1 / num_steps, num_steps).tolist()
         own = self._known_arguments
-        if kind == "uniform" and self._schedule is not None:
-            raise ConfigError(
-                "sampler.sigmas: a diffusion model of constant variance has its own levels; take pipeline"
-            )
+        if kind == "uniform" and (self._schedule is not None or self._scale is not None):
+            raise ConfigError("sampler.sigmas: this model has noise levels of its own; take pipeline")
         extra: dict[str, Any] = {}
         if kind == "uniform" and "sigmas" not in own.takes:
             scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
@@ -236,27 +255,50 @@ class DiffusersPipeline(DiffusersPolicy):
             return [float(sigma) for sigma in scheduler.sigmas]
         if kind == "uniform":
             extra["sigmas"] = levels
-        probe = self._probes()[0]
-        pipeline, given = self._made(own.with_steps(num_steps, **extra), probe, None, 1, 0)
+        own_levels, times = self._own_grid(own.with_steps(num_steps + self._num_idle_steps, **extra))
+        if self._schedule is not None:
+            steps: list[float] = self._schedule.levels[times.cpu()].tolist()
+            return [*steps, _last_level(self._pipeline.scheduler)]
+        assert own_levels is not None, "the scheduler of a flow has noise levels"
+        grid = own_levels if self._scale is None else self._scale.level(own_levels)
+        grid = grid[: num_steps + 1]
+        if float(grid[0]) > 1 + 1e-6:
+            raise ConfigError(f"{self._setting}: its noise levels begin at {float(grid[0]):g}, those of a flow at 1")
+        if not bool((grid.diff() < 0).all()):
+            raise ConfigError(f"{self._setting}: its noise levels do not fall: {_listed(grid)}")
+        return [float(sigma) for sigma in grid]
+
+    def _own_grid(self, arguments: Arguments) -> tuple[Tensor | None, Tensor]:
+        """Returns the noise levels and the timesteps of the pipeline's call, in its own scale."""
+        pipeline, given = self._made(arguments, self._probes()[0], None, 1, 0)
         with self.driving():
             call = PausedCall(pipeline, self.network_names, given, self.driver.learned[False].blank)
             call.close()
-        if self._schedule is not None:
-            steps: list[float] = self._schedule.levels[call.times.cpu()].tolist()
-            return [*steps, _last_level(self._pipeline.scheduler)]
-        assert call.grid is not None, "the scheduler of a flow has noise levels"
-        if float(call.grid[0]) > 1 + 1e-6:
-            raise ConfigError(
-                f"{self._setting}: its noise levels begin at {float(call.grid[0]):g}, those of a flow at 1"
-            )
-        return [float(sigma) for sigma in call.grid]
+        return call.grid, call.times
+
+    @property
+    def _num_idle_steps(self) -> int:
+        return 0 if self._scale is None else self._scale.num_idle_steps
+
+    def _learn_timesteps(self) -> None:
+        """Finds out whether the timesteps are the noise levels times a constant, and if not, which they are."""
+        own = self._known_arguments
+        levels, times = self._own_grid(own.with_steps(_FEW_STEPS + self._num_idle_steps))
+        if levels is None:
+            return
+        wanted = torch.stack([self._time_of(float(level)) for level in levels[: len(times)]])
+        num_times: int = self._pipeline.scheduler.config.num_train_timesteps
+        if float((wanted - times).abs().max()) > _TIMES * num_times:
+            levels, times = self._own_grid(own.with_steps(num_times - 1))
+            assert levels is not None, "it had levels before"
+            self._timesteps = Timesteps.of(levels, times)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
         own = self._known_arguments
         given = {name: repr(value) for name, value in self.arguments.items()}
         if not isinstance(plan, Plan):
             return Call(given)
-        given["num_inference_steps"] = str(num_steps(plan))
+        given["num_inference_steps"] = str(num_steps(plan) + self._num_idle_steps)
         guided = own.call(Prompt(""), self.scale_of(plan.guidance_scale), 1, 0)
         names = [name for name in (own.guidance, "negative_prompt") if name in guided]
         return Call({**given, **{str(name): repr(guided[name]) for name in names if name is not None}})
@@ -312,10 +354,10 @@ class DiffusersPipeline(DiffusersPolicy):
         return self.guided_by(latents, sigma, conditioning.tensors[0][:, 0].tolist(), scale)
 
     def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
-        return self.from_stock(noise, sigma)
+        return self.from_stock(noise, sigma) if self._scale is None else self._scale.first(noise, sigma)
 
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor:
-        return latents if self._schedule is None else constant_variance(latents, sigma).to(latents.dtype)
+        return self._to_stock(latents, sigma).to(latents.dtype)
 
     def known(self, sigma: Tensor) -> Tensor:
         return sigma if self._schedule is None else self._schedule.nearest(sigma)
@@ -342,15 +384,31 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def from_stock(self, states: Tensor, sigma: Tensor) -> Tensor:
         """Returns the pipeline's states [n, ...] at noise levels sigma [n] in the scale of a flow."""
+        if self._scale is not None:
+            return self._scale.state(states, sigma)
         return states if self._schedule is None else flow_scale(states, sigma)
+
+    def _to_stock(self, states: Tensor, sigma: Tensor) -> Tensor:
+        """Returns states of a flow in the scale of the pipeline: the inverse."""
+        if self._scale is not None:
+            return self._scale.own_state(states, sigma)
+        return states if self._schedule is None else constant_variance(states, sigma)
 
     def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor:
         """Returns the guided velocity of states [n, ...] of n prompts, by their numbers."""
-        own = states.float() if self._schedule is None else constant_variance(states, sigma)
+        own, levels = self._to_stock(states.float(), sigma), sigma
+        if self._scale is not None:
+            levels = self._scale.own_level(sigma)
         with self.driving():
+<<<<<<< HEAD
             self._check_replay(scale)
             evaluate = self.driver.evaluate if self._replays is None else self._replays.evaluate
             output = evaluate(own, sigma, numbers, self.scale_of(scale))
+=======
+            output = self.driver.evaluate(own, levels, numbers, self.scale_of(scale))
+        if self._scale is not None:
+            return self._scale.velocity(output, states.float(), sigma)
+>>>>>>> families
         return output if self._schedule is None else self._schedule.velocity(output, states.float(), sigma)
 
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -360,7 +418,7 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]:
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
-        own = self._known_arguments.with_steps(num_steps)
+        own = self._known_arguments.with_steps(num_steps + self._num_idle_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
 
     def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
@@ -532,6 +590,8 @@ class DiffusersPipeline(DiffusersPolicy):
     def _time_of(self, sigma: float) -> Tensor:
         if self._schedule is not None:
             return self._schedule.timestep(torch.tensor([sigma])).to(self.device)[0]
+        if self._timesteps is not None:
+            return torch.tensor(self._timesteps(sigma), device=self.device)
         num_times: int = self._pipeline.scheduler.config.num_train_timesteps
         return torch.tensor(sigma, device=self.device) * num_times
 
@@ -544,6 +604,10 @@ class DiffusersPipeline(DiffusersPolicy):
         made = result[0] if isinstance(result, tuple) else result
         media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
         return media.contiguous()
+
+
+def _listed(levels: Tensor) -> str:
+    return ", ".join(f"{float(level):.3g}" for level in levels)
 
 
 def _last_level(scheduler: Any) -> float:

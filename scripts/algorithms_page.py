@@ -53,7 +53,8 @@ HEAD = """# Every algorithm
 Written from the shipped configs by `python scripts/algorithms_page.py`; `mmrl list recipes` prints the same rows.
 An algorithm is a sampler, a loss and an advantage, and `mmrl train CONFIG` runs it. [recipes.md](recipes.md) says where
 a config differs from its paper, and [lab.md](lab.md#all-algorithms-the-same-budgets) how all of them do on the same
-small models with the same budget.
+small models with the same budget. The configs of families/, one for each [family of pipelines](families.md), are all
+Flow-GRPO and are not repeated here.
 
 The level says how far a config was tried:
 

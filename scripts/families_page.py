@@ -3,11 +3,13 @@
 python scripts/families_page.py            writes docs/families.md from what was found last
 python scripts/families_page.py --prove [FAMILY ...]   compares the families (all: half an hour on two cores) before
 
-Each config of configs/families/ is taken with all weights of its random small pipeline trained, in float32 on the CPU.
-What was found stands in modalities/tiny/pipelines/proven.json, which `mmrl list families` prints.
+Each family of modalities/tiny/pipelines is taken with all weights of its random small pipeline trained, in float32 on
+the CPU, with the settings of its config. What was found stands in modalities/tiny/pipelines/proven.json, which `mmrl
+list families` prints; the reasons of families that are refused stand in refused.json beside it.
 """
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -28,7 +30,9 @@ from mmrl.modalities.tiny.pipelines.families import FAMILIES
 from mmrl.system.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-FILE, FOUND = ROOT / "docs" / "families.md", ROOT / "modalities" / "tiny" / "pipelines" / "proven.json"
+FILE, FOLDER = ROOT / "docs" / "families.md", ROOT / "modalities" / "tiny" / "pipelines"
+FOUND, REFUSED = FOLDER / "proven.json", FOLDER / "refused.json"
+STOCK, BATCH = 1e-5, 1e-4  # the largest differences of a family that is listed
 TEXT = "a red dog"
 HEAD = """# Families of diffusers pipelines
 
@@ -45,10 +49,31 @@ measures one again.
 - *calls*: network calls for the four samples, with guidance where there is some.
 """
 
+REFUSED_HEAD = """These have a random small pipeline too, and are refused, each with its reason. They have no config.
+"""
+
 
 def prove(name: str) -> dict[str, Any]:
-    """Returns the row of a family. Raises ConfigError for a family that cannot be driven."""
-    family, config = FAMILIES[name], f"families/{name}"
+    """Returns the row of a family. Raises ConfigError for a family that cannot be driven, or not exactly."""
+    family, proof = FAMILIES[name], proof_of(name)
+    if not (proof["stock_difference"] <= STOCK and proof["batch_difference"] <= BATCH):
+        raise ConfigError(
+            f"pixels differ from the stock pipeline's by {proof['stock_difference']:.0e}, a batch from its samples "
+            f"alone by {proof['batch_difference']:.0e}"
+        )
+    return {
+        "name": name,
+        "makes": family.makes,
+        "condition": family.conditions > 0,
+        **proof,
+        "modular": family.modular,
+        "config": f"families/{name}",
+    }
+
+
+def proof_of(name: str) -> dict[str, float]:
+    """Returns the proof of a family. Raises ConfigError for a family that cannot be driven."""
+    family = FAMILIES[name]
     settings = settings_of(name) | {"lora": None, "gradient_checkpointing": False}
     policy = plugins.build("modalities", settings)
     assert isinstance(policy, DiffusersPipeline), "it drives code of another library"
@@ -57,14 +82,7 @@ def prove(name: str) -> dict[str, Any]:
         twin.prepare(Placement(torch.device("cpu"), torch.float32))
         proof = dict(twin.proof(Prompt(TEXT, pictures(Path(folder), family.conditions, family.condition_side))))
         twin.close()
-    return {
-        "name": name,
-        "makes": family.makes,
-        "condition": family.conditions > 0,
-        **proof,
-        "modular": family.modular,
-        "config": config,
-    }
+    return proof
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -73,7 +91,8 @@ def settings_of(name: str) -> dict[str, Any]:
         return dict(load_config(f"families/{name}").modality)
     family = FAMILIES[name]
     model: dict[str, Any] = {"name": "diffusers_pipeline", "family": name, "model": name, "output": family.makes}
-    return model | {"modular": family.modular, "removed_blocks": family.removed_blocks, "height": 32, "width": 32}
+    model |= {"modular": family.modular, "removed_blocks": family.removed_blocks, "height": 32, "width": 32}
+    return model | {"condition_images": family.conditions}
 
 
 def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:
@@ -89,8 +108,8 @@ def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:
     return tuple(made)
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """Returns the page of rows."""
+def page(rows: list[dict[str, Any]], refused: dict[str, str]) -> str:
+    """Returns the page of rows, and of the families that are refused, with the reasons."""
     parts = [HEAD.format(link=plugin_link("modalities", "diffusers_pipeline"))]
     titles: dict[str, Callable[[dict[str, Any]], bool]] = {
         "Images": lambda row: row["makes"] == "image" and not row["condition"],
@@ -100,7 +119,14 @@ def page(rows: list[dict[str, Any]]) -> str:
     for title, holds in titles.items():
         some = [row for row in rows if holds(row)]
         parts += [f"\n## {title}\n", table(_TITLES, [cells(row) for row in some])]
+    if refused:
+        parts += ["\n## Refused\n", REFUSED_HEAD, table(("family", "reason"), sorted(refused.items()))]
     return "\n".join(parts) + "\n"
+
+
+def reason_of(error: ConfigError) -> str:
+    """Returns why a family is refused, without the setting and the folder of its small pipeline."""
+    return re.sub(r"'[^']*mmrl-families-[^']*'", "it", str(error).removeprefix("modalities.diffusers_pipeline.model: "))
 
 
 _TITLES = ("config", "model", "stock", "batch", "gradient", "log-prob", "calls")
@@ -117,21 +143,28 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def main(arguments: list[str]) -> None:
-    """Proves families where asked, keeps the rows, writes the page."""
-    kept = {row["name"]: row for row in json.loads(FOUND.read_text())} if FOUND.is_file() else {}
-    if arguments[:1] == ["--prove"]:
-        for name in arguments[1:] or [name for name in FAMILIES if f"families/{name}" in shipped_names()]:
-            begun = time.perf_counter()
-            try:
-                kept[name] = prove(name)
-                text = ", ".join(f"{key} {value:.1e}" for key, value in kept[name].items() if isinstance(value, float))
-            except ConfigError as error:
-                kept.pop(name, None)
-                text = f"REFUSED: {error}"
-            print(f"{name}: {text} [{time.perf_counter() - begun:.0f} s]", flush=True)
-            rows = [kept[one] for one in FAMILIES if one in kept]
-            FOUND.write_text(json.dumps(rows, indent=1) + "\n")
-    FILE.write_text(page([kept[one] for one in FAMILIES if one in kept]))
+    """Proves families where asked, keeps what was found, writes the page."""
+    kept: dict[str, dict[str, Any]] = {row["name"]: row for row in json.loads(FOUND.read_text())}
+    refused: dict[str, str] = json.loads(REFUSED.read_text())
+    names = (arguments[1:] or list(FAMILIES)) if arguments[:1] == ["--prove"] else []
+    for name in names:
+        begun = time.perf_counter()
+        for found in (kept, refused):
+            found.pop(name, None)
+        try:
+            row = prove(name)
+            text = ", ".join(f"{key} {value:.1e}" for key, value in row.items() if isinstance(value, float))
+            if row["config"] in shipped_names():
+                kept[name] = row
+            else:
+                text += "; it has no config"
+        except ConfigError as error:
+            refused[name] = reason_of(error)
+            text = f"REFUSED: {refused[name]}"
+        print(f"{name}: {text} [{time.perf_counter() - begun:.0f} s]", flush=True)
+        FOUND.write_text(json.dumps([kept[one] for one in FAMILIES if one in kept], indent=1) + "\n")
+        REFUSED.write_text(json.dumps(dict(sorted(refused.items())), indent=1) + "\n")
+    FILE.write_text(page([kept[one] for one in FAMILIES if one in kept], refused), encoding="utf-8")
 
 
 if __name__ == "__main__":

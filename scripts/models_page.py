@@ -46,7 +46,7 @@ compared with its own forward pass when it is loaded, and refused where its log-
 CONFIGS_HEAD = """
 ## Models of the shipped configs
 
-Each can be another one of its family: `modality.model=...`. All configs of the labs train tiny models of their own,
+Each can be another one of its family: `modality.model=...`. The configs of families/ have [a page](families.md). All configs of the labs train tiny models of their own,
 written and spoilt on the spot ([lab.md](lab.md)).
 """
 ENVIRONMENTS_HEAD = """
@@ -116,6 +116,8 @@ def rows_of_models() -> Iterator[tuple[str, str, str]]:
     """Yields the models of the shipped configs that are no lab's, with the configs that train them."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in shipped_names():
+        if name.startswith("families/"):
+            continue
         modality = load_config(name).modality
         if not modality["model"].startswith("lab:"):
             found.setdefault((modality["model"], modality["name"]), []).append(name)

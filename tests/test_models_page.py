@@ -56,7 +56,7 @@ def test_every_config_of_real_size_stands_with_its_model() -> None:
     found = {
         name: (model, modality) for model, modality, configs in rows for name in re.findall(r"\[`(\w+)`\]", configs)
     }
-    modalities = {name: read_yaml(name)["modality"] for name in shipped_names()}
+    modalities = {name: read_yaml(name)["modality"] for name in shipped_names() if not name.startswith("families/")}
     expected = {
         name: (one["model"], one["name"]) for name, one in modalities.items() if not one["model"].startswith("lab:")
     }

@@ -16,8 +16,13 @@ from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
+<<<<<<< HEAD
 from mmrl.core.config import DatasetSettings, Plugin, RunConfig
 from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
+=======
+from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable
+>>>>>>> families
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
@@ -111,7 +116,7 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     logging.disable_progress_bar()  # of files of a few kilobytes
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
-        small = small.model_copy(update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed)})
+        small = small.model_copy(update={"prompts": _tiny_prompts(config, Path(name) / "data")})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         built = build(small)
         with built.policy.shrunk() if isinstance(built.policy, Shrinking) else nullcontext():
@@ -129,6 +134,12 @@ def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) 
         trainer.train()
         findings = _findings(trainer, before, instrumented, config)
     return findings | _proof(twins)
+
+
+def _tiny_prompts(config: RunConfig, folder: Path) -> PromptSettings:
+    """Returns the prompts of a dry run, with as many images as the policy's settings ask of each."""
+    num_images = max(1, int(config.modality.get("condition_images", 1)))
+    return tiny_prompts(config.prompts, folder, config.seed, num_images=num_images)
 
 
 def _proof(twins: Parts) -> dict[str, Any]:

@@ -15,8 +15,12 @@ FIRST = (
 
 
 def rows() -> list[dict[str, Any]]:
-    """Returns one row per shipped config that has a `recipe`: those of FIRST before others, configs by their names."""
-    found = [row for name in shipped_names() if (row := _row(name)) is not None]
+    """Returns one row per shipped config that has a `recipe`: those of FIRST before others, configs by their names.
+
+    The configs of families/ are left out: the algorithm is the same in all, and `mmrl list families` prints them.
+    """
+    names = [name for name in shipped_names() if not name.startswith("families/")]
+    found = [row for name in names if (row := _row(name)) is not None]
     return sorted(found, key=lambda row: (*_place(row["name"]), row["config"]))
 
 

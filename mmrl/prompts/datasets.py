@@ -103,9 +103,14 @@ def missing_files(settings: DatasetSettings) -> list[str]:
     return [path for path in paths if not Source(path).is_here]
 
 
-def stand_in(settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS) -> DatasetSettings:
-    """Writes synthetic rows of the same layout into `folder`; returns the settings that load them."""
-    path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns)
+def stand_in(
+    settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS, *, num_images: int = 1
+) -> DatasetSettings:
+    """Writes synthetic rows of the same layout into `folder`; returns the settings that load them.
+
+    `num_images`: of a row, where the layout leaves their number open.
+    """
+    path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns, num_images=num_images)
     changes = {"path": str(path), "images": str(folder / "images"), "cache": str(folder / "cache")}
     return settings.model_copy(update=changes | {"subset": None, "split": None, "limit": None})
 

@@ -73,11 +73,16 @@ def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple
     return [(part.source, part.weight) for part in train]
 
 
-def tiny_prompts(settings: PromptSettings, folder: Path, seed: int) -> PromptSettings:
-    """Returns the same sources with few rows: synthetic rows in `folder` where a data set is not on this machine."""
+def tiny_prompts(settings: PromptSettings, folder: Path, seed: int, *, num_images: int = 1) -> PromptSettings:
+    """Returns the same sources with few rows: synthetic rows in `folder` where a data set is not on this machine.
+
+    `num_images`: of a synthetic row, where its layout leaves their number open.
+    """
 
     def tiny(source: DatasetSettings, name: str) -> DatasetSettings:
-        return datasets.shrunk(source) if datasets.is_here(source) else datasets.stand_in(source, folder / name, seed)
+        if datasets.is_here(source):
+            return datasets.shrunk(source)
+        return datasets.stand_in(source, folder / name, seed, num_images=num_images)
 
     return _replaced(settings, tiny)
 

@@ -35,10 +35,13 @@ def examples(rows: int, seed: int) -> Iterator[Example]:
         )  # fmt: skip
 
 
-def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str]) -> Path:
+def write(
+    layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str], *, num_images: int = 1
+) -> Path:
     """Writes rows in exactly this layout, and their images under `images/`; returns the file.
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
+    `num_images`: of a row of the layout `columns`, the same image that many times; rows of other layouts have one.
     """
     chosen = find(layout)
     tasks = list(examples(rows, seed))
@@ -49,7 +52,11 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
             colour = COLOURS[task.name.split()[0]]
             (folder / "images" / task.clip).write_bytes(row_clips.example_clip(colour, *task.span))
     path = folder / f"rows.{chosen.file}"
-    _save(path, [_renamed(chosen, layout, task, columns) for task in tasks])
+    made = [_renamed(chosen, layout, task, columns) for task in tasks]
+    if layout == "columns" and num_images > 1:
+        name = columns.get("images", "images")
+        made = [{**row, name: [task.image] * num_images} for row, task in zip(made, tasks, strict=True)]
+    _save(path, made)
     return path
 
 

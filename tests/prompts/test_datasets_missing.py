@@ -67,6 +67,14 @@ def test_a_data_set_that_is_not_here_has_a_synthetic_twin(tmp_path: Path) -> Non
         assert all(prompt.text.startswith("Go: open the") and "box" in prompt.target for prompt in prompts)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_synthetic_row_has_as_many_images_as_the_policy_takes(tmp_path: Path, count: int) -> None:
+    settings = PromptSettings(train=DatasetSettings(path="some/data"))
+    tiny = tiny_prompts(settings, tmp_path / "data", seed=0, num_images=count)
+    assert isinstance(tiny.train, DatasetSettings)
+    assert {len(prompt.media) for prompt in load_prompts(tiny.train)} == {count}
+
+
 CONFIG: dict[str, Any] = {
     "iterations": 1,
     "group_size": 2,

@@ -57,6 +57,7 @@ class Driver:
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parts of one sample's state
     decodes_many: bool = True  # else the stock code decodes one sample at a time
     seed: int = 0  # of what the pipeline draws before its loop, the same in all paused calls
+    first_deviation: float = 1.0  # standard deviation of the first state, as the pipeline makes it
     num_network_calls: int = 0  # network calls so far, of any size
     _free: OrderedDict[Key, list[PausedCall]] = field(default_factory=OrderedDict)
 

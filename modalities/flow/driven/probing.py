@@ -88,7 +88,7 @@ def _check_the_first_state(driver: Driver, key: Key, parts: Sequence[Tensor]) ->
     for part, other in zip(parts, others, strict=True):
         if float((part == other).float().mean()) > _FIXED:
             raise NotDriven("parts of its first state are no noise but come from the prompt's image")
-        if not 0.5 < float(part.float().square().mean().sqrt()) < 2:
+        if not 0.5 < float(part.float().square().mean().sqrt()) / driver.first_deviation < 2:
             raise NotDriven("its first state is not standard normal noise")
 
 
