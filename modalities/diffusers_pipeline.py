@@ -31,11 +31,8 @@ from .flow.driven.probing import captured, learn
 from .flow.driven.proof import prove, refuse_difference, stock_difference
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
-<<<<<<< HEAD
 from .flow.driven.replaying import Replays
-=======
 from .flow.driven.scales import Scale, scale_of
->>>>>>> families
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.driven.timesteps import Timesteps
 from .flow.usage import Call, Grid, num_steps
@@ -48,13 +45,10 @@ _NETWORKS = ("transformer", "transformer_2", "unet")
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
-<<<<<<< HEAD
 _PROBED_LEVELS = (0.98, 0.02)  # near both ends, where pipelines with two networks call one of them each
 _REPLAYED = {torch.float32: 1e-4}  # of arguments that are used again, against paused calls
-=======
 _FEW_STEPS = 4  # of a grid that is read to see what timesteps are
 _TIMES = 1e-4  # of the largest timestep: how far a timestep may be from a level times a constant
->>>>>>> families
 _TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
 _PIXELS = 1e-3  # of pixels in [0, 1], against the stock pipeline in float32
 _ROUGH = 5e-2  # the same in half precision
@@ -143,13 +137,10 @@ class DiffusersPipeline(DiffusersPolicy):
             first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
         self._probe()
-<<<<<<< HEAD
+        self._learn_timesteps()
         self._freeze_what_is_not_reached()
         self._weights = self.trained_weights()
         self._choose_replay()
-=======
-        self._learn_timesteps()
->>>>>>> families
         self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
 
     @property
@@ -400,15 +391,11 @@ class DiffusersPipeline(DiffusersPolicy):
         if self._scale is not None:
             levels = self._scale.own_level(sigma)
         with self.driving():
-<<<<<<< HEAD
             self._check_replay(scale)
             evaluate = self.driver.evaluate if self._replays is None else self._replays.evaluate
-            output = evaluate(own, sigma, numbers, self.scale_of(scale))
-=======
-            output = self.driver.evaluate(own, levels, numbers, self.scale_of(scale))
+            output = evaluate(own, levels, numbers, self.scale_of(scale))
         if self._scale is not None:
             return self._scale.velocity(output, states.float(), sigma)
->>>>>>> families
         return output if self._schedule is None else self._schedule.velocity(output, states.float(), sigma)
 
     def numbers(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -489,7 +476,7 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def _freeze_what_is_not_reached(self) -> None:
         """Freezes parameters that can never get a gradient: such as those for a text output that nobody reads."""
-        scales = [None] if self._refusal_of_guidance is not None else [None, _PROBED_SCALE]
+        scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
         probes = self._probes()
         with self.driving():
             for network in self.modules().values():
@@ -498,10 +485,10 @@ class DiffusersPipeline(DiffusersPolicy):
                     _log.debug("%d tensors reach no output and are not trained: %s", len(unused), ", ".join(unused))
         self.driver.close()  # paused calls hold graphs
 
-    def _probed(self, prompt: int, sigma: float, scale: float | None) -> Tensor:
+    def _probed(self, prompt: int, sigma: float, scale: float) -> Tensor:
         """Returns the output of one random state."""
         state = normal(0, (1, *self.latent_shape)).to(self.device)
-        return self.driver.evaluate(state, torch.tensor([sigma], device=self.device), [prompt], scale)
+        return self.guided_by(state, torch.tensor([sigma], device=self.device), [prompt], scale)
 
     def _choose_replay(self) -> None:
         """Finds out whether network arguments can be used again. Raises ConfigError where they must be."""

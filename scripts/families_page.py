@@ -71,7 +71,7 @@ def prove(name: str) -> dict[str, Any]:
     }
 
 
-def proof_of(name: str) -> dict[str, float]:
+def proof_of(name: str) -> dict[str, float | str]:
     """Returns the proof of a family. Raises ConfigError for a family that cannot be driven."""
     family = FAMILIES[name]
     settings = settings_of(name) | {"lora": None, "gradient_checkpointing": False}

@@ -1,4 +1,4 @@
-"""Each listed family of diffusers pipelines has a twin, a config and a row of the page, and differs from stock by little."""
+"""Each listed family of diffusers pipelines has a twin, a config and a row of the page, and is near to stock."""
 
 import json
 import re

@@ -16,13 +16,8 @@ from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
-<<<<<<< HEAD
-from mmrl.core.config import DatasetSettings, Plugin, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
-=======
 from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable
->>>>>>> families
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
