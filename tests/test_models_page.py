@@ -29,8 +29,9 @@ def test_every_modality_and_environment_is_named(kind: plugins.Kind) -> None:
 def test_image_models_come_first_and_say_what_is_trained() -> None:
     text = section("Modalities")
     rows = [line for line in text.splitlines() if line.startswith("| [")]
-    assert "`StableDiffusion3Pipeline`" in rows[0] and "the transformer, by LoRA or all its weights" in rows[0]
-    assert "`StableDiffusionPipeline`" in rows[1] and "the U-Net" in rows[1]
+    assert "[Families](families.md)" in rows[0]
+    assert "`StableDiffusion3Pipeline`" in rows[1] and "the transformer, by LoRA or all its weights" in rows[1]
+    assert "`StableDiffusionPipeline`" in rows[2] and "the U-Net" in rows[2]
     assert "[`agent`]" in rows[-1] and "the vision tower frozen or trained" in rows[-1]
 
 

@@ -35,9 +35,7 @@ def examples(rows: int, seed: int) -> Iterator[Example]:
         )  # fmt: skip
 
 
-def write(
-    layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str], *, num_images: int = 1
-) -> Path:
+def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str], *, num_images: int = 1) -> Path:
     """Writes rows in exactly this layout, and their images under `images/`; returns the file.
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
