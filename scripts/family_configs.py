@@ -57,7 +57,6 @@ MODELS = {
     "kandinsky5_t2i": Model(
         "Kandinsky 5.0 T2I Lite", "kandinskylab/Kandinsky-5.0-T2I-Lite-sft-Diffusers", 3.5, (1024, 1024)
     ),
-    "ideogram4": Model("Ideogram 4", "ideogram-ai/ideogram-v4", 4.0, arguments="guidance_schedule: null"),
     "glm_image": Model("GLM-Image", "zai-org/GLM-Image", 1.5, (1024, 1024)),
     "cosmos2_t2i": Model("Cosmos-Predict2 2B Text2Image", "nvidia/Cosmos-Predict2-2B-Text2Image", 7.0, (768, 1360)),
     # edits
@@ -119,9 +118,7 @@ MODELS = {
     "kandinsky6": Model(
         "Kandinsky 6.0 Pro", "kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers", 1.0, (512, 768), 121
     ),
-    "cosmos3": Model("Cosmos 3 Nano", "nvidia/Cosmos3-Nano", 6.0, (480, 832), 33),
     "cosmos25": Model("Cosmos-Predict2.5 2B", "nvidia/Cosmos-Predict2.5-2B", 7.0, (704, 1280), 93),
-    "minimax_h3": Model("MiniMax-H3", "MiniMaxAI/MiniMax-H3", 1.0, SMALL_CLIP, 124, modular=True),
     "mochi": Model("Mochi 1", "genmo/mochi-1-preview", 4.5, (480, 848), 31),
     "chronoedit": Model("ChronoEdit 14B", "nvidia/ChronoEdit-14B-Diffusers", 5.0, (480, 832), 5, conditions=1),
 }
@@ -213,6 +210,9 @@ def text_of(family: str, model: Model) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.glob("*.yaml"):
+        if path.stem not in MODELS:
+            path.unlink()
     for family, model in MODELS.items():
         (FOLDER / f"{family}.yaml").write_text(text_of(family, model), encoding="utf-8")
     print(f"{len(MODELS)} configs in {FOLDER.name}/")

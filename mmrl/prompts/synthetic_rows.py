@@ -11,7 +11,7 @@ from mmrl.prompts import row_clips
 from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, find
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
-SIDES = (48, 96)  # pixels: shortest and longest side
+SIDES = (64, 96)  # pixels: shortest and longest side; FLUX.2 edits no smaller images
 
 
 def examples(rows: int, seed: int) -> Iterator[Example]:

@@ -26,7 +26,9 @@ def test_the_rows_are_what_the_files_say(cli: CommandLine) -> None:
     rows = json.loads(ended.out)
     assert ended.code == 0 and ended.err == ""
     assert {row["config"] for row in rows} == {
-        path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("**/*.yaml")
+        path.relative_to(CONFIGS).with_suffix("").as_posix()
+        for path in CONFIGS.glob("**/*.yaml")
+        if path.parent.name != "families"  # which `mmrl list families` prints
     }
     for row in rows:
         assert list(row) == ["name", "config", "paper", "arxiv", "level", "sampler", "loss", "advantage"]
