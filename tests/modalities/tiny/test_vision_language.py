@@ -40,7 +40,7 @@ def test_a_twin_is_loaded_as_it_was_saved(family: str, tmp_path: Path) -> None:
     assert expected.keys() == found.keys()
     for name, parameter in found.items():
         assert torch.equal(parameter, expected[name]), name
-        assert parameter.isfinite().all() and parameter.std(unbiased=False) > 0, name
+        assert parameter.isfinite().all() and (parameter.numel() == 1 or parameter.std(unbiased=False) > 0), name
     processor: Any = AutoProcessor.from_pretrained(tmp_path)
     parts = [{"type": "image", "image": Image.new("RGB", (60, 40), "red")}, {"type": "text", "text": "what is this?"}]
     given = processor.apply_chat_template(
