@@ -26,7 +26,9 @@ from mmrl.cli import main
 HEAVY = (
     "diffusers.loaders.peft",
     "diffusers.models.autoencoders.autoencoder_kl",
+    "diffusers.models.transformers.transformer_flux",
     "diffusers.models.transformers.transformer_sd3",
+    "diffusers.pipelines.flux.pipeline_flux",
     "diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3",
     "diffusers.schedulers.scheduling_flow_match_euler_discrete",
     "peft",
@@ -35,6 +37,7 @@ HEAVY = (
     "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
     "transformers.models.qwen2_5_vl.processing_qwen2_5_vl",
     "datasets",
+    "mmrl.modalities.diffusers_pipeline",
     "mmrl.modalities.sd3",
     "mmrl.modalities.vision_language",
     "mmrl.commands.train",
