@@ -78,7 +78,8 @@ class DiffusersPipeline(DiffusersPolicy):
     modular: bool = False  # the model is a `ModularPipeline`, in whose folder is a `modular_model_index.json`
     removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
-    paused_calls: Annotated[int, Field(ge=1)] = 64  # calls of the pipeline that are kept between steps, one a prompt
+    # Calls of the pipeline that are kept between steps, one a prompt; or their network arguments.
+    paused_calls: Annotated[int, Field(ge=1)] = 64
     # Network arguments are captured once for each prompt and used again, and both branches of guidance and all prompts
     # share a network call. `auto`: where that gives the same outputs, found by trying; true: else it is an error;
     # false: the paused calls make all arguments.
@@ -502,7 +503,7 @@ class DiffusersPipeline(DiffusersPolicy):
                 )
             return
         tolerance = _REPLAYED.get(self._placement.dtype, _ROUGH)
-        self._replays = Replays(self.driver, self._probes(), tolerance, self.prompt_cache)
+        self._replays = Replays(self.driver, self._probes(), tolerance, self.paused_calls)
         with self.driving():
             for scale in [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]:
                 self._check_replay(scale)

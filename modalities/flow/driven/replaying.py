@@ -130,7 +130,7 @@ class Replays:
     driver: Driver
     prompts: Sequence[int]  # numbers of two prompts of different lengths, with which it is probed
     tolerance: float  # of outputs against those of paused calls, relative to the largest value
-    capacity: int  # prompts whose calls are kept
+    capacity: int  # prompts whose calls are kept, where one evaluation has no more
     _found: dict[float | None, Replay | NotReplayed] = field(default_factory=dict)
     _captured: OrderedDict[Any, list[NetworkCall]] = field(default_factory=OrderedDict)
 
@@ -170,6 +170,8 @@ class Replays:
         answers = self.driver.answer(learned, calls)
         outputs = [_tensor(learned, call, answer) for call, answer in zip(calls, answers, strict=True)]
         num_calls = len(found.inputs)
+        while len(self._captured) > max(self.capacity, len(alike)):
+            self._captured.popitem(last=False)
         made = [found.output(outputs[n : n + num_calls]) for n in range(0, len(outputs), num_calls)]
         return torch.cat(made)[order.argsort()]
 
@@ -181,8 +183,6 @@ class Replays:
             with torch.no_grad(), torch.inference_mode(False):
                 self._captured[key] = call(call.state(0), _LEVELS[0])[0]
             call.close()
-            while len(self._captured) > self.capacity:
-                self._captured.popitem(last=False)
         self._captured.move_to_end(key)
         return self._captured[key]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmrl.modalities.flow.driven.rows import Rows, UnknownRows, fingerprint, signature
+from mmrl.modalities.flow.driven.rows import Fingerprints, Rows, UnknownRows, fingerprint, signature
 
 
 def arguments(samples: int, tokens: int = 3, branches: int = 2) -> Any:
@@ -74,3 +74,18 @@ def test_fingerprints_are_of_content() -> None:
     assert fingerprint([torch.ones(2), "a"]) == fingerprint([torch.ones(2), "a"])
     assert fingerprint(torch.ones(2)) != fingerprint(torch.ones(2, 1))
     assert fingerprint(torch.ones(2)) != fingerprint(torch.tensor([1.0, 1.5]))
+
+
+def test_a_fingerprint_is_made_again_only_for_a_tensor_that_was_written_into() -> None:
+    known, tensor = Fingerprints(), torch.tensor([1.0, 2.0])
+    first = known(tensor)
+    assert first == known(torch.tensor([1.0, 2.0])) == fingerprint(tensor)
+    assert known(tensor) is first
+    tensor[0] = 3
+    assert known(tensor) == fingerprint(torch.tensor([3.0, 2.0])) != first
+    with torch.inference_mode():
+        changing = torch.tensor([1.0])
+        before = known(changing)
+        changing[0] = 2
+        assert known(changing) != before
+    assert known({"a": (1, None)}) == fingerprint({"a": (1, None)})
