@@ -81,9 +81,10 @@ def freeze_unused(network: nn.Module, run: Callable[[], Tensor]) -> list[str]:
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     with torch.enable_grad():
         output = run()
+        total = output.float().sum()
     if not output.requires_grad:
         raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
-    reached = _reached(output.float().sum(), trained)
+    reached = _reached(total, trained)
     unused = [name for name in trained if name not in reached and "expert" not in name]
     for name in unused:
         trained[name].requires_grad_(False)

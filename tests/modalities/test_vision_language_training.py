@@ -137,5 +137,3 @@ def test_the_mode_of_sharing_is_said_and_falls_back_with_its_reason() -> None:
     assert (
         policy.sharing_used == "none (attention flash_attention_2 takes no tree mask)" and policy.sharing_mode == "none"
     )
-    config.layer_types = ["full_attention", "linear_attention"]
-    assert policy.sharing_used == "none (qwen2_5_vl has layers of linear_attention)"
