@@ -266,8 +266,12 @@ class TokenPolicy(TokenGenerator):
         return hidden_one_at_a_time(_HIDDEN_BY_MODE[mode], backbone, prompts, answers, by_answer=mode == "none")
 
     def _mode_of(self, answers: Answers) -> SharingMode:
-        """Returns how these answers share their prompt: trees by a packed row, which reads shared tokens once."""
-        is_packed = answers.name is not None and self.sharing_mode == "cache" and takes_trees(self.backbone.model)
+        """Returns how these answers share their prompt: trees by a packed row, which reads shared tokens once.
+
+        Types of models that no test runs share trees by the cache, too, where it is the way that was proven.
+        """
+        may_pack = self._shared is None and takes_trees(self.backbone.model)
+        is_packed = answers.name is not None and self.sharing_mode == "cache" and may_pack
         return "packed" if is_packed else self.sharing_mode
 
 
