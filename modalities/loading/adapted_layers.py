@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -68,18 +69,42 @@ def freeze_unused(network: nn.Module, runs: Sequence[Callable[[], Tensor]]) -> l
     """
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     reached: set[str] = set()
-    for run in runs:  # one after the other, so that one graph is held at a time
-        with torch.enable_grad():
-            output = run()
-        if output.requires_grad:
-            gradients = torch.autograd.grad(output.float().sum(), list(trained.values()), allow_unused=True)
-            reached |= {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
+    with _without_zeros(trained.values()):
+        for run in runs:  # one after the other, so that one graph is held at a time
+            with torch.enable_grad():
+                output = run()
+            if output.requires_grad:
+                reached |= _reached(output, trained)
     if not reached:
         raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
     unused = [name for name in trained if name not in reached and "expert" not in name]
     for name in unused:
         trained[name].requires_grad_(False)
     return unused
+
+
+def _reached(output: Tensor, trained: Mapping[str, Tensor]) -> set[str]:
+    """Returns the names of the tensors whose gradient is not 0.
+
+    Queries of a text whose answers are cut off behind the attention have a gradient of zeros, not none.
+    """
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.device)
+    gradients = torch.autograd.grad((output.float() * direction).sum(), list(trained.values()), allow_unused=True)
+    return {name for name, g in zip(trained, gradients, strict=True) if g is not None and bool(g.any())}
+
+
+@contextmanager
+def _without_zeros(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Fills tensors that are all 0 with small numbers for a while: behind a new LoRA's zeros no gradient is left."""
+    zeros = [tensor.data for tensor in tensors if not bool(tensor.any())]
+    for number, values in enumerate(zeros):
+        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(number))
+        values.copy_(0.01 * noise)
+    try:
+        yield
+    finally:
+        for values in zeros:
+            values.zero_()
 
 
 def _is_attention(module: nn.Module) -> bool:
