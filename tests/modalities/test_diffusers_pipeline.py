@@ -73,7 +73,9 @@ def test_sd3_driven_is_the_hand_written_sd3(scale: float, driven: Any, twin_poli
 
 @pytest.mark.slow  # 1 s: two models each
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
-def test_what_never_gets_a_gradient_is_frozen_as_it_is_by_hand(lora: Lora | None, driven: Any, twin_policy: Any) -> None:
+def test_what_never_gets_a_gradient_is_frozen_as_it_is_by_hand(
+    lora: Lora | None, driven: Any, twin_policy: Any
+) -> None:
     own, by_hand = driven(lora=lora), twin_policy(lora=lora)
     # the pattern finds the second attention of a block, too, which the list by hand leaves out
     found = {name for name in own.weights.parameters if lora is None or ".attn2." not in name}
