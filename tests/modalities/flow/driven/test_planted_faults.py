@@ -11,7 +11,6 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.modalities.flow.driven.proof import refuse_difference
 
-
 pytestmark = pytest.mark.slow  # most of a second each: a model is loaded and probed
 
 
@@ -124,7 +123,8 @@ def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any)
 
 def test_padding_that_changes_outputs_is_not_used(driven_sd3: Any) -> None:
     def planted(output: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        return output + 0.1 * kwargs["encoder_hidden_states"].shape[1]  # also of zeros at the end
+        num_tokens: int = kwargs["encoder_hidden_states"].shape[1]  # also of zeros at the end
+        return output + 0.1 * num_tokens
 
     def ragged(pipeline: Any) -> Any:
         made: Any = type(pipeline)
