@@ -12,6 +12,9 @@ _LIBRARY = "diffusers"
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Drops the warnings of diffusers; its errors are said, and what it raises is raised."""
+    import diffusers.utils.logging as library  # makes the handler
+
+    library.get_logger(_LIBRARY)
     handlers = [*logging.getLogger(_LIBRARY).handlers, *logging.getLogger().handlers]
     own = partial(_is_other)  # another object each time, so that nested contexts end apart
     for handler in handlers:
