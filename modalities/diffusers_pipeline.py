@@ -29,6 +29,7 @@ from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
 from .flow.driven.probing import captured, learn
 from .flow.driven.proof import prove, refuse_difference, stock_difference
+from .flow.driven.quiet import without_bars, without_warnings
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
 from .flow.driven.replaying import Replays
@@ -111,7 +112,8 @@ class DiffusersPipeline(DiffusersPolicy):
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
         try:
-            self._prepare(placement)
+            with without_warnings():
+                self._prepare(placement)
         except BaseException:
             self.close()
             raise
@@ -206,6 +208,7 @@ class DiffusersPipeline(DiffusersPolicy):
             modular: Any = diffusers.ModularPipeline
             pipeline = without_blocks(modular.from_pretrained(source), self.removed_blocks)
             pipeline.load_components(dtype=dtypes)
+            without_bars(pipeline._blocks)
         else:
             loader: Any = diffusers.DiffusionPipeline
             absent = absent_parts(Path(source)) if Path(source).is_dir() else {}
@@ -551,7 +554,7 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         assert self._placement is not None, "prepare() comes first"
         try:
-            with autocast(self._placement):
+            with autocast(self._placement), without_warnings():
                 yield
         except NotDriven as error:
             raise ConfigError(f"{self._setting}: {self.model!r} cannot be driven: {error}") from error

@@ -45,6 +45,7 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
         modalities.flow.driven.modular._with_gradients modalities.flow.driven.paused_call._body
         modalities.flow.driven.probing._absent_masks modalities.flow.driven.remembered.Remembered.install
+        modalities.flow.driven.quiet.without_bars
         modalities.flow.driven.rows.fingerprint modalities.flow.driven.stand_ins.Loop.grid
         modalities.flow.driven.stand_ins.NetworkStandIn.__getattr__
         modalities.flow.driven.stand_ins.scheduler_stand_in.set_timesteps

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -80,11 +81,12 @@ def freeze_unused(network: nn.Module, runs: Sequence[Callable[[], Tensor]]) -> l
     """
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     reached: set[str] = set()
-    for run in runs:  # one after the other, so that one graph is held at a time
-        with torch.enable_grad():
-            output = run()
-        if output.requires_grad:
-            reached |= _reached(output.float().sum(), trained)
+    with _without_zeros(trained.values()):
+        for run in runs:  # one after the other, so that one graph is held at a time
+            with torch.enable_grad():
+                output = run()
+            if output.requires_grad:
+                reached |= _reached(output, trained)
     if not reached:
         raise ConfigError(f"the output of {type(network).__name__} depends on none of its trained parameters")
     unused = [name for name in trained if name not in reached and "expert" not in name]
@@ -93,21 +95,40 @@ def freeze_unused(network: nn.Module, runs: Sequence[Callable[[], Tensor]]) -> l
     return unused
 
 
-def _reached(total: Tensor, parameters: Mapping[str, Tensor]) -> set[str]:
-    """Returns the names of the parameters to which a backward pass brings a gradient, which is dropped at once."""
+def _reached(output: Tensor, trained: Mapping[str, Tensor]) -> set[str]:
+    """Returns the names of the tensors to which a backward pass brings a gradient that is not 0.
+
+    Queries of a text whose answers are cut off behind the attention have a gradient of zeros, not none.
+    """
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.device)
     found = set[str]()
 
     def note(name: str, parameter: Tensor) -> None:
-        found.add(name)
+        if parameter.grad is not None and bool(parameter.grad.any()):
+            found.add(name)
         parameter.grad = None  # all gradients together would need as much memory as the weights
 
-    handles = [one.register_post_accumulate_grad_hook(partial(note, name)) for name, one in parameters.items()]
+    handles = [one.register_post_accumulate_grad_hook(partial(note, name)) for name, one in trained.items()]
     try:
-        total.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        (output.float() * direction).sum().backward()  # type: ignore[no-untyped-call,unused-ignore]
     finally:
         for handle in handles:
             handle.remove()
     return found
+
+
+@contextmanager
+def _without_zeros(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Fills tensors that are all 0 with small numbers for a while: behind a new LoRA's zeros no gradient is left."""
+    zeros = [tensor.data for tensor in tensors if not bool(tensor.any())]
+    for number, values in enumerate(zeros):
+        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(number))
+        values.copy_(0.01 * noise)
+    try:
+        yield
+    finally:
+        for values in zeros:
+            values.zero_()
 
 
 def _is_attention(module: nn.Module) -> bool:

@@ -71,6 +71,19 @@ def test_sd3_driven_is_the_hand_written_sd3(scale: float, replay: bool, driven: 
     torch.testing.assert_close(ours.prediction, theirs.prediction, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow  # 1 s: two models each
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_what_never_gets_a_gradient_is_frozen_as_it_is_by_hand(
+    lora: Lora | None, driven: Any, twin_policy: Any
+) -> None:
+    own, by_hand = driven(lora=lora), twin_policy(lora=lora)
+    # the pattern finds the second attention of a block, too, which the list by hand leaves out
+    found = {name for name in own.weights.parameters if lora is None or ".attn2." not in name}
+    assert found == set(by_hand.weights.parameters)
+    zeros = [name for name, p in own.weights.parameters.items() if lora is not None and "lora_B" in name]
+    assert all(not own.weights.parameters[name].any() for name in zeros)  # as a new LoRA is
+
+
 @pytest.mark.slow  # 2 s each: stock runs and 8 gradients
 @pytest.mark.parametrize(("replay", "most"), [(False, 0), (True, 1e-5)])
 def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: bool, most: float, driven: Any) -> None:

@@ -100,11 +100,11 @@ def test_no_thread_is_left_when_a_command_ends(model: Path, tmp_path: Path, monk
     assert paused() == before
     assert check_tiny(config)["is_good"]
     assert paused() == before
-    failing = [{"name": "my_rewards:Redness", "raises_for": "circle"}]
+    failing = load_config("run.yaml", ["rewards.0.raises_for=circle"])
     (tmp_path / "failing").mkdir()
-    (tmp_path / "failing" / "config.yaml").write_text((tmp_path / "run.yaml").read_text())
+    (tmp_path / "failing" / "config.yaml").write_text(failing.model_dump_json())
     with pytest.raises(RunError):
-        commands.train(config.model_copy(update={"rewards": failing}), Path("failing"))
+        commands.train(failing, Path("failing"))
     assert paused() == before
     with pytest.raises(ConfigError, match="keeps no 'old' weights"):
         commands.evaluate("run", "old")

@@ -86,8 +86,8 @@ def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: in
 def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: int) -> float:
     """Returns the largest difference of pixels in [0, 1] between steps of our own loop and the stock run."""
     driver = policy.driver
-    pipeline, arguments = policy.stock_call(prompt, scale, num_steps)
     with policy.driving():
+        pipeline, arguments = policy.stock_call(prompt, scale, num_steps)
         wanted, first = stock_run(pipeline, arguments)
     with torch.no_grad():
         levels, number = policy.sigmas("pipeline", num_steps), policy.numbers([prompt])[0]

@@ -18,7 +18,9 @@ def driven_sd3(twin_folder: Path) -> Iterator[MakeDriven]:
     """Makes the random tiny SD3 a driven policy; settings by keyword, `fault` is planted into the pipeline's class."""
     made: list[DiffusersPipeline] = []
 
-    def make(fault: Callable[[Any], Any] | None = None, **settings: Any) -> DiffusersPipeline:
+    def make(
+        fault: Callable[[Any], Any] | None = None, dtype: torch.dtype = torch.float32, **settings: Any
+    ) -> DiffusersPipeline:
         given: dict[str, Any] = {
             "model": str(twin_folder),
             "height": 32,
@@ -33,7 +35,7 @@ def driven_sd3(twin_folder: Path) -> Iterator[MakeDriven]:
 
         torch.manual_seed(0)
         policy = Planted(**given)
-        policy.prepare(Placement(torch.device("cpu"), torch.float32))
+        policy.prepare(Placement(torch.device("cpu"), dtype))
         made.append(policy)
         return policy
 

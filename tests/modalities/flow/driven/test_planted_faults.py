@@ -11,6 +11,8 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.modalities.flow.driven.proof import refuse_difference
 
+pytestmark = pytest.mark.slow  # most of a second each: a model is loaded and probed
+
 
 def with_network(change: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor]) -> Callable[[Any], Any]:
     """Plants a change of the network's output."""
@@ -51,20 +53,23 @@ def test_a_pipeline_that_draws_its_own_noise_is_refused(driven_sd3: Any) -> None
         driven_sd3(fault)
 
 
-def test_guidance_that_depends_on_the_number_of_the_step_is_refused(driven_sd3: Any) -> None:
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 0.1), (torch.bfloat16, 0.1), (torch.bfloat16, 0.01)])
+def test_guidance_that_depends_on_the_number_of_the_step_is_refused(
+    dtype: torch.dtype, size: float, driven_sd3: Any
+) -> None:
     def plant(pipeline: Any) -> None:
         # skip-layer guidance by the number of the step is SD3's own; here the network's input is scaled by it
         network, count = pipeline.transformer, iter(range(10**6))
         real = type(network).__call__
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            kwargs["hidden_states"] = kwargs["hidden_states"] * (1 + 0.1 * next(count))
+            kwargs["hidden_states"] = kwargs["hidden_states"] * (1 + size * next(count))
             return real(network, *args, **kwargs)
 
         pipeline.__dict__["transformer"] = _Calling(network, call)
 
     with pytest.raises(ConfigError, match="depend on the place in its loop"):
-        driven_sd3(with_call(plant))
+        driven_sd3(with_call(plant), dtype)
 
 
 class _Calling:
@@ -106,7 +111,44 @@ def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any)
         type(changed).prepare_latents = prepare_latents
         return changed
 
-    assert driven_sd3(planted).driver.learned[False].mode == "copies"
+    policy = driven_sd3(planted)
+    assert policy.driver.learned[False].mode == "copies"
+    number, states = policy.numbers([Prompt("a cat")])[0], torch.randn(3, *policy.latent_shape)
+    sigma = torch.full((3,), 0.7)
+    with torch.no_grad():
+        whole = policy.guided_by(states, sigma, [number] * 3, 1.0)
+        alone = [policy.guided_by(states[[n]], sigma[[n]], [number], 1.0) for n in range(3)]
+    torch.testing.assert_close(whole, torch.cat(alone), atol=1e-5, rtol=0)
+
+
+def test_padding_that_changes_outputs_is_not_used(driven_sd3: Any) -> None:
+    def planted(output: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        num_tokens: int = kwargs["encoder_hidden_states"].shape[1]  # also of zeros at the end
+        return output + 0.1 * num_tokens
+
+    def ragged(pipeline: Any) -> Any:
+        made: Any = type(pipeline)
+        encode = made.encode_prompt
+
+        def encode_prompt(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = encode(self, *args, **kwargs)
+            length = 6 if "longer" in str(args) + str(kwargs) else 4
+            return tuple(item[:, :length] if item is not None and item.dim() == 3 else item for item in found)
+
+        pipeline.__class__ = type(made.__name__, (made,), {"encode_prompt": encode_prompt})
+        return with_network(planted)(pipeline)
+
+    policy = driven_sd3(ragged)
+    learned = policy.driver.learned[False]
+    assert learned.pads == () and learned.mask is None
+    numbers = policy.numbers([Prompt("a dog"), Prompt("a longer text of a red dog")])
+    states, sigma = torch.randn(2, *policy.latent_shape), torch.tensor([0.7, 0.7])
+    with torch.no_grad():
+        before = policy.driver.num_network_calls
+        whole = policy.guided_by(states, sigma, numbers, 1.0)
+        assert policy.driver.num_network_calls == before + 2  # one call for each length
+        alone = [policy.guided_by(states[[n]], sigma[[n]], [numbers[n]], 1.0) for n in (0, 1)]
+    torch.testing.assert_close(whole, torch.cat(alone), atol=1e-6, rtol=0)
 
 
 def test_a_first_state_that_holds_parts_of_a_condition_is_refused(driven_sd3: Any) -> None:
