@@ -147,12 +147,15 @@ def measure(case: Case, options: Any, folder: Path) -> None:
     )
 
 
-def gradient_difference(driven: Any, by_hand: Any) -> float:
-    """norm(difference) / norm of the last gradients; the hand-written policy freezes weights that reach no output."""
+def gradient_difference(driven: Any, by_hand: Any) -> float | None:
+    """norm(difference) / norm of the last gradients; None where all rewards were equal, so that there is none.
+
+    The hand-written policy freezes weights that reach no output.
+    """
     other = driven.weights.parameters
     pairs = [(other[name].grad, weight.grad) for name, weight in by_hand.weights.parameters.items()]
     ours, theirs = (torch.cat([part.flatten() for part in parts]) for parts in zip(*pairs, strict=True))
-    return float((ours - theirs).norm() / theirs.norm()) if bool(theirs.any()) else 0.0
+    return float((ours - theirs).norm() / theirs.norm()) if bool(theirs.any()) else None
 
 
 def middle(values: Sequence[float]) -> float:

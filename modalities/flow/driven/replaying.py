@@ -41,7 +41,7 @@ class StateInput:
     axis: int | None
 
     @classmethod
-    def found(cls, leaf: Tensor, other: Tensor, states: Sequence[Tensor]) -> Self:
+    def fit(cls, leaf: Tensor, other: Tensor, states: Sequence[Tensor]) -> Self:
         """Returns how two states [1, ...] lie in an argument's values. Raises NotReplayed."""
         state = states[0]
         longer = [n for n, (a, b) in enumerate(zip(leaf.shape, state.shape, strict=False)) if n and a != b]
@@ -74,7 +74,7 @@ class TimeInput:
     slope: Tensor  # the same
 
     @classmethod
-    def found(cls, values: Sequence[Tensor], times: Sequence[Tensor]) -> Self:
+    def fit(cls, values: Sequence[Tensor], times: Sequence[Tensor]) -> Self:
         """Returns the function that goes through all values. Raises NotReplayed."""
         exact, at = [value.double() for value in values], [time.double() for time in times]
         slope = _rounded((exact[1] - exact[0]) / (at[1] - at[0]))
@@ -131,25 +131,25 @@ class Replays:
     prompts: Sequence[int]  # numbers of two prompts of different lengths, with which it is probed
     tolerance: float  # of outputs against those of paused calls, relative to the largest value
     capacity: int  # prompts whose calls are kept, where one evaluation has no more
-    _found: dict[float | None, Replay | NotReplayed] = field(default_factory=dict)
+    _by_scale: dict[float | None, Replay | NotReplayed] = field(default_factory=dict)
     _captured: OrderedDict[Any, list[NetworkCall]] = field(default_factory=OrderedDict)
 
     def refusal(self, scale: float | None) -> str | None:
         """Returns why the pipeline is driven at a guidance scale; None: it is replayed."""
-        if scale not in self._found:
+        if scale not in self._by_scale:
             try:
                 with torch.no_grad():
-                    self._found[scale] = self._learn(scale)
+                    self._by_scale[scale] = self._learn(scale)
             except NotReplayed as reason:
-                self._found[scale] = reason
-        found = self._found[scale]
+                self._by_scale[scale] = reason
+        found = self._by_scale[scale]
         return None if isinstance(found, Replay) else str(found)
 
     def evaluate(self, states: Tensor, sigma: Tensor, prompts: Sequence[int], scale: float | None) -> Tensor:
         """Returns what `Driver.evaluate` returns."""
         if self.refusal(scale) is not None:
             return self.driver.evaluate(states, sigma, prompts, scale)
-        found = self._found[scale]
+        found = self._by_scale[scale]
         assert isinstance(found, Replay), "there is no refusal"
         return self._replayed(found, states, sigma, prompts, scale)
 
@@ -179,7 +179,7 @@ class Replays:
         """Returns the calls of one sample of a prompt, captured once."""
         key = Key(prompt, scale, 1)
         if key not in self._captured:
-            call = _Watched(self.driver, key)
+            call = _RecordedCall(self.driver, key)
             with torch.no_grad(), torch.inference_mode(False):
                 self._captured[key] = call(call.state(0), _LEVELS[0])[0]
             call.close()
@@ -193,9 +193,9 @@ class Replays:
         if len(self.driver.shapes) > 1:
             raise NotReplayed("its state has several parts")
         learned = self.driver.learned[scale is not None]
-        call = _Watched(self.driver, Key(self.prompts[0], scale, 1))
+        call = _RecordedCall(self.driver, Key(self.prompts[0], scale, 1))
         try:
-            made = _found(learned, call)
+            made = _replay_of(learned, call)
         finally:
             call.close()
         states = normal(_SEED, (4, *self.driver.latent_shape)).to(call.device)
@@ -213,7 +213,7 @@ class Replays:
         return made
 
 
-class _Watched:
+class _RecordedCall:
     """A paused call whose network calls are seen, and answered with outputs of the caller's choice."""
 
     def __init__(self, driver: Driver, key: Key) -> None:
@@ -246,15 +246,15 @@ class _Watched:
         self._call.close()
 
 
-def _found(learned: Learned, watched: _Watched) -> Replay:
+def _replay_of(learned: Learned, recorded: _RecordedCall) -> Replay:
     """Returns the replay of a paused call. Raises NotReplayed."""
-    first, second = watched.state(0), watched.state(1)
-    by_level = [watched(first, sigma)[0] for sigma in _LEVELS]
-    moved, shape = watched(second, _LEVELS[0])
+    first, second = recorded.state(0), recorded.state(1)
+    by_level = [recorded(first, sigma)[0] for sigma in _LEVELS]
+    moved, shape = recorded(second, _LEVELS[0])
     kinds = {tuple((call.network, call.names) for call in calls) for calls in (*by_level, moved)}
     if len(kinds) != 1:
         raise NotReplayed("its network calls depend on the noise level")
-    times = [watched._driver.time_of(sigma) for sigma in _LEVELS]
+    times = [recorded._driver.time_of(sigma) for sigma in _LEVELS]
     inputs, branches = [], []
     for n, call in enumerate(by_level[0]):
         rows = learned.form(call).call_rows
@@ -269,18 +269,18 @@ def _found(learned: Learned, watched: _Watched) -> Replay:
                 continue
             _check_rows(own[0], axis)
             entries[path] = (
-                StateInput.found(own[0], own[-1], (first, second)) if by_state else TimeInput.found(own[:-1], times)
+                StateInput.fit(own[0], own[-1], (first, second)) if by_state else TimeInput.fit(own[:-1], times)
             )
         if not any(isinstance(entry, StateInput) for entry in entries.values()):
             raise NotReplayed("a call of its network is not given the state")
         inputs.append(entries)
         branches.append(rows.count((call.args, call.kwargs)))
-    weights = _weights(learned, watched, by_level[0], branches)
+    weights = _weights(learned, recorded, by_level[0], branches)
     return Replay(tuple(inputs), tuple(branches), weights, tuple(shape.shape[1:]))
 
 
 def _weights(
-    learned: Learned, watched: _Watched, calls: Sequence[NetworkCall], branches: Sequence[int]
+    learned: Learned, recorded: _RecordedCall, calls: Sequence[NetworkCall], branches: Sequence[int]
 ) -> tuple[float, ...]:
     """Returns the weights of the branches in the output for the scheduler. Raises NotReplayed where it is no sum."""
     if sum(branches) > 2:
@@ -298,14 +298,14 @@ def _weights(
             outputs.append(learned.form(call).output_rows.replaced(blank, {path: seen[-1].clone()}))
             seen += [seen[-1]] * (count - 1)  # so that the length counts branches
         each = [seen[sum(branches[:k])] for k in range(len(branches))]
-        _, got = watched(watched.state(n % 2), _LEVELS[n % len(_LEVELS)], outputs)
+        _, got = recorded(recorded.state(n % 2), _LEVELS[n % len(_LEVELS)], outputs)
         if got.dim() != each[0].dim() or any(a > b for a, b in zip(got.shape[1:], each[0].shape[1:], strict=True)):
             raise NotReplayed("its output for the scheduler has another shape than the network's")
         parts = _branches(each, branches, tuple(got.shape[1:]))
         if weights is None:
             columns = torch.stack([part.flatten() for part in parts], 1).double().cpu()
-            fit = torch.linalg.lstsq(columns, got.flatten().double().cpu()[:, None]).solution[:, 0]
-            weights = tuple(_rounded(fit).tolist())
+            solved = torch.linalg.lstsq(columns, got.flatten().double().cpu()[:, None]).solution[:, 0]
+            weights = tuple(_rounded(solved).tolist())
         if not difference(_sum(parts, weights), got.float()) <= _EXACT:
             raise NotReplayed("its guidance is more than a weighted sum of its branches")
     assert weights is not None, "there are mixtures"

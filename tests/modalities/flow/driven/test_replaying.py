@@ -106,7 +106,7 @@ def test_a_rule_that_the_random_network_never_reaches_is_found(driven_sd3: Any) 
 def test_a_state_input_is_a_multiple_with_more_behind_it() -> None:
     states, more = (normal(1, (1, 3, 2)), normal(2, (1, 3, 2))), normal(3, (1, 4, 2))
     one, other = (torch.cat([0.5 * state, more], 1).repeat(2, 1, 1) for state in states)
-    found = StateInput.found(one, other, states)
+    found = StateInput.fit(one, other, states)
     assert (found.scale, found.axis) == (0.5, 1)
     three = normal(4, (3, 3, 2))
     wanted = torch.cat([torch.cat([0.5 * state[None], more], 1) for state in [*three, *three]])
@@ -116,16 +116,16 @@ def test_a_state_input_is_a_multiple_with_more_behind_it() -> None:
 def test_a_state_input_that_is_no_multiple_is_refused() -> None:
     states = (normal(1, (1, 3, 2)), normal(2, (1, 3, 2)))
     with pytest.raises(NotReplayed, match="more than a multiple"):
-        StateInput.found(states[0].tanh(), states[1].tanh(), states)
+        StateInput.fit(states[0].tanh(), states[1].tanh(), states)
     with pytest.raises(NotReplayed, match="another shape"):
-        StateInput.found(states[0][..., None], states[1][..., None], states)
+        StateInput.fit(states[0][..., None], states[1][..., None], states)
 
 
 def test_a_time_input_is_affine_in_each_element() -> None:
     times = [torch.tensor(time) for time in (900.0, 20.0, 500.0)]
     mask = torch.tensor([[0.0, 1.0]])  # one level for each token, the first of which is clean
-    found = TimeInput.found([1 - 0.001 * time * mask for time in times], times)
+    found = TimeInput.fit([1 - 0.001 * time * mask for time in times], times)
     got = found.value(mask, torch.tensor([100.0, 300.0]))
     torch.testing.assert_close(got, torch.tensor([[1.0, 0.9], [1.0, 0.7]]))
     with pytest.raises(NotReplayed, match="no affine function"):
-        TimeInput.found([time.square()[None] for time in times], times)
+        TimeInput.fit([time.square()[None] for time in times], times)
