@@ -190,6 +190,7 @@ class DiffusersPipeline(DiffusersPolicy):
     @property
     def network_names(self) -> tuple[str, ...]:
         if self.network is not None:
+            self._check_network(self.network)
             return (self.network,)
         return tuple(name for name in _NETWORKS if getattr(self._pipeline, name, None) is not None)
 
@@ -442,6 +443,12 @@ class DiffusersPipeline(DiffusersPolicy):
     def _known_arguments(self) -> Arguments:
         assert self._arguments is not None, "prepare() comes first"
         return self._arguments
+
+    def _check_network(self, name: str) -> None:
+        parts = [part for part, module in self._pipeline.components.items() if isinstance(module, nn.Module)]
+        if name not in parts:
+            setting = f"modalities.{self.title[0]}.network"
+            raise ConfigError(f"{setting}: {self.model!r} has no part {name!r}; its parts are {', '.join(parts)}")
 
     def _fixed_arguments(self) -> Arguments:
         takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)

@@ -85,6 +85,17 @@ def test_the_commands_of_a_page_name_configs_and_settings_that_exist(page: str) 
     assert loaded >= 2
 
 
+def test_the_configs_of_the_page_on_new_models_load(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "new_models.md").read_text(encoding="utf-8")
+    pipeline, answers = re.findall(r"^```yaml\n(.*?)^```$", text, re.M | re.S)
+    shared = "iterations: 1\ngroup_size: 4\nprompts_per_iteration: 2\nprompts: {train: a.txt, held_out: b.txt}\n"
+    shared += "optimizer: {learning_rate: 1.0e-3}\n"
+    for name, body in (("my.yaml", pipeline), ("vlm.yaml", shared + answers)):
+        (tmp_path / name).write_text(body, encoding="utf-8")
+    images, texts = (config.load_config(str(tmp_path / name), []) for name in ("my.yaml", "vlm.yaml"))
+    assert images.group_size == texts.group_size == 4
+
+
 @pytest.mark.parametrize("page", ["python.md", "modalities/clicks.md"])
 def test_the_rewards_of_the_guide_can_be_used_as_they_stand(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

@@ -12,6 +12,10 @@ from mmrl.core.data import Prompt
 
 _COPIES = ("num_images_per_prompt", "num_videos_per_prompt")
 _IMAGES = ("image", "images", "reference_images")
+# What mmrl gives itself: the prompt with its images, the noise, the number of steps, and the form of what is returned.
+_OWN = frozenset(
+    {"prompt", "generator", "latents", "num_inference_steps", "output_type", "return_dict", *_COPIES, *_IMAGES}
+)
 GUIDER = "guider"  # a part of the pipeline that guides, in place of an argument
 
 
@@ -37,6 +41,8 @@ class Arguments:
         """
         if unknown := sorted(set(fixed) - takes):
             raise ConfigError(f"arguments: {type(pipeline).__name__} takes no {unknown[0]!r}")
+        if own := sorted(set(fixed) & _OWN):
+            raise ConfigError(f"arguments: {own[0]!r} is given by the run itself; leave it out")
         if guidance == "auto":
             known = [name for name in ("true_cfg_scale", "guidance_scale") if name in takes]
             guidance = next(iter(known), GUIDER)
