@@ -46,8 +46,8 @@ compared with its own forward pass when it is loaded, and refused where its log-
 CONFIGS_HEAD = """
 ## Models of the shipped configs
 
-Each can be another one of its family: `modality.model=...`. The configs of families/ have [a page](families.md). All configs of the labs train tiny models of their own,
-written and spoilt on the spot ([lab.md](lab.md)).
+Each can be another one of its family: `modality.model=...`. The configs of families/ have [a page](families.md). All
+configs of the labs train tiny models of their own, written and spoilt on the spot ([lab.md](lab.md)).
 """
 ENVIRONMENTS_HEAD = """
 ## Environments
