@@ -57,7 +57,6 @@ MODELS = {
     "kandinsky5_t2i": Model(
         "Kandinsky 5.0 T2I Lite", "kandinskylab/Kandinsky-5.0-T2I-Lite-sft-Diffusers", 3.5, (1024, 1024)
     ),
-    "glm_image": Model("GLM-Image", "zai-org/GLM-Image", 1.5, (1024, 1024)),
     "cosmos2_t2i": Model("Cosmos-Predict2 2B Text2Image", "nvidia/Cosmos-Predict2-2B-Text2Image", 7.0, (768, 1360)),
     # edits
     "flux_kontext": Model(

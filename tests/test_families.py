@@ -1,4 +1,4 @@
-"""Each listed family of diffusers pipelines has a twin, a config and a row of the page, and is near to stock."""
+"""Each listed family of diffusers pipelines has a twin, a config and a row of the page, and differs by little."""
 
 import json
 import re
