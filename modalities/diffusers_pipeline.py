@@ -107,7 +107,7 @@ class DiffusersPipeline(DiffusersPolicy):
         own = super().declaration
         if self._schedule is not None:
             return replace(own, ends_without_noise=False, has_noise_levels=True)
-        return replace(own, ends_without_noise=self._scale is None or self._scale.num_idle_steps == 0)
+        return replace(own, ends_without_noise=self._scale is None or self._scale.num_trailing_steps == 0)
 
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline and finds out how it can be driven. Raises ConfigError for a pipeline that cannot be."""
@@ -251,7 +251,7 @@ class DiffusersPipeline(DiffusersPolicy):
             return [float(sigma) for sigma in scheduler.sigmas]
         if kind == "uniform":
             extra["sigmas"] = levels
-        own_levels, times = self._own_grid(own.with_steps(num_steps + self._num_idle_steps, **extra))
+        own_levels, times = self._own_grid(own.with_steps(num_steps + self._num_trailing_steps, **extra))
         if self._schedule is not None:
             steps: list[float] = self._schedule.levels[times.cpu()].tolist()
             return [*steps, _last_level(self._pipeline.scheduler)]
@@ -273,13 +273,13 @@ class DiffusersPipeline(DiffusersPolicy):
         return call.grid, call.times
 
     @property
-    def _num_idle_steps(self) -> int:
-        return 0 if self._scale is None else self._scale.num_idle_steps
+    def _num_trailing_steps(self) -> int:
+        return 0 if self._scale is None else self._scale.num_trailing_steps
 
     def _learn_timesteps(self) -> None:
         """Finds out whether the timesteps are the noise levels times a constant, and if not, which they are."""
         own = self._known_arguments
-        levels, times = self._own_grid(own.with_steps(_FEW_STEPS + self._num_idle_steps))
+        levels, times = self._own_grid(own.with_steps(_FEW_STEPS + self._num_trailing_steps))
         if levels is None:
             return
         wanted = torch.stack([self._time_of(float(level)) for level in levels[: len(times)]])
@@ -294,7 +294,7 @@ class DiffusersPipeline(DiffusersPolicy):
         given = {name: repr(value) for name, value in self.arguments.items()}
         if not isinstance(plan, Plan):
             return Call(given)
-        given["num_inference_steps"] = str(num_steps(plan) + self._num_idle_steps)
+        given["num_inference_steps"] = str(num_steps(plan) + self._num_trailing_steps)
         guided = own.call(Prompt(""), self.scale_of(plan.guidance_scale), 1, 0)
         names = [name for name in (own.guidance, "negative_prompt") if name in guided]
         return Call({**given, **{str(name): repr(guided[name]) for name in names if name is not None}})
@@ -410,7 +410,7 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]:
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
-        own = self._known_arguments.with_steps(num_steps + self._num_idle_steps)
+        own = self._known_arguments.with_steps(num_steps + self._num_trailing_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
 
     def proof(self, prompt: Prompt) -> Mapping[str, float | str]:

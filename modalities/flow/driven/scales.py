@@ -17,7 +17,7 @@ class Scale(Protocol):
 
     # steps of a call that lead nowhere, at its end
     @property
-    def num_idle_steps(self) -> int: ...
+    def num_trailing_steps(self) -> int: ...
     def level(self, own: Tensor) -> Tensor:
         """Returns the flow's sigma of levels of the pipeline."""
         ...
@@ -47,7 +47,7 @@ class Scale(Protocol):
 class Rising:
     """Levels that say how much is clean, from 0 to 1, and a network that predicts clean - noise, as Mochi's."""
 
-    num_idle_steps: int = 0
+    num_trailing_steps: int = 0
 
     def level(self, own: Tensor) -> Tensor:
         return 1 - own
@@ -75,7 +75,7 @@ class ExplodingVariance:
     With sigma = s / (1 + s), y / (1 + s) is a flow's state (Karras et al. 2022, arXiv 2206.00364, for y and s).
     """
 
-    num_idle_steps: int = 0
+    num_trailing_steps: int = 0
 
     def level(self, own: Tensor) -> Tensor:
         return own / (1 + own)
