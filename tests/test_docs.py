@@ -155,6 +155,7 @@ def named_paths() -> set[str]:
     return {word for word in words if "<" not in word and (word.endswith("/") or re.fullmatch(r"[\w./]+\.\w+", word))}
 
 
+@pytest.mark.slow
 def test_the_architecture_names_files_and_folders_that_exist() -> None:
     paths = {path for path in named_paths() if not path.startswith("mmrl.")}
     assert len(paths) > 80

@@ -55,6 +55,7 @@ def test_the_list_has_images_videos_conditions_and_modular_pipelines() -> None:
     assert len(modular) >= 4 and "flux3" in modular and modular & {"ltx25", "minimax_h3"}
 
 
+@pytest.mark.slow
 def test_a_row_says_what_its_twin_and_its_config_say() -> None:
     for name, row in ROWS.items():
         family, modality = FAMILIES[name], load_config(row["config"]).modality

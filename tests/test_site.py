@@ -88,6 +88,7 @@ def test_the_pictures_of_plans_are_those_of_the_samplers(name: str) -> None:
     assert (concept_pictures.FOLDER / f"plan_{name}.svg").read_text(encoding="utf-8") == drawn
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_plan_has_a_dot_for_each_call_and_a_square_for_each_sample() -> None:
     plan = concept_pictures.plan_of("branch_grpo")
     drawn = concept_pictures.plan_picture(plan)

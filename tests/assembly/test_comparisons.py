@@ -22,6 +22,7 @@ def test_remax_needs_a_greedy_answer() -> None:
     assert "if the sampler has it" in refused("quickstart_policy_gradient", "advantage={name: remax}")
 
 
+@pytest.mark.slow
 def test_a_wrapped_advantage_needs_what_the_inner_one_needs() -> None:
     inner = "advantage={name: entropy_advantage, inner: {name: remax}}"
     assert "compares with the likeliest answer" in refused("lab/remax", inner, "sampler.greedy=false")
@@ -82,6 +83,7 @@ def test_pass_at_k_needs_as_many_children_of_one_seed() -> None:
     build(load_config("lab/tempflow", [*best, "sampler.compare=prompt"]))
 
 
+@pytest.mark.slow
 def test_the_turns_of_an_episode_are_no_k_tries() -> None:
     message = "advantage 'pass_at_k' is of single answers; for episodes there are 'turn_returns' and 'gigpo'"
     assert message in refused("quickstart_agent", "advantage={name: pass_at_k, k: 2}")

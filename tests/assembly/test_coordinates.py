@@ -17,6 +17,7 @@ UNKNOWN = r"^modality\.coordinates: it is not known in which unit this model wri
 NEW = ("threads=1", "modality.model=me/new", "modality.family=ovis2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["quickstart_grounding", "quickstart_gui"])
 def test_boxes_and_actions_need_a_known_unit(name: str) -> None:
     with pytest.raises(ConfigError, match=UNKNOWN):

@@ -77,6 +77,7 @@ def test_a_wrong_setting_of_an_agent_is_named_before_anything_is_loaded(
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_a_world_that_never_begins_ends_the_run_with_its_reason(cli: CommandLine) -> None:
     Path("closed.jsonl").write_text('{"prompt": "go", "trouble": "closed"}\n')
     ended = cli.train("prompts.train=closed.jsonl", "evaluation=null", kind="agent")

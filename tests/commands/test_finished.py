@@ -64,6 +64,7 @@ def test_a_finished_run_is_told_before_a_model_is_read(
     assert not (folder / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_time_was_up_is_done(folder: Path) -> None:
     assert finished.finish(resumed(folder, "iterations=5", "max_seconds=1e-9"), folder) is not None
 

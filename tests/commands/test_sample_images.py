@@ -36,6 +36,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return made
 
 
+@pytest.mark.slow
 def test_answers_are_saved_with_the_first_image_of_the_prompt(cli: CommandLine) -> None:
     given = ["--prompt", "click OK in <image>, not in <image>", "--image", "a.png", "--image", "b.png", "--count", "2"]
     ended = cli("sample", "asked.yaml", *given, "--out", "drawn")
@@ -48,6 +49,7 @@ def test_answers_are_saved_with_the_first_image_of_the_prompt(cli: CommandLine) 
         assert picture.size == (320, 200) and picture.getpixel((0, 0)) == (255, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_picture_of_ones_own_has_no_target_of_another_one(cli: CommandLine) -> None:
     Path("rows.jsonl").write_text('{"prompt": "click OK", "image": "a.png", "box": [0, 0, 9, 9]}\n')
     cli("sample", "asked.yaml", "--prompt", "click OK", "--image", "b.png", "--count", "1", "--out", "drawn")

@@ -24,6 +24,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return made
 
 
+@pytest.mark.slow
 def test_answers_about_a_video_are_saved_with_its_key_frames(cli: CommandLine) -> None:
     ended = cli("sample", "asked.yaml", "--prompt", "when?", "--video", "clip.mp4", "--count", "2", "--out", "drawn")
     assert ended.code == 0, ended.err

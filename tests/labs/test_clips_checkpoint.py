@@ -29,6 +29,7 @@ def test_a_word_or_a_time_is_one_token_and_any_text_comes_back(processor: Any) -
     assert len(tokenizer(world.answer((2.5, 11.0)))["input_ids"]) == 5
 
 
+@pytest.mark.slow
 def test_a_second_of_a_clip_is_not_resized_and_stands_for_four_tokens(processor: Any) -> None:
     frames = grading.frames(4)
     content = [{"type": "video", "video": frames.pixels}, {"type": "text", "text": world.question(4).text}]

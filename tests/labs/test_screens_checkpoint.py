@@ -59,6 +59,7 @@ def test_the_model_looks_at_its_picture(model: Any, processor: Any, task: world.
     assert mean_score(other, asked, task) < 0.2
 
 
+@pytest.mark.slow
 def test_the_model_obeys_the_words(model: Any, processor: Any) -> None:
     """Asked for each element of one screen it clicks in different places."""
     screen = world.screen(world.FIRST_SEED["held_out"])

@@ -56,6 +56,7 @@ def test_the_index_names_the_parts_of_a_pipeline_without_a_t5() -> None:
     assert json.loads((FOLDER / "scheduler" / "scheduler_config.json").read_text())["shift"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_pipeline_loaded_without_a_dtype_is_float32_throughout(pipeline: StableDiffusion3Pipeline) -> None:
     for part in (pipeline.transformer, pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
         assert part.dtype == torch.float32
@@ -106,6 +107,7 @@ def test_training_encodes_exactly_as_the_pipeline_does(pipeline: StableDiffusion
         encoder.zero_grad()
 
 
+@pytest.mark.slow
 def test_the_stock_pipeline_on_the_uniform_grid_is_eulers_method(pipeline: StableDiffusion3Pipeline) -> None:
     prompts = world.prompts("held_out")[:8]
     noise = torch.randn(8, 4, 4, 4, generator=torch.Generator().manual_seed(5))

@@ -54,6 +54,7 @@ class Listed:
             self.model.model.language_model.norm.weight += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "steps", "graded"), [(1.0, [100, 40, 30, 3], 512), (0.1, [10, 4, 3, 1], 51), (0.001, [1] * 4, 8)]
 )

@@ -82,6 +82,7 @@ def test_numbers_of_frames_by_hand(total: int, fps: float, rule: dict[str, Any],
     assert FrameSampling(**rule).count(total, fps) == expected
 
 
+@pytest.mark.slow
 def test_no_library_writes_to_the_terminal(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     made = clip(25)
     capfd.readouterr()  # what the encoder wrote

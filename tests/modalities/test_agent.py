@@ -37,6 +37,7 @@ def rollout() -> Rollout:
     return play(clicker())
 
 
+@pytest.mark.slow
 def test_every_turn_is_a_sample_linked_by_episode_and_turn(rollout: Rollout) -> None:
     assert rollout.episode.unique().tolist() == list(range(6))
     for number in range(6):
@@ -182,6 +183,7 @@ def test_the_time_of_worlds_runs_side_by_side_and_an_exit_is_no_hang() -> None:
         leaving.finish()
 
 
+@pytest.mark.slow
 def test_an_episode_that_cannot_begin_is_left_out_and_counted() -> None:
     tasks = (Prompt("go", target={"trouble": "closed"}), TASKS[0])
     rollout = play(clicker(), tasks)
@@ -221,6 +223,7 @@ def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
     assert rollout.outputs.outcomes == (None, None, None, "turn_limit")
 
 
+@pytest.mark.slow
 def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, drawn = clicker(), []
     draw = policy.generate
@@ -240,6 +243,7 @@ def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: py
     assert set(drawn) == by_hand and len(drawn) == len(by_hand) == rollout.num_samples
 
 
+@pytest.mark.slow
 def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollout) -> None:
     policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
     texts = rollout.outputs

@@ -141,6 +141,7 @@ def test_instructions_stand_behind_the_system_message_before_the_prompt_or_nowhe
     assert words not in spoken(prepared(folder, dialect="plain", instructions="none"), prompt)
 
 
+@pytest.mark.slow
 def test_a_smaller_action_space_is_told(folder: Path) -> None:
     prompt = Prompt("press", (Screenshot(),))
     text = spoken(prepared(folder, dialect="pyautogui", actions=("click", "double_click")), prompt)

@@ -61,6 +61,7 @@ def test_the_pipeline_grid_and_the_uniform_grid_are_the_published_ones(twin_poli
     torch.testing.assert_close(torch.tensor(policy.sigmas("uniform", 10)), torch.tensor(once), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_guidance_one_makes_one_call_and_equals_the_conditional_branch(lab_policy: Any) -> None:
     policy = lab_policy()
     latents, sigma = torch.randn(3, *policy.latent_shape), torch.tensor([0.9, 0.5, 0.2])
@@ -75,6 +76,7 @@ def test_guidance_one_makes_one_call_and_equals_the_conditional_branch(lab_polic
     torch.testing.assert_close(guided, negative + 3.0 * (plain - negative), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_distinct_prompt_is_encoded_once(lab_policy: Any) -> None:
     policy = lab_policy()
     seen: list[int] = []
@@ -151,6 +153,7 @@ def test_half_precision_keeps_trained_weights_in_float32_and_stays_near(
     assert all(p.grad is not None and p.grad.isfinite().all() for p in half.weights.parameters.values())
 
 
+@pytest.mark.slow
 def test_given_images_are_encoded_and_noised_again(lab_policy: Any) -> None:
     policy = lab_policy()
     prompts = [Prompt("red circle top left"), Prompt("white square top left")]
@@ -171,6 +174,7 @@ def test_given_images_are_encoded_and_noised_again(lab_policy: Any) -> None:
     torch.testing.assert_close(seen.prediction[1:2], alone, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_noised_sample_is_seen_under_the_prompt_of_its_group(lab_policy: Any) -> None:
     policy = lab_policy()
     texts = ["red circle top left", "blue cross middle right"]
@@ -189,6 +193,7 @@ def test_a_noised_sample_is_seen_under_the_prompt_of_its_group(lab_policy: Any) 
     torch.testing.assert_close(clean, rollout.trace.clean[[1, 3]], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_decoding_a_given_image_gives_it_back(lab_policy: Any) -> None:
     from mmrl.labs.shapes import world
 
@@ -277,6 +282,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
         StableDiffusion3(model="x", **settings)
 
 
+@pytest.mark.slow
 def test_plans_of_one_rollout_share_their_guidance(lab_policy: Any) -> None:
     policy = lab_policy()
     plan = ODE(num_steps=2, sigmas="uniform").plan(policy, KEY, 1)

@@ -130,6 +130,7 @@ def test_every_step_is_that_of_diffusers_ddim(eta: float, prediction: str, spaci
         torch.testing.assert_close(vp(ours, step.sigma_next), theirs, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.slow
 @NUMPY
 def test_ancestral_sampling_is_the_step_of_eulers_ancestral_scheduler(base: Path) -> None:
     """The same kernel between the same levels; its latents are y / alpha, and it ends at 0."""
@@ -188,6 +189,7 @@ def test_a_grid_beyond_the_noisiest_level_is_refused(base: Path) -> None:
         images_of(reader(twin(KINDS[0], base)), ODE(num_steps=2, sigmas=(1.0, 0.5, 0.0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

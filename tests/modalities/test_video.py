@@ -108,6 +108,7 @@ def test_steps_of_time_are_rounded_down_one_by_one() -> None:
         assert torch.equal(encoded.positions, by_hand((encoded.token_types == 2).tolist(), [times]))
 
 
+@pytest.mark.slow
 def test_steps_of_time_of_qwen2_vl_count_and_text_stands_behind_them() -> None:
     encoded = policy("qwen2_vl", fps=4.0).encode([Prompt("red <video>?", clips=(four_seconds(),))])[0]
     assert torch.equal(encoded.positions, by_hand((encoded.token_types == 2).tolist(), [list(range(8))]))
@@ -123,6 +124,7 @@ def test_qwen3_vl_reads_when_each_step_is_shown() -> None:
     assert torch.equal(encoded.positions, by_hand((encoded.token_types == 2).tolist(), [[0]] * 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_videos_images_and_text_go_into_one_batch_and_no_prompt_sees_its_neighbours(family: str) -> None:
     made = policy(family, sharing="none")
@@ -133,6 +135,7 @@ def test_videos_images_and_text_go_into_one_batch_and_no_prompt_sees_its_neighbo
     torch.testing.assert_close(log_probs(made, prompts[::-1]).flip(0), together, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_frames_their_order_and_the_video_itself_reach_the_answer(family: str) -> None:
     made = policy(family)
@@ -192,6 +195,7 @@ def numbers_of(frames: Frames) -> list[int]:
     return numbers(torch.nn.functional.interpolate(frames.pixels.float(), (48, 64)))
 
 
+@pytest.mark.slow
 def test_controls_are_drawn_beside_the_answers_from_one_decoding() -> None:
     made = policy(fps=2.0)
     drawn: Rollout = made.rollout([mixed()[0], mixed()[2]], [AnswerPlan(2, 4, num_controls=1)] * 2, keys(2))
@@ -264,6 +268,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         Video(model="Qwen/Qwen2.5-VL-7B-Instruct", **settings)
 
 
+@pytest.mark.slow
 def test_a_twin_keeps_the_settings_of_a_large_run(tmp_path: Path) -> None:
     large = Video(model="Qwen/Qwen2.5-VL-7B-Instruct", num_frames=16, frame_max_pixels=128 * 28 * 28)
     small = large.tiny(0, tmp_path)

@@ -51,6 +51,7 @@ def test_sharing_is_exact_with_video(family: str, way: Any, checkpointing: bool)
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tower_gets_a_gradient_from_video_alone(family: str) -> None:
     drawn, _ = plain(family)

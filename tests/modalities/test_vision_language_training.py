@@ -28,6 +28,7 @@ def test_vision_is_frozen_or_learns_at_its_own_rate() -> None:
     assert {scale for name, scale in trained.rate_scale.items() if "visual" not in name} == {1.0}
 
 
+@pytest.mark.slow
 def test_adapters_sit_on_the_language_models_linear_layers_unless_targets_or_vision_say_otherwise() -> None:
     def layers(**settings: Any) -> set[str]:
         names = vision_twins.policy(**settings).weights.parameters
@@ -41,6 +42,7 @@ def test_adapters_sit_on_the_language_models_linear_layers_unless_targets_or_vis
         layers(lora=Lora(targets=("lm_head",)), vision="frozen")
 
 
+@pytest.mark.slow
 def test_the_adapter_off_is_the_reference_and_an_adapter_that_was_loaded_is_its_own(tmp_path: Path) -> None:
     policy = vision_twins.policy(lora=Lora(rank=2, alpha=4))
     rollout = vision_twins.rollout(policy, 6)
@@ -59,6 +61,7 @@ def test_the_adapter_off_is_the_reference_and_an_adapter_that_was_loaded_is_its_
         assert not again.weights.has("reference")  # its start is the adapter, of which a copy is kept
 
 
+@pytest.mark.slow
 def test_the_dropout_of_a_loaded_adapter_sleeps_in_rollout_and_update(tmp_path: Path) -> None:
     policy = vision_twins.policy(lora=Lora(rank=2))
     for tensor in policy.weights.tensors("trained").values():
@@ -72,6 +75,7 @@ def test_the_dropout_of_a_loaded_adapter_sleeps_in_rollout_and_update(tmp_path: 
         torch.testing.assert_close(again.forward(rollout, ALL).values, again.recorded(rollout, ALL).values)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
 def test_a_loaded_adapter_on_frozen_vision_stays_as_it_is_and_one_on_the_head_is_refused(tmp_path: Path) -> None:
     policy = vision_twins.policy(lora=Lora(rank=2))
@@ -98,6 +102,7 @@ def test_an_adapter_folder_is_peft_s_own(tmp_path: Path) -> None:
         assert torch.equal(loaded[f"base_model.model.{name.removeprefix('model.')}"], tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl", "gemma3"))
 def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> None:
     policy = vision_twins.policy(family)

@@ -111,6 +111,7 @@ def test_an_impossible_canvas_is_refused(
 LIMITS = [(28, 3136, 1003520), (28, 3136, 12845056), (28, 262144, 4194304), (32, 4096, 65536)]
 
 
+@pytest.mark.slow
 def test_resizing_is_that_of_the_processors_and_a_second_time_changes_nothing() -> None:
     draw = random.Random(0)
     num_checked = 0

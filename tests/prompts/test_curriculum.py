@@ -96,6 +96,7 @@ def test_a_run_asks_more_of_the_source_that_teaches(tmp_path: Path) -> None:
     assert sum("bright" in text for text in asked) > 60
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
     whole, known = run(tmp_path / "whole", 8)
     first, _ = run(tmp_path / "first", 3)

@@ -66,6 +66,7 @@ def test_a_folder_of_parquet_files_is_a_data_set_with_splits(tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "all").rglob("*")) == before  # nothing is written beside the data
 
 
+@pytest.mark.slow
 def test_images_of_parquet_stay_in_the_file(tmp_path: Path) -> None:
     settings = write_synthetic("r1_v", tmp_path / "odd [name]*", 2, 0)
     first, second = (prompt.media[0] for prompt in load_dataset_prompts(settings))

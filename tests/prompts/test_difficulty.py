@@ -44,6 +44,7 @@ def test_everything_inside_is_no_band() -> None:
     assert with_band.kept == without.kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [["groups.mean_between=[0.8, 0.2]", "groups.degenerate=drop"], ["groups.mean_between=[0.2, 0.8]"]]
 )

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mmrl.reporting.report import write_report
 from tests.report_pages import HELD_OUT, SUMMARY, TRAINING, read_page, run_of
 
@@ -79,6 +81,7 @@ def test_curves_that_never_move_are_a_line_of_words(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_long_run_stays_small_and_keeps_its_spike(tmp_path: Path) -> None:
     lines = [{"iteration": index, "loss/total": float(index % 7), "optimizer/grad_norm": 1.0} for index in range(5_000)]
     lines[3_456]["loss/total"] = 123.0

@@ -92,6 +92,7 @@ def test_large_pictures_with_answers_have_half_of_the_page_each(run: Path, width
     assert sizes == [(min(width, 768), min(width, 768))] * 2
 
 
+@pytest.mark.slow
 def test_a_picture_is_inlined_exactly_where_that_is_smaller(run: Path) -> None:
     for iteration in (0, 3):
         shown = {"0.png": Image.new("RGB", (320, 320)), "1.png": Image.effect_noise((320, 320), 60).convert("RGB")}

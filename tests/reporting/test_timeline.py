@@ -64,6 +64,7 @@ def test_a_clip_is_drawn_with_spans_only_where_its_target_has_some() -> None:
         bar(told, 1, PREDICTED.colour)
 
 
+@pytest.mark.slow
 def test_a_saved_sample_of_a_prompt_with_a_clip_is_its_time_line() -> None:
     asked = Prompt("when?", clips=(clip(20),), target={"span": [0.5, 1.0]})
     image = answered_prompt(asked, Outputs(texts=("0 to 1", "0.5 to 1.0")), 1)

@@ -39,6 +39,7 @@ def test_the_manifest_holds_what_sha256sum_says(tmp_path: Path) -> None:
         assert facts == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
+@pytest.mark.slow
 def test_a_hundred_random_flips_of_a_bit_are_each_named(tmp_path: Path) -> None:
     source, path = random.Random(7), save(tmp_path, small(3))
     flipped = dict.fromkeys(NAMES, 0)

@@ -321,6 +321,7 @@ def test_a_config_that_is_edited_before_the_model_is_built_ends_the_start(run: P
         train(config, run, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "a link to nowhere", "a file"])
 def test_a_run_without_the_checkpoints_that_it_must_have_had_is_not_begun_again(run: Path, left: str) -> None:
     folder, metrics = run / "checkpoints", (run / "metrics.jsonl").read_bytes()

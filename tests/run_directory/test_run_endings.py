@@ -99,6 +99,7 @@ def test_processes_that_a_reward_forks_end_where_they_are_told_to(cli: CommandLi
     assert cli.train("iterations=1", *by("EndsProcess")).code == 0
 
 
+@pytest.mark.slow
 def test_a_state_that_cannot_be_saved_is_told_before_the_first_iteration(cli: CommandLine) -> None:
     ended = cli.train(*by("KeepsTensor"))
     assert ended.code == 2 and not Path("run").exists()

@@ -46,6 +46,7 @@ def test_without_neighbours_and_anchors_it_is_ode(settings: dict[str, Any], grid
     assert replace(plan_of(grid_policy(), **settings), neighbors=None) == ode.plan(grid_policy(), KEY, 12)
 
 
+@pytest.mark.slow
 def test_anchors_and_steps_are_drawn_from_the_key_alone(grid_policy: Any) -> None:
     keys = [GroupKey(3, 5, draw) for draw in range(200)]
     plans = [plan_of(grid_policy(), key=key) for key in keys]

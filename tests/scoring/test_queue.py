@@ -59,6 +59,7 @@ def test_a_chunk_is_scored_while_the_next_is_drawn() -> None:
     assert scores.values[:, 0].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_slow_rewards_and_slow_sampling_take_turns_side_by_side() -> None:
     events: list[str] = []
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 ENDING = """
 import atexit, gzip, sys, threading, time
 from pathlib import Path
@@ -44,6 +46,7 @@ def ended(folder: Path, last: str, stdout: IO[str] | int = subprocess.PIPE) -> s
     )
 
 
+@pytest.mark.slow
 def test_a_process_ends_without_freeing_and_writes_all_that_is_open(tmp_path: Path) -> None:
     process = ended(tmp_path, "sys.exit(3)")
     assert (process.returncode, process.stdout, process.stderr) == (3, "last line\n", "")
@@ -51,12 +54,14 @@ def test_a_process_ends_without_freeing_and_writes_all_that_is_open(tmp_path: Pa
     assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"written"
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_caught_ends_as_python_ends_it(tmp_path: Path) -> None:
     process = ended(tmp_path, "raise KeyError('why')")
     assert (process.returncode, process.stdout) == (1, "last line\nfreed\n")
     assert "KeyError: 'why'" in process.stderr
 
 
+@pytest.mark.slow
 def test_lost_output_is_told_as_python_tells_it(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         process = ended(tmp_path, "sys.exit(0)", full)

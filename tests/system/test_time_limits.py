@@ -74,6 +74,7 @@ def test_a_reward_that_hangs_while_the_next_chunk_is_drawn_is_left_behind(hang: 
     assert left.daemon, "the process can end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_judge_behind_a_server_that_hangs_is_left_behind(hang: threading.Event, concurrency: int) -> None:
     judge = Remote(hanging(hang), batch_size=2, concurrency=concurrency)

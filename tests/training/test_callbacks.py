@@ -71,6 +71,7 @@ WHOLE = [("evaluate", 0), ("iteration", 1), ("iteration", 2), ("evaluate", 2), (
 WHOLE += [("iteration", 3), ("iteration", 4), ("evaluate", 4), ("save", 4)]
 
 
+@pytest.mark.slow
 def test_a_run_has_its_events_in_order_and_trains_as_without_callbacks(tmp_path: Path) -> None:
     recorder = Recorder()
     run = with_recorder(tmp_path / "run", recorder)
@@ -117,6 +118,7 @@ def test_what_a_callback_is_given_cannot_be_changed(tmp_path: Path) -> None:
         state.metrics["reward/mean"] = 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [("iteration", 1), ("evaluate", 2), ("save", 2), ("iteration", 3)])
 def test_a_requested_stop_saves_and_the_resumed_run_has_the_events_that_are_left(
     tmp_path: Path, stop_at: tuple[str, int]
@@ -144,6 +146,7 @@ def test_a_stop_requested_at_the_start_trains_nothing(tmp_path: Path) -> None:
     assert recorder.events == [("begin", 0)] and run.saved == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail_at", [("iteration", 3), ("evaluate", 2), ("save", 2)])
 def test_a_failing_callback_ends_the_run_with_its_line_and_what_was_trained_is_saved(
     tmp_path: Path, fail_at: tuple[str, int]

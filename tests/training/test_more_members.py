@@ -131,6 +131,7 @@ def test_the_calls_are_as_planned(tmp_path: Path) -> None:
     assert summary["network calls of a rollout"] == (3 * 4 + 5) * 8
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_the_same_further_members(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"groups": {"more": MORE}, "checkpoint": {"every": 2}}
     straight = toy(tmp_path / "straight", *PROMPTS, **changes)

@@ -40,6 +40,7 @@ def prompt(scores: tuple[float, ...], text: str = "red circle top left") -> Prom
     return Prompt(text, target={"given": drawings, "given_scores": scores})
 
 
+@pytest.mark.slow
 def test_the_best_outputs_of_each_prompt_are_its_group_and_take_no_call(policy: Any) -> None:
     prompts = [prompt((0.1, 0.9, 0.9, 0.3)), prompt((2.0, 1.0), "blue cross bottom right")]
     before = policy.num_calls
@@ -110,6 +111,7 @@ def test_pictures_of_another_shape_are_cut_to_their_middle_and_scaled(tmp_path: 
     assert torch.equal(fitted(stored, (20, 60)), as_tensor(stored.load()))
 
 
+@pytest.mark.slow
 def test_the_pairs_of_the_lab_are_right_and_wrong_in_one_attribute() -> None:
     made = lab_pairs.pairs("train")
     assert len(made) == lab_pairs.NUM_PAIRS * len(world.prompts("train"))

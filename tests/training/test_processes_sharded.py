@@ -137,6 +137,7 @@ def test_a_sharded_run_resumes_bit_for_bit_and_goes_on_without_shards(tmp_path: 
     assert trained[0] == trained[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "message"), [
     ({"precision": "float16"}, "sharding 'full' needs float32 or bfloat16"),
     ({"optimizer": {"name": "adamw8bit"}}, "adamw8bit knows no sharded tensors"),

@@ -128,6 +128,7 @@ def test_it_saves_every_few_iterations_and_at_the_end(tmp_path: Path, every: int
     assert run.saved == saved == sorted(checkpoint.saved(tmp_path / "checkpoints"))
 
 
+@pytest.mark.slow
 def test_the_best_evaluation_is_saved_and_kept(tmp_path: Path) -> None:
     scores = {2: 1.0, 4: 3.0, 6: 2.0, 8: 0.5, 9: 2.5}
     run = toy(

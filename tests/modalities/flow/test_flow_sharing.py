@@ -63,6 +63,7 @@ def test_a_shared_prefix_costs_k_plus_1_plus_g_times_the_rest_and_its_update_one
     assert seen == [len(PROMPTS)]  # exactly one element for each group
 
 
+@pytest.mark.slow
 def test_without_sharing_every_member_pays_for_every_step(lab_policy: Any) -> None:
     policy = lab_policy()
     seen = count_elements(policy)
@@ -118,6 +119,7 @@ def test_the_gradient_of_a_shared_state_is_that_of_the_naive_g_fold_update(lab_p
     assert (total - other).norm() <= 1e-5 * other.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("latent_dtype", ["float32", "bfloat16", "float16"])
 def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     lab_policy: Any, latent_dtype: str
@@ -193,11 +195,13 @@ def test_a_partial_view_holds_its_own_entries_and_zeros(lab_policy: Any) -> None
     torch.testing.assert_close(sum(values for _, values in parts), whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_ode_rollout_has_no_decisions(lab_policy: Any) -> None:
     rollout = sample_images(lab_policy(), ODE(num_steps=STEPS, sigmas="uniform"))
     assert rollout.blocks[0].call.shape == (2 * GROUP, 0)
 
 
+@pytest.mark.slow
 def test_shared_edges_count_one_over_their_leaves(lab_policy: Any) -> None:
     policy = lab_policy()
     split = Transition(1.0, -0.25, 0.1)  # any linear move will do

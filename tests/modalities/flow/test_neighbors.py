@@ -122,6 +122,7 @@ def rollout_of(policy: Any, guidance_scale: float = 1.0) -> tuple[Plan, Rollout]
     return plan, policy.rollout([Prompt("red circle top left")], [plan], [GroupKey(5, 0, 0)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance_scale", [1.0, 2.0])
 def test_a_network_makes_the_calls_that_are_planned(guidance_scale: float, lab_policy: Any) -> None:
     policy = lab_policy()
@@ -133,6 +134,7 @@ def test_a_network_makes_the_calls_that_are_planned(guidance_scale: float, lab_p
     assert torch.unique(rollout.blocks[0].call).tolist() == calls.tolist()
 
 
+@pytest.mark.slow
 def test_evaluated_again_under_the_same_weights_the_decisions_are_the_recorded_ones(lab_policy: Any) -> None:
     policy = lab_policy()
     _, rollout = rollout_of(policy)

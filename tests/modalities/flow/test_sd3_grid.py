@@ -22,11 +22,13 @@ def shifted(sigma: float, shift: float) -> float:
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
+@pytest.mark.slow
 def test_a_shift_of_one_changes_nothing(twin_policy: Any) -> None:
     grid = policy_with(twin_policy, shift=1.0).sigmas("uniform", 8)
     assert grid == pytest.approx([1 - step / 8 for step in range(9)], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_dynamic_shift_is_a_static_one_of_e_to_the_mu(twin_policy: Any) -> None:
     # FLUX's numbers: mu is 0.5 at 256 image tokens and 1.15 at 4096, and linear in between and beyond
     mu = 0.5 + (1.15 - 0.5) * (16 - 256) / (4096 - 256)
@@ -35,6 +37,7 @@ def test_a_dynamic_shift_is_a_static_one_of_e_to_the_mu(twin_policy: Any) -> Non
     assert grid == pytest.approx([shifted(1 - step / 8, math.exp(mu)) for step in range(9)], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pipeline", "uniform"])
 @pytest.mark.parametrize("settings", [{"shift": 1.0}, {"shift": 3.0}, {"use_dynamic_shifting": True}])
 def test_every_grid_falls_strictly_from_one_to_zero(twin_policy: Any, settings: dict[str, Any], kind: str) -> None:

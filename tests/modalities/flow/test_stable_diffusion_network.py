@@ -30,6 +30,7 @@ class Recording(torch.nn.Module):
         return (self.answer(**given),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_network_sees_latents_of_variance_1_and_the_nearest_integer_timestep(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
@@ -45,6 +46,7 @@ def test_the_network_sees_latents_of_variance_1_and_the_nearest_integer_timestep
     torch.testing.assert_close(seen["sample"].var((1, 2, 3)), torch.ones(len(sigma)), atol=0.05, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path) -> None:
     policy = policy_of(with_scheduler(twin(KINDS[0], base), prediction_type=prediction))
@@ -69,6 +71,7 @@ def test_a_network_that_is_right_predicts_the_target(prediction: str, base: Path
     assert torch.isin(seen.sigma, policy.schedule.levels.float()).all()
 
 
+@pytest.mark.slow
 def test_a_grid_of_levels_for_given_images_is_every_timestep_of_the_networks_training(base: Path) -> None:
     """As often as any other, as Diffusion-DPO draws them: levels that are uniform in (0, 1) crowd at both ends."""
     policy = policy_of(twin(KINDS[0], base))
@@ -171,6 +174,7 @@ def test_gradient_checkpointing_changes_no_gradient(base: Path) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_other_kind_is_a_config_error(base: Path) -> None:
     settings = {"name": "stable_diffusion_xl", "model": str(twin("stable_diffusion", base))}
     policy = build("modalities", settings)

@@ -110,6 +110,7 @@ def test_a_sampler_that_the_pipeline_does_not_have_is_told_and_levels_of_its_own
     assert "num_inference_steps" not in policy.usage(PROMPT, None, "").code  # of a run that drew nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_adapter", [False, True])
 def test_an_export_says_nothing_of_parts_that_the_pipeline_is_without(
     is_adapter: bool, lab_policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any

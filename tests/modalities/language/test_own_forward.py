@@ -306,6 +306,7 @@ def test_a_path_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             prepared(folder)
 
 
+@pytest.mark.slow
 def test_log_probs_that_are_no_numbers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     untested(monkeypatch)
     broken = {"rollouts": lambda *given: torch.tensor(float("nan"))}
@@ -341,6 +342,7 @@ def test_in_low_precision_the_same_families_are_used(monkeypatch: pytest.MonkeyP
         prepared(vision_twins.twin(family), dtype=dtype, gradient_checkpointing=True)
 
 
+@pytest.mark.slow
 def test_the_type_of_an_answers_tokens_is_the_one_that_keeps_them_from_seeing_ahead() -> None:
     """Gemma 3: 1 is an image, which sees itself as a whole. PaliGemma: 1 is an answer, 0 sees the whole prompt."""
     answer = torch.tensor([50, 51, 52, 53, 54])

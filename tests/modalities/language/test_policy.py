@@ -51,6 +51,7 @@ def test_log_probs_are_those_of_a_slow_loop_without_cache(family: str, distribut
         torch.testing.assert_close(decisions.entropy[sample, :length].detach(), entropy, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
     policy, rollout = policy_and_rollout(distribution="cut")
     settings = SamplingDistribution(**{"temperature": 1.0, **DISTRIBUTIONS["cut"]}, banned=policy.banned)
@@ -147,6 +148,7 @@ def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
         assert torch.equal(logits.argmax(1), rollout.trace.completions.tokens[sample, :length])
 
 
+@pytest.mark.slow
 def test_calls_keep_groups_together_and_sort_by_length() -> None:
     policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 40)
@@ -163,6 +165,7 @@ def test_calls_keep_groups_together_and_sort_by_length() -> None:
     assert rollout.blocks[0].edge[is_there].tolist() == list(range(int(length.sum())))
 
 
+@pytest.mark.slow
 def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
     policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 60)
@@ -182,6 +185,7 @@ def test_an_answer_ends_with_an_end_token_that_its_text_does_not_show() -> None:
     torch.testing.assert_close(rollout.trace.completions.log_prob, again, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_masked_answers_are_no_decision_but_still_samples() -> None:
     policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 60, masks_truncated=True)
@@ -220,6 +224,7 @@ def test_prompts_fill_batches_and_large_groups_stand_alone() -> None:
     assert runs([2, 2, 3, 9, 1, 1], 4) == [range(0, 2), range(2, 3), range(3, 4), range(4, 6)]
 
 
+@pytest.mark.slow
 def test_those_who_have_ended_change_no_draw_of_those_who_go_on() -> None:
     stop = ("e", "t", "\n", "0", "r")
     together = vision_twins.rollout(vision_twins.policy(), 12, stop=stop)

@@ -89,6 +89,7 @@ def transformer_inputs() -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.slow
 def test_every_part_is_there_and_of_its_real_class(pipeline: Any) -> None:
     classes = {name: type(part).__name__ for name, part in pipeline.components.items() if part is not None}
     assert classes == dict(PARTS)
@@ -125,6 +126,7 @@ def test_the_same_seed_writes_the_same_bytes(folder: Path, tmp_path: Path) -> No
     assert files(tmp_path) == files(folder)
 
 
+@pytest.mark.slow
 def test_another_seed_changes_every_weight_file_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     write_tiny_sd3(tmp_path, 1)
     first, second = files(folder), files(tmp_path)
@@ -180,6 +182,7 @@ def test_images_differ_in_brightness_and_fill_the_range(pipeline: Any) -> None:
     assert (pixels - images(pipeline, "a blue circle", num_images=8)).abs().mean() > 0.02
 
 
+@pytest.mark.slow
 def test_loading_and_drawing_raise_no_warning(folder: Path, library_logs: list[str]) -> None:
     loaded = StableDiffusion3Pipeline.from_pretrained(folder)
     loaded.set_progress_bar_config(disable=True)

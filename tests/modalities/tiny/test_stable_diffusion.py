@@ -84,6 +84,7 @@ def test_a_gradient_reaches_every_weight_of_the_network(kind: str, base: Path) -
     assert all(weight.grad.abs().max() > 1e-7 for weight in policy.weights.parameters.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_tiny_keeps_the_settings_and_runs(kind: str, tmp_path: Path) -> None:
     settings = {"name": kind, "model": "a/b", "negative_prompt": "blurry", "lora": {"rank": 64}, "compile": True}

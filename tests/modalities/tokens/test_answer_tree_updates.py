@@ -70,6 +70,7 @@ def test_attention_that_takes_no_tree_mask_goes_by_the_cache(monkeypatch: pytest
     assert_close(gradients(twin(sharing="cache"), rollout, weight, everything(rollout)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANS)
 def test_parts_of_a_tree_are_evaluated_as_the_whole(kind: str) -> None:
     policy, rollout = twin(), tree(kind)

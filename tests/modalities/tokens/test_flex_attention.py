@@ -108,6 +108,7 @@ def test_a_block_is_computed_where_one_of_its_places_is_seen(seed: int, window: 
     assert torch.equal(blocks.to_dense(), seen.to(torch.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl", "gemma3"))
 def test_a_packed_row_gives_the_log_probs_entropies_and_gradients_of_the_plain_batch(
     family: str, uncompiled: None

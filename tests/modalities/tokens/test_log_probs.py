@@ -255,6 +255,7 @@ class Largest(TorchDispatchMode):
         return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "vocabulary"), [(600, 700), (1200, 700), (600, 1400)])
 @pytest.mark.parametrize("is_truncated", [False, True])
 def test_no_tensor_grows_with_rows_times_vocabulary(rows: int, vocabulary: int, is_truncated: bool) -> None:

@@ -128,6 +128,7 @@ def overlap_along_an_axis(centre: float, side: float, other: float, alpha: float
     return float(np.trapezoid(np.sqrt(norm.pdf(grid, 0, deviations[1]) * norm.pdf(grid, centre, deviations[0])), grid))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(PLACES, PLACES, SIDES, SIDES, SIDES, SIDES, st.floats(0.2, 1.5))
 def test_coverage_is_the_integral_of_the_root_of_both_densities(

@@ -212,6 +212,7 @@ def test_a_label_that_is_not_in_the_truth_lowers_the_mean() -> None:
         assert judge(wrong, truth, labels, kind="map_length") == pytest.approx(2 / 3 * 2 / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(said=ANSWERS, truth=TRUTHS, data=st.data())
 def test_what_never_pays(kind: str, said: Any, truth: Any, data: st.DataObject) -> None:

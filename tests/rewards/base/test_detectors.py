@@ -105,6 +105,7 @@ def test_a_detector_of_boxes_gives_what_transformers_does(tmp_path: Path) -> Non
     assert num_found > 0 and all(each.mask is None for one in found for some in one.values() for each in some)
 
 
+@pytest.mark.slow
 def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
     state = torch.random.get_rng_state()
     for name, seed in (("first", 0), ("same", 0), ("other", 1)):

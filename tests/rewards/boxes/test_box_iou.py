@@ -239,6 +239,7 @@ def test_no_boxes_for_no_objects() -> None:
     assert (judge_many([], []), judge_many([ONE], []), judge_many("<answer>two</answer>", [])) == (1, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iou", "giou"])
 @pytest.mark.parametrize("threshold", [None, 0.5])
 @given(

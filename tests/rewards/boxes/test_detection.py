@@ -172,6 +172,7 @@ def test_the_matching_by_confidence_is_that_of_a_plain_loop(answer: Answer, trut
     assert set(pairs_by_confidence(overlap, torch.tensor([c for _, c in answer]))) == pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matching", ["confidence", "hungarian"])
 @given(truth=TRUTHS, extra=st.tuples(boxes(), CONFIDENCES), data=st.data())
 def test_what_never_pays(

@@ -168,6 +168,7 @@ def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
         assert judge(said, [20, 20, 100, 80], canvas) == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["iou", "points"])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(measure: Any, texts: list[str]) -> None:
@@ -178,6 +179,7 @@ def test_any_text_has_a_score(measure: Any, texts: list[str]) -> None:
 NESTED = st.recursive(st.integers(-5, 25) | st.none() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=6))
 
 
+@pytest.mark.slow
 @given(st.lists(NESTED, max_size=5) | st.dictionaries(st.sampled_from(["size", "counts", "mask", "bbox"]), NESTED))
 def test_any_json_has_a_score(said: Any) -> None:
     check_scores(MaskIou(), batch([written(said)]))

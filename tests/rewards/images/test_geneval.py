@@ -107,6 +107,7 @@ def test_colours_are_those_of_clip(reward: Geneval, folder: Path) -> None:
     assert len(set(found)) > 1, "the images are told apart"
 
 
+@pytest.mark.slow
 def test_colours_are_asked_of_the_object_on_grey(reward: Geneval, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
     clip = reward._clip
@@ -131,6 +132,7 @@ def test_colours_are_asked_of_the_object_on_grey(reward: Geneval, monkeypatch: p
 DOGS = [DetectedObject((0, 0, 8, 8), 0.95), DetectedObject((20, 0, 28, 8), 0.8), DetectedObject((0, 20, 8, 28), 0.2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "expected"),
     [("graded", [1.0, 0.5, 0.0, 0.0]), ("strict", [1.0, 0.0, 0.0, 0.0]), ("geneval", [1.0, 0.0, 0.0, 1.0])],
@@ -163,6 +165,7 @@ def test_parts_are_averaged(reward: Geneval) -> None:
     assert wrong.score(batch_of(torch.rand(1, 3, 32, 32), *wanted)).tolist() == pytest.approx([2 / 3])
 
 
+@pytest.mark.slow
 def test_each_image_is_judged_by_its_own_scene(reward: Geneval) -> None:
     images = smooth_images(48, 64)
     targets = [{"include": [{"class": name, "count": 3, "color": "red"}]} for name in CHECKPOINTS]

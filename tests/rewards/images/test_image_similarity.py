@@ -50,6 +50,7 @@ def batch_of(images: Tensor, references: Tensor) -> RewardBatch:
     return make_batch(Outputs(images=images), [""] * len(images), media=shown(references))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["dino", "clip"])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83)])
 def test_the_score_is_the_cosine_of_what_transformers_gives(

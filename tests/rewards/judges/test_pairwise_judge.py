@@ -101,6 +101,7 @@ def test_groups_of_any_size_may_lie_among_each_other(
     assert reward.score(batch).tolist() == [1.0, 1.0, 0.0, 0.5, 0.0, 0.5]
 
 
+@pytest.mark.slow
 def test_a_judge_of_opposite_words_says_the_opposite(folder: Path, batch: RewardBatch) -> None:
     usual, flipped = ready(folder, soft=True), ready(folder, soft=True, first="2", second="1")
     torch.testing.assert_close(flipped.score(batch), 1 - usual.score(batch), rtol=0, atol=1e-5)
@@ -114,11 +115,13 @@ def test_a_judge_that_likes_a_place_best_cannot_tell(
     assert reward.score(batch).tolist() == [0.5] * 6
 
 
+@pytest.mark.slow
 def test_questions_at_once_change_nothing(folder: Path, batch: RewardBatch) -> None:
     one, many = (ready(folder, soft=True, questions_at_once=count).score(batch) for count in (1, 100))
     torch.testing.assert_close(one, many, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_controls_and_images_alone_have_one_half(folder: Path, batch: RewardBatch) -> None:
     alone = torch.tensor([True, True, False, False, False, False])
     found = ready(folder, soft=True).score(replace(batch, is_control=alone))
@@ -126,6 +129,7 @@ def test_controls_and_images_alone_have_one_half(folder: Path, batch: RewardBatc
     torch.testing.assert_close(found[3:], ready(folder, soft=True).score(batch)[3:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(BUILDERS))
 def test_each_family_sees_both_images_in_their_order(family: str) -> None:
     vlm = load_vlm(str(twin(family)), CPU)

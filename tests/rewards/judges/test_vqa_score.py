@@ -55,6 +55,7 @@ def distributions(folder: Path, template: str) -> Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.slow
 def test_the_score_is_the_probability_of_yes(folder: Path, make_batch: Callable[..., RewardBatch]) -> None:
     batch = make_batch(Outputs(images=four_images()), TEXTS)
     said = distributions(folder, 'Does this figure show "%s"? Please answer yes or no.')
@@ -74,6 +75,7 @@ def test_a_batch_of_each_family_is_answered_as_one_by_one(family: str) -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_question_and_answers_may_be_others(folder: Path, make_batch: Callable[..., RewardBatch]) -> None:
     batch = make_batch(Outputs(images=four_images()), TEXTS)
     reward = ready(folder, question='Is this "{prompt}"?', yes="1", no="0", normalised=True)

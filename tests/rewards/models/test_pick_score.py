@@ -56,6 +56,7 @@ def test_the_temperature_is_the_models_own(tmp_path: Path, make_batch: Callable[
     torch.testing.assert_close(scores[1], scores[0] * 7.389056)  # e ** 2
 
 
+@pytest.mark.slow
 def test_the_processor_may_live_elsewhere(twin: PickScore, tmp_path: Path) -> None:
     CLIPModel.from_pretrained(twin.model).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="cannot load the CLIP"):

@@ -63,6 +63,7 @@ def test_capitals_do_not_matter(twin: SiglipScore, make_batch: Callable[..., Rew
     assert torch.equal(*scores)
 
 
+@pytest.mark.slow
 def test_the_temperature_and_the_bias_are_the_models_own(
     tmp_path: Path, make_batch: Callable[..., RewardBatch]
 ) -> None:

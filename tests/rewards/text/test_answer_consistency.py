@@ -214,11 +214,13 @@ class Right(ExactAnswer):
         return torch.ones(len(batch))
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=2, max_size=4))
 def test_any_text_has_a_score(held: AnswerConsistency, texts: list[str]) -> None:
     check_scores(held, answers(texts, TARGET))
 
 
+@pytest.mark.slow
 def test_hostile_texts_have_scores(held: AnswerConsistency) -> None:
     check_scores(held, answers(HOSTILE, TARGET))
 

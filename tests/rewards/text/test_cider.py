@@ -46,6 +46,7 @@ def judge(reward: Cider, texts: list[str], answer: Any) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @given(pictures=PICTURES, drawn=st.lists(SENTENCES, min_size=6, max_size=6))
 def test_pycocoevalcap_agrees(path: Path, pictures: list[list[str]], drawn: list[str]) -> None:
     theirs = CiderScorer(n=4, sigma=6.0)

@@ -76,6 +76,7 @@ def test_equal_and_different_by_hand(text: str, target: Any, score: float) -> No
     assert judge(text, target) == score
 
 
+@pytest.mark.slow
 @given(st.integers(-99, 99), st.integers(1, 99), st.integers(-99, 99), st.integers(1, 99))
 @settings(deadline=None, max_examples=30)
 def test_fractions_are_equal_where_their_cross_products_are(a: int, b: int, c: int, d: int) -> None:

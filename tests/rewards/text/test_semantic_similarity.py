@@ -65,6 +65,7 @@ def hidden(folder: Path, text: str) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "pool"),
     [
@@ -239,6 +240,7 @@ def test_hostile_texts_have_scores(kind: Any, folder: Path) -> None:
         check_scores(prepared(folder, kind=kind, tag=tag), answers(HOSTILE, TARGET))
 
 
+@pytest.mark.slow
 @given(texts=st.lists(TEXTS, min_size=1, max_size=3))
 def test_any_text_has_a_score(texts: list[str], embedded: SemanticSimilarity) -> None:
     check_scores(embedded, answers(texts, TARGET))

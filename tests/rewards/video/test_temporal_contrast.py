@@ -103,6 +103,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None
         build("rewards", {"name": "temporal_contrast"} | wrong)
 
 
+@pytest.mark.slow
 def test_a_run_without_controls_is_refused_before_anything_is_loaded() -> None:
     held = "{name: temporal_contrast, reward: {name: format_tags, tags: [answer]}}"
     with pytest.raises(ConfigError, match=r"set sampler\.controls"):
