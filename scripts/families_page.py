@@ -88,7 +88,7 @@ def prove(name: str) -> dict[str, Any]:
 def proof_of(name: str) -> dict[str, float | str]:
     """Returns the proof of a family. Raises ConfigError for a family that cannot be driven."""
     family = FAMILIES[name]
-    settings = settings_of(name) | {"lora": None, "gradient_checkpointing": False}
+    settings = settings_of(name) | {"lora": None, "gradient_checkpointing": False, "replay": False}
     policy = plugins.build("modalities", settings)
     assert isinstance(policy, DiffusersPipeline), "it drives code of another library"
     with tempfile.TemporaryDirectory(prefix="mmrl-families-") as folder, policy.shrunk():

@@ -140,7 +140,7 @@ def test_a_family_beyond_the_bars_is_refused(
 
 
 def assert_same(found: dict[str, Any], row: dict[str, Any]) -> None:
-    """Differences of float32 are those of another machine up to their order; calls are the same."""
+    """Differences of float32 are those of another machine up to their order; replayed branches share a call."""
     for name in ("stock_difference", "batch_difference"):
         assert found[name] == pytest.approx(row[name], rel=20, abs=2e-6), name
-    assert found["log_prob_difference"] == 0 and found["calls"] == row["calls"]
+    assert found["log_prob_difference"] == 0 and found["calls"] <= row["calls"]

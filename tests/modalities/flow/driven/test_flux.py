@@ -88,7 +88,8 @@ def test_what_a_group_shares_is_computed_once(scale: float, make: Any) -> None:
     assert sum(seen) == len(PROMPTS) * (2 + GROUP * (STEPS - 2)) * branches == rollout.num_calls
     seen.clear()
     policy.forward(rollout, all_calls(rollout))
-    assert seen == [len(PROMPTS)] * branches  # one element for each group, prompts of different lengths in one call
+    # one element for each group, prompts of different lengths and both branches of guidance in one call
+    assert seen == [len(PROMPTS) * branches]
     seen.clear()
     tree = BranchGRPO(num_steps=STEPS, splits=(0, 2), guidance_scale=scale)
     plan = tree.plan(policy, GroupKey(7, 0, 0), GROUP)
