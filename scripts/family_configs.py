@@ -54,6 +54,7 @@ MODELS = {
     "hidream": Model("HiDream-I1 Full", "HiDream-ai/HiDream-I1-Full", 5.0, (1024, 1024)),
     "krea2": Model("Krea 2 Raw", "krea/Krea-2-Raw", 4.5),
     "longcat_image": Model("LongCat-Image", "meituan-longcat/LongCat-Image", 4.5),
+    "glm_image": Model("GLM-Image", "zai-org/GLM-Image", 1.5, (1024, 1024)),
     "kandinsky5_t2i": Model(
         "Kandinsky 5.0 T2I Lite", "kandinskylab/Kandinsky-5.0-T2I-Lite-sft-Diffusers", 3.5, (1024, 1024)
     ),
