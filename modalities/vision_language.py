@@ -375,14 +375,20 @@ class VisionLanguage(TokenPolicy):
 
     def _family(self) -> Family:
         """Returns the family by the settings, the model's config or its name. Raises ConfigError where none tells."""
-        from .tiny.vision_language import TWINS
-
         if self.family is not None:
             return family_of(self.family)
         config = Path(self.model).expanduser() / _CONFIG
         if config.is_file():
             return family_of(model_type_of(config))
-        return family_of_name(self.model, TWINS)
+        found = family_of_name(self.model)
+        if found is None:
+            from .tiny.vision_language import TWINS  # imports transformers
+
+            raise ConfigError(
+                f"modality.model: cannot tell the family of {self.model!r} from its name; set modality.family to one "
+                f"of {', '.join(TWINS)}"
+            )
+        return found
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
         """Marks the trained parameters, freezes all others, and returns the trained ones by name."""

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl.core.contracts import ConfigError
 from mmrl.parsing.coordinates import Convention
 
 
@@ -63,19 +62,10 @@ def types_with_tests() -> list[str]:
     ]
 
 
-def family_of_name(model: str, known: Iterable[str]) -> Family:
-    """Returns the family that a hub name contains.
-
-    Raises ConfigError where the name contains none; known: the families that its message names.
-    """
+def family_of_name(model: str) -> Family | None:
+    """Returns the family that a hub name contains; None where it contains none."""
     name = model.lower()
-    for family in FAMILIES:
-        if any(re.search(pattern, name) for pattern in family.patterns):
-            return family
-    raise ConfigError(
-        f"modality.model: cannot tell the family of {model!r} from its name; set modality.family to one of "
-        f"{', '.join(known)}"
-    )
+    return next((family for family in FAMILIES if any(re.search(found, name) for found in family.patterns)), None)
 
 
 _MEDIA_WORDS = ("image", "video", "vision", "audio", "boi", "eoi")

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side, pad_rows
 from ..encoding.network import network_of
@@ -107,6 +105,8 @@ class Backbone:
 
     def prefill(self, prompts: PromptBatch) -> tuple[Tensor, Any]:
         """Returns hidden states [P, H] of the prompts' last tokens, and the cache from which answers continue."""
+        from transformers import DynamicCache
+
         extra = {} if self.kinds is None else {self.kinds: prompts.token_types}
         cache = DynamicCache(config=self.model.config.get_text_config())  # some networks make none by themselves
         output = self.network(
@@ -165,6 +165,8 @@ def _copied(layer: Any) -> Any:
     Where a gradient will flow, a state is replaced: transformers writes the next one into it, and the backward pass
     still needs the one before.
     """
+    from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
     copied = copy.copy(layer)
     vars(copied).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
     if isinstance(layer, LinearAttentionCacheLayerMixin) and torch.is_grad_enabled():
