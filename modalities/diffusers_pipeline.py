@@ -23,7 +23,7 @@ from mmrl.plans.flow import Plan
 
 from .flow.decisions import Conditioning
 from .flow.diffusers_policy import DiffusersPolicy, absent_parts
-from .flow.driven.arguments import Arguments, find_off, parameters_of
+from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
 from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
@@ -95,6 +95,7 @@ class DiffusersPipeline(DiffusersPolicy):
     _timesteps: Timesteps | None = field(default=None, init=False, repr=False)  # None: levels times a constant
     _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
+    _takes_other_steps: bool = field(default=False, init=False, repr=False)  # than those of the shipped scheduler
 
     @property
     def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
@@ -122,7 +123,9 @@ class DiffusersPipeline(DiffusersPolicy):
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
         self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
-        self._pipeline.scheduler = flow_scheduler(self._pipeline.scheduler, self._setting)
+        shipped = self._pipeline.scheduler
+        self._pipeline.scheduler = flow_scheduler(shipped, self._setting)
+        self._takes_other_steps = self._pipeline.scheduler is not shipped
         if has_constant_variance(self._pipeline.scheduler):
             self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
         else:
@@ -291,13 +294,30 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
         own = self._known_arguments
-        given = {name: repr(value) for name, value in self.arguments.items()}
-        if not isinstance(plan, Plan):
-            return Call(given)
-        given["num_inference_steps"] = str(num_steps(plan) + self._num_trailing_steps)
-        guided = own.call(Prompt(""), self.scale_of(plan.guidance_scale), 1, 0)
-        names = [name for name in (own.guidance, "negative_prompt") if name in guided]
-        return Call({**given, **{str(name): repr(guided[name]) for name in names if name is not None}})
+        given = {name: repr(value) for name, value in own.fixed.items()}
+        setup = [f"pipe.blocks.sub_blocks.pop({name!r})" for name in self.removed_blocks]
+        if isinstance(plan, Plan):
+            given["num_inference_steps"] = str(num_steps(plan) + self._num_trailing_steps)
+            scale = self.scale_of(plan.guidance_scale)
+            guided = own.call(Prompt(""), scale, 1, 0)
+            names = [name for name in (own.guidance, "negative_prompt") if name in guided]
+            given |= {str(name): repr(guided[name]) for name in names if name is not None}
+            if own.guidance == GUIDER:
+                setup += [f"pipe.guider = pipe.guider.new(guidance_scale={own.off if scale is None else scale!r})"]
+        scheduler: str | None = None
+        imports: tuple[str, ...] = ()
+        if self._takes_other_steps:
+            config, imports = self._pipeline.scheduler.config, (type(self._pipeline.scheduler).__name__,)
+            scheduler = f"{imports[0]}(shift={config.shift!r}, num_train_timesteps={config.num_train_timesteps!r})"
+        return Call(
+            given,
+            scheduler=scheduler,
+            imports=imports,
+            makes=self.output,
+            image_argument=own.image_argument() if self.condition_images else None,
+            setup=tuple(setup),
+            is_modular=self.modular,
+        )
 
     # prompts
 
@@ -426,11 +446,11 @@ class DiffusersPipeline(DiffusersPolicy):
         assert self._placement is not None, "prepare() comes first"
         if scale in self._proven or self._placement.maximum is not None:  # the stock run is in lockstep with nobody
             return
+        found = stock_difference(self, prompt, scale, 2)
+        _log.info("guidance_scale %g: pixels differ from the stock pipeline's by up to %.1e", scale, found)
+        # in half precision the stock pipeline rounds its states and timesteps, which are float32 here
         if self._placement.dtype == torch.float32:
-            refuse_difference(self, prompt, scale, _PIXELS)
-        else:  # the stock pipeline rounds its states and timesteps, which are float32 here
-            found = stock_difference(self, prompt, scale, 2)
-            _log.info("guidance_scale %g: pixels differ from the stock pipeline's by up to %.1e", scale, found)
+            refuse_difference(found, scale, _PIXELS)
         self._proven.add(scale)
 
     # inside

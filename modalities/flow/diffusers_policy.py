@@ -185,18 +185,17 @@ class DiffusersPolicy(FlowPolicy):
         assert self._placement is not None, "prepare() comes first"
         grid = grid_of(plan, self.sigmas)
         call = self.call(plan, grid)
-        size = {"height": str(self.height), "width": str(self.width)}
-        call = replace(call, settings={**size, **call.settings})
         is_adapter = self.lora is not None
         loaded = base if is_adapter else None
         code = code_of(self._pipeline, self.network_names, str(self._placement.dtype), prompt, call, loaded)
-        return usage_of(code, f"the {' and the '.join(self.network_names)}", is_adapter, plan, grid)
+        return usage_of(code, call, f"the {' and the '.join(self.network_names)}", is_adapter, plan, grid)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
-        """Returns the arguments with which the stock pipeline samples as the plan does, sizes left aside."""
+        """Returns the arguments with which the stock pipeline samples as the plan does."""
+        size = {"height": str(self.height), "width": str(self.width)}
         if not isinstance(plan, Plan):
-            return Call({})
-        arguments = {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
+            return Call(size)
+        arguments = size | {"num_inference_steps": str(num_steps(plan)), "guidance_scale": str(plan.guidance_scale)}
         if plan.guidance_scale != 1 and self.negative_prompt:
             arguments["negative_prompt"] = repr(self.negative_prompt)
         return Call(arguments)

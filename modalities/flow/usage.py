@@ -11,6 +11,12 @@ from mmrl.plans.flow import Plan
 from ..loading.exporting import loading_code
 
 Grid = Literal["pipeline", "uniform"]
+Makes = Literal["image", "video"]
+# Names of what the code draws: of the field of the stock output, in which file, and by which line.
+_DRAWN = {
+    "image": ("images", 'image.save("drawn.png")'),
+    "video": ("frames", 'export_to_video(video, "drawn.mp4", fps=16)'),
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,10 @@ class Call:
     settings: Mapping[str, str]  # Python by keyword
     scheduler: str | None = None  # Python that makes it; None: the pipeline's own
     imports: tuple[str, ...] = ()  # of diffusers, for the scheduler
+    makes: Makes = "image"
+    image_argument: str | None = None  # the keyword of condition images; None: there are none
+    setup: tuple[str, ...] = ()  # lines of Python that change the loaded `pipe`
+    is_modular: bool = False
 
 
 def grid_of(plan: Any, sigmas: Callable[[Grid, int], list[float]]) -> Grid | None:
@@ -49,28 +59,41 @@ def absent_parts(pipeline: Any) -> dict[str, str]:
 
 
 def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, call: Call, base: str | None) -> str:
-    """Returns the Python that loads the export and samples one image.
+    """Returns the Python that loads the export and samples one image or video.
 
+    Condition images stand beside the code as `condition_0.png` and so on.
     `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
-    kind = type(pipeline).__name__
-    loaded = {"dtype": dtype} | absent_parts(pipeline)
-    arguments = "".join(f", {name}={value}" for name, value in loaded.items())
-    names = ", ".join(sorted((kind, *call.imports)))
-    lines = ["import torch", f"from diffusers import {names}", ""]
-    lines += ['folder = "."  # this folder, or its name on the hub']
-    lines += [f"pipe = {kind}.from_pretrained({'folder' if base is None else base}{arguments})"]
+    source = "folder" if base is None else base
+    field, saving = _DRAWN[call.makes]
+    kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
+    tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * (call.image_argument is not None)
+    lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]
+    needs = "  # pip install imageio imageio-ffmpeg" if call.makes == "video" else ""
+    lines += [f"from diffusers.utils import {', '.join(tools)}{needs}"] if tools else []
+    lines += ["", 'folder = "."  # this folder, or its name on the hub']
+    if call.is_modular:
+        lines += [f"pipe = {kind}.from_pretrained({source})", f"pipe.load_components(torch_dtype={dtype})"]
+    else:
+        loaded = {"dtype": dtype} | absent_parts(pipeline)
+        arguments = "".join(f", {name}={value}" for name, value in loaded.items())
+        lines += [f"pipe = {kind}.from_pretrained({source}{arguments})"]
     if base is not None:
         lines += loading_code(pipeline, networks)
+    lines += call.setup
     if call.scheduler is not None:
         lines += [f"pipe.scheduler = {call.scheduler}"]
-    lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', "image = pipe("]
-    lines += [f"    {prompt.text!r},", *(f"    {name}={value}," for name, value in call.settings.items())]
-    lines += ["    generator=torch.Generator().manual_seed(0),", ").images[0]", 'image.save("drawn.png")']
+    lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', f"{call.makes} = pipe("]
+    given = {"prompt": repr(prompt.text), **call.settings, "generator": "torch.Generator().manual_seed(0)"}
+    if call.image_argument is not None:
+        pictures = [f'load_image("condition_{number}.png")' for number in range(len(prompt.media))]
+        given[call.image_argument] = pictures[0] if len(pictures) == 1 else f"[{', '.join(pictures)}]"
+    lines += [f"    {name}={value}," for name, value in given.items()]
+    lines += [")[0]" if call.is_modular else f").{field}[0]", saving]
     return "\n".join(lines) + "\n"
 
 
-def usage_of(code: str, trained: str, is_adapter: bool, plan: Any, grid: Grid | None) -> Usage:
+def usage_of(code: str, call: Call, trained: str, is_adapter: bool, plan: Any, grid: Grid | None) -> Usage:
     """Returns the usage of the code, with notes where it does not sample as the run does."""
     notes: tuple[str, ...] = ()
     if not is_exact(plan, grid):
@@ -79,4 +102,5 @@ def usage_of(code: str, trained: str, is_adapter: bool, plan: Any, grid: Grid | 
             "the same guidance and as many steps where they are known.",
         )
     kind = "a LoRA" if is_adapter else "all weights"
-    return Usage("diffusers", "text-to-image", f"{trained}, {kind}", is_adapter, code, notes)
+    task = f"{'text' if call.image_argument is None else 'image'}-to-{call.makes}"  # as the hub calls it
+    return Usage("diffusers", task, f"{trained}, {kind}", is_adapter, code, notes)

@@ -9,7 +9,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
-from mmrl.modalities.flow.driven.proof import refuse_difference
+from mmrl.modalities.flow.driven.proof import refuse_difference, stock_difference
 
 pytestmark = pytest.mark.slow  # most of a second each: a model is loaded and probed
 
@@ -170,7 +170,7 @@ def test_a_first_state_that_holds_parts_of_a_condition_is_refused(driven_sd3: An
 
 def test_a_difference_to_the_stock_run_is_refused_with_the_number(driven_sd3: Any) -> None:
     policy = driven_sd3()
-    refuse_difference(policy, Prompt("a cat"), 3.0, 1e-5)
+    refuse_difference(stock_difference(policy, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)
     policy.driver.time_of = lambda sigma: torch.tensor(sigma * 900)
-    with pytest.raises(ConfigError, match="differ from those of the stock pipeline by"):
-        refuse_difference(policy, Prompt("a cat"), 3.0, 1e-5)
+    with pytest.raises(ConfigError, match="guidance_scale 3 differ from those of the stock pipeline by"):
+        refuse_difference(stock_difference(policy, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)
