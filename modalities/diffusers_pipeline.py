@@ -27,7 +27,7 @@ from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
 from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
-from .flow.driven.probing import captured, learn
+from .flow.driven.probing import Tolerance, captured, learn
 from .flow.driven.proof import prove, refuse_difference, stock_difference
 from .flow.driven.quiet import without_bars, without_warnings
 from .flow.driven.registry import Registry
@@ -47,12 +47,12 @@ _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
 _PROBED_LEVELS = (0.98, 0.02)  # near both ends, where pipelines with two networks call one of them each
-_REPLAYED = {torch.float32: 1e-4}  # of arguments that are used again, against paused calls
+_REPLAYED = {torch.float32: Tolerance(1e-4)}  # of arguments that are used again, against paused calls
 _FEW_STEPS = 4  # of a grid that is read to see what timesteps are
 _TIMES = 1e-4  # of the largest timestep: how far a timestep may be from a level times a constant
-_TOLERANCE = {torch.float32: 1e-3}  # of probes, relative to the largest value
+_TOLERANCE = {torch.float32: Tolerance(1e-3)}  # of probes
 _PIXELS = 1e-3  # of pixels in [0, 1], against the stock pipeline in float32
-_ROUGH = 5e-2  # the same in half precision
+_ROUGH = Tolerance(5e-2, by_norm=True)  # both in half precision
 
 
 @dataclass(kw_only=True)
@@ -554,7 +554,7 @@ class DiffusersPipeline(DiffusersPolicy):
         reason = "by the settings" if self._replays is None else self._replays.refusal(self.scale_of(scale))
         return f"guidance_scale {scale:g}: " + ("on" if reason is None else f"off, {reason}")
 
-    def _learn(self, probes: Sequence[int], tolerance: float) -> None:
+    def _learn(self, probes: Sequence[int], tolerance: Tolerance) -> None:
         """Learns how several samples are served; some pipelines take lists of prompts, not numbers of samples."""
         try:
             learn(self.driver, probes, None, tolerance)

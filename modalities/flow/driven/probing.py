@@ -4,6 +4,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,12 +26,33 @@ _SEED = 11  # of the probed states
 _REPEATED = 1e-3  # what counts as equal where the same call is made again: in half precision, too, it rounds alike
 
 
-def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: float) -> Learned:
+@dataclass(frozen=True)
+class Tolerance:
+    """How far outputs [n, ...] that count as equal may be apart."""
+
+    most: float
+    # Relative to the norm of a sample, the worst of the n; else relative to the largest value. In half precision the
+    # rounding of a batch can send a token to another expert of a mixture, which changes few values by much.
+    by_norm: bool = False
+
+    def difference(self, got: Tensor, wanted: Tensor) -> float:
+        """Returns how far outputs are from the wanted ones; infinity for other shapes."""
+        if not self.by_norm or got.shape != wanted.shape:
+            return difference(got, wanted)
+        off, size = ((value.flatten(1).float().norm(dim=1)) for value in (got - wanted, wanted))
+        return float((off / size.clamp(min=1e-12)).max())
+
+    def holds(self, got: Tensor, wanted: Tensor) -> bool:
+        """Returns whether outputs count as equal; never where they are not finite."""
+        return self.difference(got, wanted) <= self.most
+
+
+def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: Tolerance) -> Learned:
     """Finds what `Learned` holds, leaves it in the driver, and returns it.
 
     Args:
         prompts: numbers of two prompts of different lengths. scale: of guidance; None: without.
-        tolerance: what counts as equal, relative to the largest value.
+        tolerance: what counts as equal.
     Raises:
         NotDriven: the pipeline cannot be driven; says why.
     """
@@ -96,13 +118,13 @@ def _check_the_first_state(driver: Driver, key: Key, parts: Sequence[Tensor]) ->
 class _Probe:
     """States of two prompts at two levels, and their outputs one by one."""
 
-    def __init__(self, driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: float) -> None:
+    def __init__(self, driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: Tolerance) -> None:
         self.driver, self.prompts, self.scale, self.tolerance = driver, prompts, scale, tolerance
         self.states = normal(_SEED, (4, *driver.latent_shape)).to(driver.time_of(1.0).device)
         self.sigma = torch.tensor([0.9, 0.9, 0.6, 0.6], device=self.states.device)
 
     @classmethod
-    def of(cls, driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: float) -> "_Probe":
+    def of(cls, driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: Tolerance) -> "_Probe":
         """Returns the probe with its outputs."""
         probe = cls(driver, prompts, scale, tolerance)
         probe.of_one = probe.one_by_one([prompts[0]] * 4)
@@ -123,11 +145,11 @@ class _Probe:
 
     def is_near(self, got: Tensor, wanted: Tensor) -> bool:
         """Returns whether outputs are equal but for the rounding of another batch."""
-        return difference(got, wanted) <= self.tolerance
+        return self.tolerance.holds(got, wanted)
 
     def is_repeated(self, got: Tensor, wanted: Tensor) -> bool:
         """Returns whether outputs of the same call are equal."""
-        return difference(got, wanted) <= min(self.tolerance, _REPEATED)
+        return difference(got, wanted) <= min(self.tolerance.most, _REPEATED)
 
     def check_the_loop(self) -> None:
         """Raises NotDriven where outputs depend on more than state, level and prompt."""
@@ -180,7 +202,7 @@ def _learn_mode(learned: Learned, probe: _Probe) -> None:
         if probe.is_near(got, probe.of_one):
             _log.debug("samples of a prompt are served %s; %s", mode, "; ".join(reasons) or "nothing else was tried")
             return
-        reasons.append(f"{mode}: outputs differ by {difference(got, probe.of_one):.1e}")
+        reasons.append(f"{mode}: outputs differ by {probe.tolerance.difference(got, probe.of_one):.1e}")
     raise NotDriven(f"samples in one network call are not those one by one ({'; '.join(reasons)})")
 
 

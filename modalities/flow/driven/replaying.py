@@ -17,7 +17,7 @@ from mmrl.core.keys import normal
 from .driver import Driver, Key
 from .network_calls import Learned
 from .paused_call import PausedCall
-from .probing import difference
+from .probing import Tolerance, difference
 from .rows import Axis, Path
 from .stand_ins import NetworkCall
 
@@ -129,7 +129,7 @@ class Replays:
 
     driver: Driver
     prompts: Sequence[int]  # numbers of two prompts of different lengths, with which it is probed
-    tolerance: float  # of outputs against those of paused calls, relative to the largest value
+    tolerance: Tolerance  # of outputs against those of paused calls
     capacity: int  # prompts whose calls are kept, where one evaluation has no more
     _by_scale: dict[float | None, Replay | NotReplayed] = field(default_factory=dict)
     _captured: OrderedDict[Any, list[NetworkCall]] = field(default_factory=OrderedDict)
@@ -208,8 +208,8 @@ class Replays:
             got = self._replayed(made, states, sigma, numbers, scale)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a network raises for shapes
             raise NotReplayed(f"its network cannot be called for all branches and prompts: {error}") from error
-        if not (off := difference(got, wanted)) <= self.tolerance:
-            raise NotReplayed(f"its outputs then differ by {off:.1e}")
+        if not self.tolerance.holds(got, wanted):
+            raise NotReplayed(f"its outputs then differ by {self.tolerance.difference(got, wanted):.1e}")
         return made
 
 
