@@ -129,14 +129,19 @@ def check(
     tiny: Annotated[
         bool, typer.Option("--tiny", help="Run two iterations on small random twins of all parts.")
     ] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Load the model itself and compare it with its library, at these settings.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""
-    from mmrl.commands.check import check_tiny, plan_summary
+    from mmrl.commands.check import check_proven, check_tiny, plan_summary
     from mmrl.core.config import load_config
 
+    if tiny and prove:
+        raise ConfigError("--prove loads the config's model and --tiny another one: give one of them")
     checked = load_config(config, overrides or [])
-    summary = check_tiny(checked) if tiny else plan_summary(checked)
+    summary = check_tiny(checked) if tiny else check_proven(checked) if prove else plan_summary(checked)
     show(summary, as_json)
     if not summary.get("is_good", True):
         raise typer.Exit(1)

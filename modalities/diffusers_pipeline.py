@@ -1,7 +1,7 @@
 """Any flow pipeline that diffusers ships, as a policy: its own code runs, paused between the steps of its loop."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -343,8 +343,7 @@ class DiffusersPipeline(DiffusersPolicy):
         return self.refusal(prompt)
 
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
-        if (reason := self._refusal_of_guidance) is not None and any(plan.guidance_scale != 1 for plan in plans):
-            raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
+        self._check_guidance(plan.guidance_scale for plan in plans)
         self._prove_once(prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
 
@@ -433,13 +432,20 @@ class DiffusersPipeline(DiffusersPolicy):
         own = self._known_arguments.with_steps(num_steps + self._num_trailing_steps)
         return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
 
-    def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
-        """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance.
+    def proof(self, prompt: Prompt, scales: Sequence[float] = ()) -> Mapping[str, float | str]:
+        """Returns how far the policy is from the stock pipeline on a prompt: without and with guidance, or at `scales`.
 
-        `replay` says whether network arguments are used again.
+        `replay` says whether network arguments are used again. At `scales` no gradient is taken.
         """
-        scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
-        return {**asdict(prove(self, prompt, scales)), "replay": "; ".join(map(self._replay_at, scales))}
+        probed = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
+        self._check_guidance(scales)
+        proof = prove(self, prompt, scales or probed, with_gradient=not scales)
+        found = {name: value for name, value in asdict(proof).items() if value is not None}
+        return {**found, "replay": "; ".join(map(self._replay_at, scales or probed))}
+
+    def _check_guidance(self, scales: Iterable[float]) -> None:
+        if (reason := self._refusal_of_guidance) is not None and any(scale != 1 for scale in scales):
+            raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
 
     def _prove_once(self, prompt: Prompt, scale: float) -> None:
         """Compares two steps with the stock pipeline's, once for each guidance scale. Raises ConfigError."""

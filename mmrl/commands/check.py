@@ -25,9 +25,11 @@ from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
 from mmrl.scoring import during_sampling
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.errors import ConfigError, RunError
+from mmrl.training.processes import Processes
 from mmrl.training.trainer import Trainer
 
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
+_PIXELS = 1e-3  # in [0, 1]: the most by which a policy may differ from its library
 TINY_TOKENS = 24  # of an answer: random twins seldom end one
 
 
@@ -117,6 +119,25 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         with built.policy.shrunk() if isinstance(built.policy, Shrinking) else nullcontext():
             findings = _tried(_twins(built, small, Path(name)), small, Path(name), is_restated=bool(missing))
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+
+
+def check_proven(config: RunConfig) -> dict[str, Any]:
+    """Loads the policy as a run does and compares it with its library on the first training prompt.
+
+    A vision-language model is compared with its own forward pass while it is loaded. Returns what was observed;
+    `is_good` in it says whether all is well, in float32; in half precision libraries round states of their own.
+    Raises ConfigError for an invalid config, and for a model that cannot be trained rightly.
+    """
+    parts = build(config)
+    found: dict[str, Any] = {}
+    with closing(parts.policy):
+        parts.policy.prepare(Processes(config.precision).placement)
+        if isinstance(parts.policy, Provable):
+            plans: list[Any] = [example_plan(parts.sampler, config.group_size, parts.policy)]
+            if (held_out := parts.evaluation) is not None:
+                plans += [example_plan(held_out.sampler, held_out.settings.samples_per_prompt, parts.policy)]
+            found |= parts.policy.proof(parts.prompts.every[0], sorted({plan.guidance_scale for plan in plans}))
+    return found | {"is_good": config.precision != "float32" or found.get("stock_difference", 0.0) <= _PIXELS}
 
 
 def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) -> dict[str, Any]:

@@ -284,13 +284,16 @@ class PromptSharing(Protocol):
 class Provable(Protocol):
     """A policy that drives the code of another library and is compared with what it does by itself. Optional."""
 
-    def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
+    def proof(self, prompt: Prompt, scales: Sequence[float] = ()) -> Mapping[str, float | str]:
         """Returns how far the policy is from the library on a prompt, by the names of the differences.
 
-        For a pipeline of diffusers: `stock_difference` (largest difference of pixels in [0, 1], the worse of guidance
-        off and on), `batch_difference` and `gradient_difference` (prompts of different lengths in one go against one by
+        For a pipeline of diffusers: `stock_difference` (largest difference of pixels in [0, 1], the worst of the
+        scales), `batch_difference` and `gradient_difference` (prompts of different lengths in one go against one by
         one, relative to the largest value), `log_prob_difference` (recorded against recomputed), `calls` and `replay`
         (whether network arguments are used again, in words).
+
+        Args:
+            scales: of guidance, those of a run's plans, for which no gradient is taken; (): off and on.
         """
         ...
 

@@ -28,7 +28,7 @@ class Proof:
 
     stock_difference: float  # of pixels in [0, 1], the largest, the worse of guidance off and on
     batch_difference: float  # relative to the largest value: prompts of different lengths in one go
-    gradient_difference: float  # the same of the weights' gradient
+    gradient_difference: float | None  # the same of the weights' gradient; None: not taken
     log_prob_difference: float  # of the values that log-probs are made of: recorded against recomputed
     calls: int  # network calls for the batch, of any size
 
@@ -50,7 +50,9 @@ class Driven(Protocol):
     def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor: ...
 
 
-def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: int = 4) -> Proof:
+def prove(
+    policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: int = 4, *, with_gradient: bool = True
+) -> Proof:
     """Returns the proof for a prompt, at guidance scales in the sense of plans (1: off).
 
     Args:
@@ -77,10 +79,12 @@ def prove(policy: Driven, prompt: Prompt, scales: Sequence[float], num_steps: in
             replayed = max(replayed, float((at_once(range(4)) - whole).abs().max()))
             alone = torch.cat([at_once([n]) for n in range(4)])
         batch = max(batch, difference(whole, alone))
+        if not with_gradient:
+            continue
         weight = normal(_SEED + 1, tuple(states.shape)).to(states.device)
         one = _gradient(policy, at_once, weight, [range(4)])
         gradient = max(gradient, difference(one, _gradient(policy, at_once, weight, [[n] for n in range(4)])))
-    return Proof(stock, batch, gradient, replayed, calls)
+    return Proof(stock, batch, gradient if with_gradient else None, replayed, calls)
 
 
 def stock_difference(policy: Driven, prompt: Prompt, scale: float, num_steps: int) -> float:
