@@ -143,5 +143,6 @@ def resized(frames: Tensor, min_pixels: int, max_pixels: int) -> Tensor:
         raise ConfigError(
             f"video_align cannot judge frames of {frames.shape[-2]} x {frames.shape[-1]}: {error}"
         ) from error
-    flat = resize(frames.flatten(0, 1), list(size), InterpolationMode.BICUBIC, antialias=True).clamp(0, 1)
-    return flat.unflatten(0, frames.shape[:2])
+    flat = resize(frames.flatten(0, 1), list(size), InterpolationMode.BICUBIC, antialias=True)
+    found: Tensor = flat.clamp(0, 1).unflatten(0, frames.shape[:2])
+    return found

@@ -108,7 +108,8 @@ class VideoReward:
         texts = [text.replace(_VIDEO, _VIDEO * count) for text in texts]
         words = self.tokenizer(texts, padding=True, return_tensors="pt").to(frames.device)
         with torch.autocast(frames.device.type, enabled=False):
-            return self.network(frames, words.input_ids, words.attention_mask, self.marks)
+            scores: Tensor = self.network(frames, words.input_ids, words.attention_mask, self.marks)
+        return scores
 
 
 def load_video_reward(checkpoint: str, configuration: str, base: str, placement: Placement) -> VideoReward:

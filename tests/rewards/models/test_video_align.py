@@ -68,7 +68,8 @@ def by_transformers(twin: VideoAlign, frames: Tensor, text: str) -> Tensor:
             position_ids=torch.arange(ids.shape[1]).view(1, 1, -1).expand(3, 1, -1),
         ).last_hidden_state[0]
     places = [ids[0].tolist().index(mark) for mark in tokenizer.convert_tokens_to_ids(list(MARKS))]
-    return states[places] @ head[0]
+    scores: Tensor = states[places] @ head[0]
+    return scores
 
 
 @pytest.mark.slow  # two networks, of which transformers' own judges one video at a time
