@@ -33,7 +33,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Episodes, labs and labels": ("episode_success", "given_score", "shapes", "soft_shapes", "step_reward"),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",
-        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "win_rate",
+        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
+        "win_rate",
     ),
     "A function of your own": ("python",),
 }  # fmt: skip
