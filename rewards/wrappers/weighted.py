@@ -35,7 +35,9 @@ class Weighted(RewardWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.weights) != len(self.rewards) or not self.rewards:
-            raise ValueError(f"weights must be as many as rewards ({len(self.rewards)}), at least one, got {len(self.weights)}")
+            raise ValueError(
+                f"weights must be as many as rewards ({len(self.rewards)}), at least one, got {len(self.weights)}"
+            )
         for reward in self.rewards:
             check_judges_samples(reward)
         ends = [sorted(w * end for end in r.range) for r, w in zip(self.rewards, self.weights, strict=True) if w]

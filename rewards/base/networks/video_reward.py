@@ -130,7 +130,7 @@ def load_video_reward(checkpoint: str, configuration: str, base: str, placement:
         raise ConfigError(
             f"no model {base!r}: {shorten(str(error), 300)}; allowed are a hub name or a folder of Qwen2-VL"
         ) from error
-    if getattr(config, "model_type", None) != "qwen2_vl":
+    if config.model_type != "qwen2_vl":
         raise ConfigError(f"{base!r} is no Qwen2-VL, on which VideoReward was trained")
     tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)}, replace_extra_special_tokens=False)
     tokenizer.padding_side = "right"
