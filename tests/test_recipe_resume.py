@@ -28,6 +28,7 @@ FEW_STEPS = {
 
 @pytest.mark.slow  # two short runs of each
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:Mismatch dtype:UserWarning")  # rms_norm of bfloat16 under float32 weights
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resumed_recipe_ends_as_one_that_was_not_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
