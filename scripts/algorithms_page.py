@@ -17,9 +17,10 @@ FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "D3PO", "DDPO", "DGPO", "Diffusion-DPO",
-        "Diffusion-KTO", "DRaFT", "E-GRPO", "FK steering", "Flow-DPPO", "G2RPO", "GRPO-Guard", "MixGRPO-Flash",
-        "Neighbor GRPO", "PEPG", "PRDP", "Precise", "RAFT", "ReFL", "REINFORCE", "Reward-weighted regression", "RLCM",
-        "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO",
+        "Diffusion-KTO", "DRaFT", "E-GRPO", "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard",
+        "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP", "Precise", "Pref-GRPO", "RAFT", "ReFL", "REINFORCE",
+        "Reward-weighted regression", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD",
+        "TempFlow-GRPO", "VADER",
     ),
     "Answers, clicks and turns": (
         "Entropy-based advantages", "GUI-G2", "GUI-R1", "ReMax", "SEED-GRPO", "Selective sample replay", "SPO-tree",
@@ -35,8 +36,8 @@ FIRST = "What people come for"
 ABOUT = {
     "Images and videos, by flow and diffusion": """
 A loss that learns from final samples takes those of any sampler, and a loss that learns from random steps those of any
-random sampler: [every loss](#every-loss). `fk_steering`, `svdd` and `best_of_n` also serve sampling and evaluation
-alone.
+random sampler: [every loss](#every-loss). `fk_steering`, `svdd`, `guided` and `best_of_n` also serve sampling and
+evaluation alone.
 """,
     "Answers, clicks and turns": """
 Two advantages have no config: `process` sums a dense reward over the decisions that follow (process supervision of

@@ -29,11 +29,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
-    "Video": ("flicker", "frame_mean", "motion_smoothness"),
+    "Video": ("flicker", "frame_mean", "motion_smoothness", "video_align"),
     "Episodes, labs and labels": ("episode_success", "given_score", "shapes", "soft_shapes", "step_reward"),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",
-        "running_normalised", "text_norm", "trusted", "uncertainty_weighted", "win_rate",
+        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
+        "win_rate",
     ),
     "A function of your own": ("python",),
 }  # fmt: skip

@@ -182,6 +182,27 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class RewardGuidance:
+    """A reward whose gradient is added to the velocity v at some network calls.
+
+    v - scale * sigma / (1 - sigma) * dr/dx: the velocity of latents whose density is p(x) exp(scale r(x)), where v is
+    that of p(x). The reward judges the clean latents x - sigma v that the network estimates, with v held.
+    """
+
+    reward: Reward
+    scale: float  # at least 0, in 1 / units of the reward
+    first: int  # number of the first such network call of the path, from 0; its sigma is below 1
+    last: int  # number of the call before which they end
+
+    def __post_init__(self) -> None:
+        if self.scale < 0 or not 0 <= self.first < self.last:
+            raise ValueError(
+                f"guidance by a reward has a scale of at least 0 and ascending calls, got {self.scale:g} and "
+                f"{self.first} to {self.last}"
+            )
+
+
+@dataclass(frozen=True)
 class Fork:
     """Another way on from the states before a step of a path, which shares the network calls of that step."""
 
@@ -271,6 +292,7 @@ class Plan:
     choices: tuple[Choice, ...] = ()  # selections on the way, at ascending places, of a plan without forks
     neighbors: Neighbors | None = None  # how near one another the roots are, and where they are compared
     by_root: bool = False  # ends of different roots are in different groups
+    reward_guidance: RewardGuidance | None = None  # a reward that bends the way, of a plan without forks and decisions
 
     def __post_init__(self) -> None:
         if self.roots < 1 or not (self.steps or self.tail):
@@ -278,6 +300,12 @@ class Plan:
         _check_path(self, first_fork=0)
         if self.by_root and (self.choices or self.neighbors is not None):
             raise ValueError("by_root does not go with choices or neighbors, which compare ends of different roots")
+        if (guidance := self.reward_guidance) is not None:
+            if self.forks or any(step.is_decision or step.branch > 1 for step in self.steps):
+                raise ValueError("a plan that a reward guides has no forks and no decisions")
+            levels = self.paths[0].levels[guidance.first : guidance.last]
+            if not levels or levels[0] >= 1:
+                raise ValueError(f"a reward guides calls at levels below 1, got {list(levels)}")
         if self.choices and self.forks:
             raise ValueError("a plan with forks makes no choices: the ends of its paths are compared with each other")
         places = [choice.at for choice in self.choices]
@@ -306,9 +334,14 @@ class Plan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all its steps are transitions and all decisions are steps: no solver, no choices, no anchors."""
+        """Whether all its steps are transitions of the network's velocity and all decisions are steps.
+
+        Then it has no solver, no choices, no anchors and no reward that guides.
+        """
         has_anchors = self.neighbors is not None and bool(self.neighbors.moves)
-        return not (self.choices or has_anchors) and all(path.tail is None for path in self.paths)
+        return not (self.choices or has_anchors or self.reward_guidance) and all(
+            path.tail is None for path in self.paths
+        )
 
     @property
     def num_tree_steps(self) -> int:

@@ -58,6 +58,19 @@ def prepare(sampler: Sampler, placement: Placement) -> None:
         sampler.prepare(placement)
 
 
+def judged_with_gradient(
+    reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int
+) -> Tensor:
+    """Returns the scores [n] of outputs that are estimated behind network call `call`, with a gradient to them.
+
+    Raises RunError where the reward cannot judge one of the outputs.
+    """
+    scores = reward.score(_batch_of(outputs, prompts, keys, call))
+    if not scores.isfinite().all():
+        raise RunError(f"the reward that guides sampling, {type(reward).__name__}, gave a score that is not finite")
+    return scores
+
+
 def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int) -> Tensor:
     """Returns the scores [n], in float64, of outputs that are estimated behind network call `call`.
 
@@ -66,13 +79,21 @@ def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Se
     Raises:
         RunError: the reward cannot judge one of the outputs. ConfigError: it needs what they do not have.
     """
+    name = type(reward).__name__
+    answer = call_reward(name, reward, _batch_of(outputs, prompts, keys, call))
+    if answer.values.isnan().any():
+        raise RunError(f"the reward that steers sampling cannot judge: {answer.failure}") from raised(answer.failure)
+    return answer.values.double()
+
+
+def _batch_of(outputs: Outputs, prompts: Sequence[Prompt], keys: Sequence[GroupKey], call: int) -> RewardBatch:
     places: dict[GroupKey, int] = {}
     seeds = []
     for key in keys:
         places[key] = places.get(key, -1) + 1
         seeds.append(key.seed_for("steering", call, places[key]))
     everyone = torch.arange(len(keys))
-    batch = RewardBatch(
+    return RewardBatch(
         prompts=tuple(prompts),
         outputs=outputs,
         group=torch.tensor([key.prompt_index for key in keys]),
@@ -82,8 +103,3 @@ def judged(reward: Reward, outputs: Outputs, prompts: Sequence[Prompt], keys: Se
         iteration=keys[0].iteration,
         generator=generator(*seeds),
     )
-    name = type(reward).__name__
-    answer = call_reward(name, reward, batch)
-    if answer.values.isnan().any():
-        raise RunError(f"the reward that steers sampling cannot judge: {answer.failure}") from raised(answer.failure)
-    return answer.values.double()

@@ -26,7 +26,7 @@ from mmrl.plans.flow import Plan
 from .decisions import Conditioning, FlowDecisions, linear_mean
 from .recorder import FACTS, DecisionRecorder
 from .reward_gradients import differentiated, rendered
-from .steering import judge_of
+from .steering import gradient_of, judge_of
 from .trace import FlowTrace
 from .trajectory import TrajectoryRecorder
 from .tree_sampling import Tree, sample_trees
@@ -174,8 +174,14 @@ class FlowPolicy(Checked, ABC):
         keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
         records = DecisionRecorder(self.reduction, TrajectoryRecorder() if keeps else None)
         judge = judge_of(self, prompts, keys, conditioning) if any(plan.choices for plan in plans) else None
+        is_guided = any(plan.reward_guidance is not None for plan in plans)
+        gradient = gradient_of(self, prompts, keys, conditioning) if is_guided else None
         tree = sample_trees(
-            plans, keys, velocity, self.latent_shape, like, initial=self.initial, records=records, judge=judge
+            *(plans, keys, velocity, self.latent_shape, like),
+            initial=self.initial,
+            records=records,
+            judge=judge,
+            gradient=gradient,
         )
         clean = self.final(tree.clean, tree.sigma.to(self.device))
         parts = torch.arange(len(clean)).split(self.decode_batch)

@@ -9,7 +9,7 @@ from torch import Tensor
 from mmrl.core.contracts import Reward
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
-from mmrl.scoring.during_sampling import judged
+from mmrl.scoring.during_sampling import judged, judged_with_gradient
 
 from .decisions import Conditioning
 from .frontier import Frontier, PathState, ranges
@@ -17,6 +17,8 @@ from .frontier import Frontier, PathState, ranges
 # A reward, latents [n, ...], their level (0 for an estimate), the number of the plan of each [n], and the number of the
 # network call before -> rewards [n] float64.
 Judge = Callable[[Reward, Tensor, float, Tensor, int], Tensor]
+# A reward, clean estimates [n, ...], the two last arguments of a judge -> the gradient of the reward [n, ...] float32.
+Gradient = Callable[[Reward, Tensor, Tensor, int], Tensor]
 
 
 class Decoder(Protocol):
@@ -42,6 +44,27 @@ def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey
         return judged(reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call)
 
     return judge
+
+
+def gradient_of(
+    policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey], conditioning: Conditioning
+) -> Gradient:
+    """Returns the gradient of a reward to clean latents, which are decoded in chunks with a graph."""
+
+    def gradient(reward: Reward, estimates: Tensor, plan: Tensor, call: int) -> Tensor:
+        found = []
+        for part, of in zip(estimates.split(policy.decode_batch), plan.split(policy.decode_batch), strict=True):
+            with torch.enable_grad():
+                latents = part.float().requires_grad_()
+                clean = policy.final(latents, latents.new_zeros(len(latents)))
+                outputs, numbers = policy.outputs_of(policy.decode(clean, conditioning[of])), of.tolist()
+                scores = judged_with_gradient(
+                    reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call
+                )
+                found.append(torch.autograd.grad(scores.sum(), latents)[0])
+        return torch.cat(found)
+
+    return gradient
 
 
 def select_states(

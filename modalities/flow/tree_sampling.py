@@ -1,7 +1,7 @@
 """Executes flow plans as trees: the network is called once for each state, however many samples share it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .frontier import Frontier, PathState, TreeStep, path_states_of, ranges
 from .neighbors import beside_anchors, root_noise
 from .recorder import DecisionRecorder, numbers_of, rows_of
 from .solvers import Solvers
-from .steering import Judge, select_states
+from .steering import Gradient, Judge, select_states
 from .trajectory import Trajectory
 
 
@@ -53,6 +53,7 @@ def sample_trees(
     initial: Initial = noise_itself,
     records: DecisionRecorder | None = None,
     judge: Judge | None = None,
+    gradient: Gradient | None = None,
 ) -> Tree:
     """Samples one group per plan, all plans and their paths side by side, and records every decision.
 
@@ -66,15 +67,17 @@ def sample_trees(
         shape: of one latent. like: a tensor of the device and the storage dtype of latents.
         initial: makes the first latents from noise, at each plan's first sigma.
         records: the recorder of decisions; None: a new one, with mean log-probs. judge: scores states by the rewards of
-            plans with choices.
+            plans with choices. gradient: that of the rewards that guide plans.
     """
     path_states, records = path_states_of(plans, keys), records or DecisionRecorder("mean", None)
     roots = torch.cat([root_noise(plan, key, shape) for plan, key in zip(plans, keys, strict=True)]).to(like.device)
     frontier = _first_frontier(plans, path_states, lambda levels: initial(roots, levels.to(like.device)).to(like))
     assert judge is not None or not any(plan.choices for plan in plans), "choices need a judge"
+    assert gradient is not None or not any(plan.reward_guidance for plan in plans), "guidance needs a gradient"
     ended, solvers = dict[int, Frontier](), Solvers()
     for number in range(max(plan.num_tree_steps for plan in plans)):
         call = NetworkCall.of(frontier, TreeStep.of(number, path_states, frontier), velocity)
+        call = call if gradient is None else _guided_by_reward(call, plans, gradient)
         frontier = _advance(call if judge is None else _steered(call, path_states, judge), records, solvers)
         frontier, ends = frontier.without([i for i in frontier.rows if path_states[i].path.end == number + 1])
         for index, end in ends.items():
@@ -136,6 +139,25 @@ class NetworkCall:
         back = torch.cat([torch.arange(rows.start, rows.stop) for rows in tree_step.sources])
         nodes = (frontier.latents, sigma[own], prompt[own])
         return cls(frontier, tree_step, nodes, back, velocity(*nodes)[back.to(device)])
+
+
+def _guided_by_reward(call: NetworkCall, plans: Sequence[Plan], gradient: Gradient) -> NetworkCall:
+    """Adds the gradient of the reward of the clean estimates to the velocity of plans that it guides at this call."""
+    latents, sigma, prompt = call.nodes
+    guidance = next(plan.reward_guidance for plan in plans if plan.reward_guidance is not None)
+    number = call.tree_step.number
+    of_plan = [
+        plan.reward_guidance is not None and plan.reward_guidance.first <= number < plan.reward_guidance.last
+        for plan in plans
+    ]
+    rows = torch.tensor(of_plan, device=prompt.device)[prompt].nonzero()[:, 0]
+    if not len(rows):
+        return call
+    level = column(sigma[rows], latents)
+    estimate = latents[rows].float() - level * call.predicted[rows]
+    force = guidance.scale * gradient(guidance.reward, estimate, prompt[rows].cpu(), number)
+    predicted = call.predicted.index_add(0, rows, -(level / (1 - level) * force).to(call.predicted.dtype))
+    return replace(call, predicted=predicted)
 
 
 def _steered(call: NetworkCall, path_states: Sequence[PathState], judge: Judge) -> NetworkCall:

@@ -64,4 +64,5 @@ class Columns:
             "answer": example.answer,
             "action": "click",
             "input_text": example.name,
+            "include": [{"class": "apple", "count": 1 + example.number % 4}],
         }

@@ -17,6 +17,7 @@ from mmrl.modalities.flow.tree_sampling import sample_trees
 from mmrl.plans.flow import Plan
 from mmrl.samplers.best_of_n import BestOfN
 from mmrl.samplers.fk_steering import FKSteering
+from mmrl.samplers.guided import Guided
 from mmrl.samplers.svdd import SVDD
 from tests.linear_flow import LinearFlow, Smooth, random_flow, smooth
 from tests.parameters import slow_but
@@ -30,6 +31,7 @@ STEERED: dict[str, Any] = {
     "fk_steering, sum": FKSteering(Smooth(), PROPOSAL, potential="sum", resample_at=(0, 2)),
     "svdd": SVDD(Smooth(), PROPOSAL),
     "svdd, alpha": SVDD(Smooth(), PROPOSAL, alpha=0.5),
+    "guided": Guided(Smooth(), PROPOSAL, 2.0),
     "best_of_n": BestOfN(Smooth(), PROPOSAL),
     "best_of_n, unipc": BestOfN(Smooth(), build("samplers", {"name": "ode", "num_steps": 4, "solver": "unipc"})),
 }
@@ -60,7 +62,11 @@ def test_calls_are_as_planned_and_groups_do_not_know_of_each_other(name: str) ->
 
 
 @pytest.mark.parametrize(
-    "sampler", [FKSteering(Smooth(), PROPOSAL, 1), SVDD(Smooth(), PROPOSAL, 1), BestOfN(Smooth(), PROPOSAL, 1)]
+    "sampler",
+    [
+        *(FKSteering(Smooth(), PROPOSAL, 1), SVDD(Smooth(), PROPOSAL, 1), BestOfN(Smooth(), PROPOSAL, 1)),
+        Guided(Smooth(), PROPOSAL, 0.0),
+    ],
 )
 def test_with_nothing_to_choose_from_it_is_the_proposal_bit_for_bit(sampler: Any) -> None:
     policy = random_flow()
@@ -90,6 +96,56 @@ def test_svdd_keeps_the_best_candidate_of_every_step() -> None:
         noise = normal(KEYS[0].seed_for("step", number), (3, 2)) if step.is_random else torch.zeros(1, 2)
         states = move.state * states[kept] + move.velocity * velocity[kept] + move.std * noise
     torch.testing.assert_close(images_of(rollout), states)
+
+
+@pytest.mark.parametrize("steps", [(1, None), (2, 3)])
+def test_guided_adds_the_force_of_the_reward_at_the_clean_estimate(steps: tuple[int, int | None]) -> None:
+    """A walk by hand on latents that are their own images, the gradient by central differences in float64."""
+    policy, first, last = random_flow(), steps[0], steps[1]
+    sampler = Guided(Smooth(), PROPOSAL, 2.0, first, last)
+    states = normal(KEYS[0].seed_for("root"), (1, 2))
+    told = policy.conditioning([TEXTS[0]])
+    for number, step in enumerate(sampler.plan(policy, KEYS[0], 1).steps):
+        velocity = policy.velocity(states, torch.tensor([step.sigma]), told).detach()
+        if first <= number < (last or 4):
+            clean, force = (states - step.sigma * velocity).double(), torch.zeros(1, 2)
+            for place in range(2):
+                shift = torch.zeros(1, 2, dtype=torch.float64)
+                shift[0, place] = 1e-5
+                rise = smooth(clean + shift, torch.tensor(0.3)) - smooth(clean - shift, torch.tensor(0.3))
+                force[0, place] = float(rise) / 2e-5
+            velocity = velocity - 2.0 * step.sigma / (1 - step.sigma) * force
+        noise = normal(KEYS[0].seed_for("step", number), (1, 2)) if step.is_random else torch.zeros(1, 2)
+        move = step.transition
+        states = move.state * states + move.velocity * velocity + move.std * noise
+    torch.testing.assert_close(images_of(roll(policy, sampler, [0], size=1)), states, rtol=1e-4, atol=1e-4)
+
+
+def test_guided_samples_score_better() -> None:
+    policy, told = random_flow(), torch.tensor([float(text) for text in TEXTS]).repeat_interleave(32)
+    scores = [
+        float(smooth(images_of(roll(policy, sampler, size=32)), told).mean())
+        for sampler in (PROPOSAL, Guided(Smooth(), PROPOSAL, 0.3), Guided(Smooth(), PROPOSAL, 1.0))
+    ]
+    assert scores[0] < scores[1] < scores[2]
+
+
+def test_a_reward_without_a_gradient_and_steps_at_pure_noise_cannot_guide() -> None:
+    with pytest.raises(ConfigError, match="has no gradient to guide by"):
+        build(
+            "samplers",
+            {
+                "name": "guided",
+                "reward": {"name": "jpeg_size"},
+                "proposal": {"name": "ode", "num_steps": 4},
+                "scale": 1,
+            },
+        )
+    policy = random_flow()
+    with pytest.raises(ConfigError, match=r"guided steps must lie in \[1, 4\), behind pure noise, got first 0"):
+        Guided(Smooth(), PROPOSAL, 1.0, 0).plan(policy, KEYS[0], 1)
+    with pytest.raises(ConfigError, match="got first 4 and last None"):
+        Guided(Smooth(), PROPOSAL, 1.0, 4).plan(policy, KEYS[0], 1)
 
 
 MEAN, VARIANCE, STEPS = 0.5, 0.6, 20

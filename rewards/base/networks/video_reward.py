@@ -1,0 +1,269 @@
+"""VideoReward's network: transformers' Qwen2-VL with a linear head, loaded from the published names."""
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError, Placement
+
+from .checkpoints import find_file, put_weights, read_weights
+from .tiny import byte_tokenizer, randomise
+
+WHAT = "VideoReward checkpoint"
+MARKS = ("<|VQ_reward|>", "<|MQ_reward|>", "<|TA_reward|>")  # where the head is read, in the order of the scores
+PROMPT = "{text_prompt}"  # where the prompt goes in a question
+QUESTION = "DETAILED_PROMPT_WITH_SPECIAL_TOKEN"  # its name in the file prompt_template.py of KwaiVGI/VideoAlign
+_VIDEO = "<|video_pad|>"
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
+    "{% if part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ part['text'] }}"
+    "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
+# How the published names begin, behind `base_model.model.`, and those of `VideoRewardNetwork`.
+_NAMES = (("visual.", "body.visual."), ("model.", "body.language_model."), ("rm_head.", "rm_head."))
+
+
+class VideoRewardNetwork(nn.Module):
+    """Qwen2-VL without the head that predicts tokens, and a linear head of one number for each token."""
+
+    def __init__(self, config: Any) -> None:
+        """Makes the network of a Qwen2VLConfig."""
+        from transformers import Qwen2VLModel
+
+        super().__init__()
+        self.body: Any = Qwen2VLModel(config)
+        self.rm_head = nn.Linear(config.text_config.hidden_size, 1, bias=False)
+
+    def forward(self, frames: Tensor, tokens: Tensor, mask: Tensor, marks: Sequence[int]) -> Tensor:
+        """Returns the raw scores [B, 3] at the three marks.
+
+        The places of tokens count from 0 on for text and video alike, as in the published code, where Qwen2-VL itself
+        has places in three dimensions.
+
+        Args:
+            frames: [B, F, 3, H, W] in [0, 1], F even, H and W multiples of 28. tokens: [B, L]; mask: [B, L], 1 where
+                they count, padded on the right.
+        """
+        config = self.body.config
+        patches, grid = as_patches(frames, config.vision_config)
+        seen = self.body.visual(patches.to(self.rm_head.weight.dtype), grid_thw=grid).pooler_output
+        embedded = self.body.get_input_embeddings()(tokens)
+        is_video = (tokens == config.video_token_id)[..., None].expand_as(embedded)
+        embedded = embedded.masked_scatter(is_video, seen.to(embedded.dtype))
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand(3, len(tokens), -1)
+        states = self.body.language_model(
+            inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False
+        ).last_hidden_state
+        where = torch.stack([(tokens == mark).int().argmax(1) for mark in marks], 1)  # [B, 3]
+        at_marks = states.gather(1, where[..., None].expand(-1, -1, states.shape[-1]))
+        scores: Tensor = self.rm_head(at_marks)[..., 0].float()
+        return scores
+
+
+def as_patches(frames: Tensor, vision: Any) -> tuple[Tensor, Tensor]:
+    """Returns frames [B, F, 3, H, W] in [0, 1] as the patches of Qwen2-VL, with a gradient, and their grids [B, 3].
+
+    The order is that of its processor: pairs of frames, then squares of patches that become one token.
+    """
+    size, merge, pair = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
+    mean, std = (torch.tensor(values, device=frames.device)[:, None, None] for values in (_MEAN, _STD))
+    batch, count, channels, height, width = frames.shape
+    rows, columns = height // size, width // size
+    blocks = ((frames - mean) / std).view(
+        batch, count // pair, pair, channels, rows // merge, merge, size, columns // merge, merge, size
+    )
+    blocks = blocks.permute(0, 1, 4, 7, 5, 8, 3, 2, 6, 9)
+    grid = torch.tensor([[count // pair, rows, columns]] * batch, device=frames.device)
+    return blocks.reshape(-1, channels * pair * size * size), grid
+
+
+@dataclass(frozen=True)
+class VideoReward:
+    """A frozen VideoReward with its tokenizer."""
+
+    network: VideoRewardNetwork
+    tokenizer: Any
+    marks: tuple[int, ...]  # ids of `MARKS`
+
+    def scores(self, frames: Tensor, questions: Sequence[str]) -> Tensor:
+        """Returns the raw scores [B, 3] of videos [B, F, 3, H, W] by B questions, each with all marks."""
+        config = self.network.body.config.vision_config
+        sides = frames.shape[-2] // config.patch_size, frames.shape[-1] // config.patch_size
+        count = frames.shape[1] // config.temporal_patch_size * sides[0] * sides[1] // config.spatial_merge_size**2
+        asked = [
+            [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": question}]}]
+            for question in questions
+        ]
+        texts = self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        texts = [text.replace(_VIDEO, _VIDEO * count) for text in texts]
+        words = self.tokenizer(texts, padding=True, return_tensors="pt").to(frames.device)
+        with torch.autocast(frames.device.type, enabled=False):
+            scores: Tensor = self.network(frames, words.input_ids, words.attention_mask, self.marks)
+        return scores
+
+
+def load_video_reward(checkpoint: str, configuration: str, base: str, placement: Placement) -> VideoReward:
+    """Loads the frozen network with its LoRA merged, in the precision of the run.
+
+    Args:
+        checkpoint: file of the weights, here or owner/repository/file on the hub. configuration: likewise, the JSON
+            file beside it, which has the scale of the LoRA. base: hub name or folder of Qwen2-VL, for its sizes and
+            its tokenizer.
+    Raises ConfigError where a part is missing or does not fit.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(base)
+        config: Any = AutoConfig.from_pretrained(base)
+    except (OSError, ValueError) as error:  # no such folder or repository; no model in it
+        raise ConfigError(
+            f"no model {base!r}: {shorten(str(error), 300)}; allowed are a hub name or a folder of Qwen2-VL"
+        ) from error
+    if config.model_type != "qwen2_vl":
+        raise ConfigError(f"{base!r} is no Qwen2-VL, on which VideoReward was trained")
+    tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)}, replace_extra_special_tokens=False)
+    tokenizer.padding_side = "right"
+    file = find_file(WHAT, checkpoint)
+    weights = merged(read_weights(WHAT, file), _lora_alpha(find_file("VideoReward configuration", configuration)))
+    if (words := weights.get("body.language_model.embed_tokens.weight")) is None:
+        raise ConfigError(f"{file} does not hold the {WHAT}: no embeddings of words are in it")
+    if len(words) < len(tokenizer):
+        raise ConfigError(f"{file} has {len(words)} words, fewer than the {len(tokenizer)} of {base!r} with the marks")
+    config.text_config.vocab_size = len(words)
+    with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced
+        network = VideoRewardNetwork(config)
+    put_weights(WHAT, file, network, weights)
+    return VideoReward(
+        network.to(placement.device, placement.dtype), tokenizer, tuple(tokenizer.convert_tokens_to_ids(list(MARKS)))
+    )
+
+
+def merged(weights: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """Returns the weights by the names of `VideoRewardNetwork`, each LoRA added: W + (alpha / rank) B A.
+
+    Names that it does not have, such as the head that predicts tokens, are left out.
+    """
+    own: dict[str, Tensor] = {}
+    for published, value in weights.items():
+        name = published.removeprefix("base_model.model.")
+        if ".lora_" in name or (renamed := _renamed(name)) is None:
+            continue
+        weight = value.float()
+        if (stem := published.removesuffix(".base_layer.weight")) != published:
+            down, up = (weights[f"{stem}.lora_{side}.default.weight"].float() for side in "AB")
+            weight = weight + alpha / len(down) * up @ down
+        own[renamed] = weight
+    return own
+
+
+def _renamed(name: str) -> str | None:
+    name = name.replace(".base_layer.", ".")
+    return next((right + name.removeprefix(left) for left, right in _NAMES if name.startswith(left)), None)
+
+
+def _lora_alpha(file: Path) -> float:
+    try:
+        return float(json.loads(file.read_text(encoding="utf-8"))["peft_lora_config"]["lora_alpha"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is no configuration of VideoReward: nothing in it is {error}") from error
+
+
+def read_question(file: str) -> str:
+    """Reads the question from a text file, or from the published prompt_template.py, which is parsed and not run.
+
+    Raises ConfigError where there is none, or where it lacks a mark or the place of the prompt.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no question {file!r} for VideoReward: {error}; take {QUESTION} of prompt_template.py in"
+            " github.com/KwaiVGI/VideoAlign, as a text file or the file itself"
+        ) from error
+    if file.endswith(".py"):
+        text = _constant(file, text)
+    if missing := [mark for mark in (*MARKS, PROMPT) if text.count(mark) != 1]:
+        raise ConfigError(f"the question {file!r} must hold {missing[0]} once")
+    return text
+
+
+def _constant(file: str, text: str) -> str:
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise ConfigError(f"{file} is no Python file: {error}") from error
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(value))) if name == QUESTION:
+                return value
+    raise ConfigError(f"{file} holds no text {QUESTION}")
+
+
+def write_tiny_video_reward(folder: Path, seed: int) -> tuple[Path, Path]:
+    """Writes a random, small network with the published names, and tokenizer and configuration of its base.
+
+    Returns the files of the checkpoint and of its configuration; the base is the folder itself.
+    """
+    from transformers import Qwen2VLConfig
+
+    tokenizer = byte_tokenizer([*_SPECIAL, _VIDEO], eos="<|im_end|>", pad="<|endoftext|>")
+    tokenizer.chat_template = _TEMPLATE
+    ids = {name: tokenizer.convert_tokens_to_ids(mark) for name, mark in zip(
+        ("pad_token_id", "start", "eos_token_id", "vision_start_token_id", "vision_end_token_id",
+         "image_token_id"), _SPECIAL, strict=True)}  # fmt: skip
+    text = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": len(tokenizer) + len(MARKS),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]},
+        "pad_token_id": ids["pad_token_id"],
+        "bos_token_id": None,
+        "eos_token_id": ids["eos_token_id"],
+    }
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
+    places = {name: ids[name] for name in ("vision_start_token_id", "vision_end_token_id", "image_token_id")}
+    config = Qwen2VLConfig(
+        text_config=text, vision_config=vision, video_token_id=tokenizer.convert_tokens_to_ids(_VIDEO), **places
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = VideoRewardNetwork(config)
+    randomise(network, torch.Generator().manual_seed(seed))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    config.save_pretrained(folder)
+    checkpoint, configuration = folder / "model.pth", folder / "model_config.json"
+    torch.save(published(network.state_dict(), seed), checkpoint)
+    configuration.write_text(json.dumps({"peft_lora_config": {"lora_alpha": 4}}), encoding="utf-8")
+    return checkpoint, configuration
+
+
+def published(own: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Returns the weights of `VideoRewardNetwork` by published names, with a LoRA of rank 2 beside language layers."""
+    generator, weights = torch.Generator().manual_seed(seed), {}
+    for name, value in own.items():
+        left, right = next((left, right) for left, right in _NAMES if name.startswith(right))
+        stem = f"base_model.model.{left}{name.removeprefix(right)}".removesuffix(".weight")
+        if left == "model." and "_proj." in name and value.ndim == 2:
+            weights[f"{stem}.base_layer.weight"] = value
+            weights[f"{stem}.lora_A.default.weight"] = torch.randn(2, value.shape[1], generator=generator) / 8
+            weights[f"{stem}.lora_B.default.weight"] = torch.randn(len(value), 2, generator=generator) / 8
+        elif left == "model." and "_proj." in name:
+            weights[stem.removesuffix(".bias") + ".base_layer.bias"] = value
+        else:
+            weights[stem + (".weight" if name.endswith(".weight") else "")] = value
+    return weights
