@@ -295,7 +295,12 @@ class ScoringQueue:
         self._worker.__exit__(kind, error, traceback)
 
     def submit(self, chunk: Rollout, iteration: int) -> None:
-        """Queues a chunk of whole groups; returns at once."""
+        """Queues a chunk of whole groups; waits for the chunk before, so that no more than one is held beside the next.
+
+        Raises as `join` does.
+        """
+        if self._waiting:
+            self._scorer.patience.result(self._waiting[-1])
         self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
 
     def join(self) -> Judgement:

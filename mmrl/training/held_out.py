@@ -133,6 +133,7 @@ class Evaluator:
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
+                del rollout  # else its videos would be held while the next are sampled
                 counter.add(len(prompts))
         return judgements, samples
 
