@@ -32,8 +32,8 @@ from .flow.driven.proof import prove, refuse_difference, stock_difference
 from .flow.driven.quiet import without_bars, without_warnings
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
-from .flow.driven.results import FRAME_RATES, SOUND, default_fps, media_of, sound_of, sound_rate
 from .flow.driven.replaying import Replays
+from .flow.driven.results import FRAME_RATES, SOUND, default_fps, media_of, sound_of, sound_rate
 from .flow.driven.scales import Scale, scale_of
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.driven.timesteps import Timesteps
@@ -492,7 +492,9 @@ class DiffusersPipeline(DiffusersPolicy):
             sizes["output"] = [f"{self.output}s", SOUND] if self.audio else f"{self.output}s"
         if self.fps is not None:
             if twice := sorted(set(FRAME_RATES) & set(self.arguments)):
-                raise ConfigError(f"modalities.{self.title[0]}.fps: {twice[0]!r} in arguments says it too; leave one out")
+                raise ConfigError(
+                    f"modalities.{self.title[0]}.fps: {twice[0]!r} in arguments says it too; leave one out"
+                )
             sizes |= dict.fromkeys(FRAME_RATES, int(self.fps) if self.fps.is_integer() else self.fps)
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
         try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,13 @@ from torch import Tensor
 from mmrl.media.readers import opened
 from mmrl.system.errors import ConfigError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 # Constant rate factor of x264, from 0 (nothing is lost) to 51. Its own default is 23; 10 leaves what rewards see.
 QUALITY = "10"
 AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)  # ISO 14496-3
-MAX_PIXELS = 2 * 10**9  # of all frames of one video that is read whole: 6 GB
+MAX_PIXELS = 5 * 10**8  # of all frames of one video that is read whole: 6 GB in float32
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,32 @@ class Sound:
 
     samples: Tensor  # [channels, S] float32 in [-1, 1]
     rate: int  # samples per second
+
+
+@dataclass(frozen=True)
+class Video:
+    """A generated video, to be saved."""
+
+    frames: Tensor  # [F, 3, H, W] uint8, RGB
+    fps: float  # frames per second
+    sound: Sound | None = None
+
+    def save(self, file: Path) -> None:
+        """Writes the video as mp4; see `write_mp4`."""
+        write_mp4(file, self.frames, self.fps, self.sound)
+
+    def strip(self, count: int) -> "Image":
+        """Returns up to `count` frames, evenly spaced with the first and the last, side by side."""
+        from PIL import Image
+
+        total, _, height, width = self.frames.shape
+        rows = torch.linspace(0, total - 1, min(count, total)).round().long()
+        gap = max(1, width // 32)
+        whole = Image.new("RGB", (len(rows) * (width + gap) - gap, height), "white")
+        for place, row in enumerate(rows.tolist()):
+            frame = Image.fromarray(self.frames[row].permute(1, 2, 0).contiguous().numpy())
+            whole.paste(frame, (place * (width + gap), 0))
+        return whole
 
 
 def frames_of(video: Tensor) -> Tensor:
@@ -72,9 +101,15 @@ def read_frames(file: Path) -> tuple[Tensor, float]:
         if video.num_frames * width * height > MAX_PIXELS:
             raise ConfigError(
                 f"{video.num_frames} frames of {width} x {height} pixels of the video {file.name} are more than "
-                f"{MAX_PIXELS:,} pixels"
+                f"{MAX_PIXELS:,} pixels; read some of them"
             )
         return torch.stack([pixels for _, pixels in video.frames(list(range(video.num_frames)))]), video.fps
+
+
+def video_size(file: Path) -> tuple[int, int, int]:
+    """Returns the number of frames of a video, its width and its height, without decoding. Raises as `read_frames`."""
+    with opened(file.name, file, "pyav") as video:
+        return video.num_frames, *video.size
 
 
 def read_sound(file: Path) -> Sound | None:

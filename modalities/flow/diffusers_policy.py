@@ -53,7 +53,7 @@ class DiffusersPolicy(FlowPolicy):
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
     compile: bool = False  # `torch.compile` on the network
-    # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change slightly.
+    # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change a bit.
     vae_tiling: bool = False
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
