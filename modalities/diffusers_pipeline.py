@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement
+from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement, VideoMemory
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.forward_outputs import ForwardOutputs
@@ -22,6 +22,7 @@ from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 
 from .flow.decisions import Conditioning
+from .flow.decoding_memory import Clips, decoding_bytes
 from .flow.diffusers_policy import DiffusersPolicy, absent_parts
 from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
@@ -162,6 +163,17 @@ class DiffusersPipeline(DiffusersPolicy):
         """Ends all paused calls and their threads; they are made again where they are needed."""
         if self._driver is not None:
             self._driver.close()
+
+    def video_memory(self, count: int) -> VideoMemory | None:
+        if self.output == "image":
+            return None
+        if self.num_frames is None:
+            return VideoMemory(None, None)
+        clips = Clips(min(count, self.decode_batch), self.num_frames, self.height, self.width)
+        folder, decoding = Path(self.model).expanduser(), None
+        if (folder / self.index_file).is_file():
+            decoding = decoding_bytes(folder, self.index_file, clips, self.vae_tiling)
+        return VideoMemory(4 * 3 * self.num_frames * self.height * self.width, decoding)  # float32, RGB
 
     def shrunk(self) -> AbstractContextManager[None]:
         """Keeps the sizes of the small pipeline of the `family` tiny, which constants of diffusers' modules say."""

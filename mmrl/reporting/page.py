@@ -80,15 +80,10 @@ def _header(record: Record, numbers: Headline) -> str:
     if numbers.before is None or numbers.after is None:
         lead = f"Trained{took}: {', '.join(cost)}."
     else:
-        verb = (
-            "rose"
-            if numbers.after > numbers.before
-            else "fell"
-            if numbers.after < numbers.before
-            else "stayed the same,"
-        )
+        is_same = number(numbers.before) == number(numbers.after)  # as they are shown
+        verb = "stayed the same," if is_same else "rose" if numbers.after > numbers.before else "fell"
         what = escape(numbers.measure[:1].upper() + numbers.measure[1:])
-        ends = f"<strong>{number(numbers.before)}</strong> to <strong{_worse(numbers)}>{number(numbers.after)}</strong>"
+        ends = f'<strong class="before">{number(numbers.before)}</strong> to <strong{_worse(numbers)}>{number(numbers.after)}</strong>'
         others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
         lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
@@ -121,7 +116,8 @@ def _tiles(numbers: Headline) -> str:
 def _worse(numbers: Headline) -> str:
     """Returns the mark of a score that fell; empty for any other."""
     assert numbers.before is not None and numbers.after is not None, "there is a change"
-    return ' class="worse"' if numbers.after < numbers.before else ""
+    is_same = number(numbers.before) == number(numbers.after)  # as they are shown
+    return ' class="worse"' if numbers.after < numbers.before and not is_same else ""
 
 
 def _tile(name: str, value: str, more: str, kind: str = "") -> str:

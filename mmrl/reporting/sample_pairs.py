@@ -78,10 +78,9 @@ def _picture(sample: Sample, label: str, largest: int) -> str:
 
 
 def _strip(picture: Image.Image, label: str) -> str:
-    """Returns the frames of a video side by side; frames that are tiny keep every pixel."""
-    kind = "strip crisp" if picture.height <= TINY else "strip"
-    uri = data_uri(picture, max(LARGEST_STRIP, picture.width if picture.height <= TINY else 0))
-    return f'<img class="{kind}" alt="{escape(label)}" width="{picture.width}" height="{picture.height}" src="{uri}">'
+    """Returns the frames of a video side by side."""
+    uri = data_uri(picture, LARGEST_STRIP)
+    return f'<img class="strip" alt="{escape(label)}" width="{picture.width}" height="{picture.height}" src="{uri}">'
 
 
 def _image(picture: Image.Image, label: str, largest: int) -> str:
@@ -93,6 +92,6 @@ def _image(picture: Image.Image, label: str, largest: int) -> str:
 
 
 def _direction(before: float | None, after: float | None) -> str:
-    if before is None or after is None or before == after:
+    if before is None or after is None or number(before) == number(after):  # as they are shown
         return ""
     return " up" if after > before else " down"

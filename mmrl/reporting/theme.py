@@ -20,7 +20,7 @@ h1, h2, h3, p, figure, dl, dd { margin: 0; }
 h1 { font-size: 30px; line-height: 1.2; letter-spacing: -.015em; font-weight: 650; overflow-wrap: anywhere;
   margin: 2px 0 10px; }
 .lead { font-size: 18px; max-width: 46em; overflow-wrap: anywhere; }
-.lead strong { color: var(--accent); font-weight: 650; white-space: nowrap; }
+.lead strong:not(.before) { color: var(--accent); font-weight: 650; white-space: nowrap; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 20px; font-size: 14px; }
 nav a { color: var(--soft); text-decoration: none; }
 nav a:hover { color: var(--accent); text-decoration: underline; }
