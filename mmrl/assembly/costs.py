@@ -1,4 +1,4 @@
-"""The cost of a run before it begins: network calls, in batch elements, which guidance doubles; the memory of videos."""
+"""The cost of a run, before it begins: network calls in batch elements, which guidance doubles; memory of videos."""
 
 from typing import Any
 

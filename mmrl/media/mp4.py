@@ -176,5 +176,6 @@ def _write_sound(container: Any, stream: Any, sound: Sound) -> None:
     frame.sample_rate = sound.rate
     resampler = av.AudioResampler(format="fltp", layout=stream.layout.name, rate=stream.rate)
     for made in (*resampler.resample(frame), *resampler.resample(None)):
+        made.pts = None  # sound without gaps: the encoder counts samples
         container.mux(stream.encode(made))
     container.mux(stream.encode())

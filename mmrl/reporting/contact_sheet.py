@@ -42,9 +42,9 @@ def contact_sheet(pairs: Pairs) -> Image.Image | None:
     """Returns the sheet of the first pairs; None when no pair has both pictures.
 
     There are two rows of 6 columns, one of 4 where answers stand below, or four of 2 for the frames of videos. Column
-    c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest prompt of
-    the sheet needs, at most 3), the pictures before, and those after, each with room for an answer and GAP below, and
-    GAP more before the next row.
+    c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest prompt
+    of the sheet needs, at most 3), the pictures before, and those after, each with room for an answer and GAP below,
+    and GAP more before the next row.
     """
     shown = [
         (before, after, [first, last])

@@ -83,7 +83,8 @@ def _header(record: Record, numbers: Headline) -> str:
         is_same = number(numbers.before) == number(numbers.after)  # as they are shown
         verb = "stayed the same," if is_same else "rose" if numbers.after > numbers.before else "fell"
         what = escape(numbers.measure[:1].upper() + numbers.measure[1:])
-        ends = f'<strong class="before">{number(numbers.before)}</strong> to <strong{_worse(numbers)}>{number(numbers.after)}</strong>'
+        before, after = number(numbers.before), number(numbers.after)
+        ends = f'<strong class="before">{before}</strong> to <strong{_worse(numbers)}>{after}</strong>'
         others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
         lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (

@@ -19,7 +19,7 @@ class LiveTensors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.now = 0  # bytes
         self.peak = 0  # bytes
         self._known: Any = WeakIdKeyDictionary()
@@ -29,10 +29,6 @@ class LiveTensors(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         tree_map_only(Tensor, self._count, result)
         return result
-
-    def restart(self) -> None:
-        """Forgets the peak so far."""
-        self.peak = self.now
 
     def _know(self, tensor: Tensor) -> Tensor:
         storage = _storage(tensor)

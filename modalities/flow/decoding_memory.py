@@ -62,6 +62,6 @@ def _measured(config: dict[str, Any], clips: Clips, is_tiled: bool) -> tuple[int
             video = vae.decode(latents, *more, return_dict=False)[0]
         whole = video.new_empty(clips.count, *video.shape[1:])
         with LiveTensors() as following:
-            made: Any = VideoProcessor().postprocess_video(whole, output_type="pt")  # type: ignore[no-untyped-call]
+            made: Any = VideoProcessor().postprocess_video(whole, output_type="pt")
             made.contiguous()
     return decoding.peak, following.peak + whole.untyped_storage().nbytes()
