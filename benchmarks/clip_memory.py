@@ -1,10 +1,11 @@
-"""Live tensors while clips are sampled, decoded and scored, against the memory that `mmrl check` says before.
+"""Live tensors while clips are sampled and decoded, against the memory that `mmrl check` says before.
 
     python benchmarks/clip_memory.py
 
 A random Wan pipeline with an autoencoder of 8 channels makes clips of 5 frames; mmrl's own collector samples and scores
 groups of 2, 4 and 8 of them, decoded in chunks (`--chunks`), whole and in tiles. `measured` is the largest sum of bytes
-of live tensors on the CPU above what is left when all groups are scored (states and log-probs, which the update needs).
+of live tensors in a rollout above what is left when all groups are scored (states and log-probs, for the update). What
+rewards need while they score is theirs, and not counted.
 `said` are the two numbers of `check`: the videos that are held, and what decoding takes beside them. Where one chunk
 is the whole batch, the decoded chunk is the batch, so that it is counted once. `groups` shows that more groups, sampled
 one after the other, hold no more.
@@ -103,10 +104,18 @@ def measured_of(config: RunConfig, folder: Path) -> int:
     trainer = make_trainer(config, build(config), folder / "run")
     policy: Any = trainer.policy
     trainer.collector(0, trainer.sampling_weights)  # proves the pipeline, and encodes the prompts
-    live = LiveTensors()
+    live, peaks, rollout = LiveTensors(), list[int](), policy.rollout
+
+    def noted(*args: Any) -> Any:
+        live.peak = live.now
+        made = rollout(*args)
+        peaks.append(live.peak)
+        return made
+
+    policy.rollout = noted
     with _counted_in_threads(live, policy._pipeline), live:
         collected = trainer.collector(1, trainer.sampling_weights)
-    peak: int = live.peak - live.now
+    peak = max(peaks) - live.now
     assert collected.rollout is not None and collected.rollout.outputs.videos is None, "they are dropped when scored"
     policy.close()
     return peak

@@ -507,7 +507,7 @@ class DiffusersPipeline(DiffusersPolicy):
                 raise ConfigError(
                     f"modalities.{self.title[0]}.fps: {twice[0]!r} in arguments says it too; leave one out"
                 )
-            sizes |= dict.fromkeys(FRAME_RATES, int(self.fps) if self.fps.is_integer() else self.fps)
+            sizes |= dict.fromkeys(FRAME_RATES, int(self.fps) if self.fps == int(self.fps) else self.fps)
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
         try:
             return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)

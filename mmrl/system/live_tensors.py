@@ -20,8 +20,8 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
-        self.now = 0  # bytes
-        self.peak = 0  # bytes
+        self.now: int = 0  # bytes
+        self.peak: int = 0  # bytes
         self._known: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
