@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -297,10 +297,10 @@ class ScoringQueue:
     def submit(self, chunk: Rollout, iteration: int) -> None:
         """Queues a chunk of whole groups; waits for the chunk before, so that no more than one is held beside the next.
 
-        Raises as `join` does.
+        What that chunk raised, or that it takes too long, is raised by `join`.
         """
         if self._waiting:
-            self._scorer.patience.result(self._waiting[-1])
+            wait(self._waiting[-1:], timeout=self._scorer.patience.seconds)
         self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
 
     def join(self) -> Judgement:

@@ -12,8 +12,8 @@ from ..loading.exporting import loading_code
 
 Grid = Literal["pipeline", "uniform"]
 Makes = Literal["image", "video"]
-# Names of what the code draws: of the field of the stock output, in which file, and by which line.
-_DRAWN = {
+# The field of the stock output that the code saves, and the line that saves it.
+_SAVING = {
     "image": ("images", 'image.save("drawn.png")'),
     "video": ("frames", 'export_to_video(video, "drawn.mp4", fps={fps:g})'),
 }
@@ -66,7 +66,7 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
     source = "folder" if base is None else base
-    field, saving = _DRAWN[call.makes]
+    field, saving = _SAVING[call.makes]
     kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
     tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * (call.image_argument is not None)
     lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]
