@@ -115,10 +115,10 @@ def measured_of(config: RunConfig, folder: Path) -> int:
     policy.rollout = noted
     with _counted_in_threads(live, policy._pipeline), live:
         collected = trainer.collector(1, trainer.sampling_weights)
-    peak = max(peaks) - live.now
+    peak = max(peaks) - int(live.now)
     assert collected.rollout is not None and collected.rollout.outputs.videos is None, "they are dropped when scored"
     policy.close()
-    return peak
+    return int(peak)
 
 
 @contextmanager
