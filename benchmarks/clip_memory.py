@@ -96,7 +96,7 @@ def said_of(config: RunConfig) -> int:
     shown = memory_of_videos(config, parts.policy, config.prompts_per_iteration)
     videos, decoding = (2**20 * value for name, value in shown.items() if "MiB" in name)
     is_whole = config.modality["decode_batch"] >= config.group_size
-    return round(decoding if is_whole else videos + decoding)
+    return int(decoding if is_whole else videos + decoding)
 
 
 def measured_of(config: RunConfig, folder: Path) -> int:
