@@ -222,7 +222,9 @@ def score(
     dialect: Annotated[
         str | None, typer.Option(help="How answers write actions: plain, qwen, ui_tars, pyautogui ...")
     ] = None,
-    frames: Annotated[int, typer.Option("--frames", min=2, help="Frames of each video, evenly spread.")] = 16,
+    frames: Annotated[
+        int | None, typer.Option("--frames", min=2, help="Frames of each video, evenly spread; all by default.")
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="The largest number of outputs; the first ones are scored.")
     ] = None,

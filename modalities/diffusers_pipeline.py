@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement
+from mmrl.core.contracts import ConfigError, DifferentiableScore, Placement, VideoMemory
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.forward_outputs import ForwardOutputs
@@ -22,6 +22,7 @@ from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 
 from .flow.decisions import Conditioning
+from .flow.decoding_memory import Clips, decoding_bytes
 from .flow.diffusers_policy import DiffusersPolicy, absent_parts
 from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
 from .flow.driven.driver import Driver, Key
@@ -33,6 +34,7 @@ from .flow.driven.quiet import without_bars, without_warnings
 from .flow.driven.registry import Registry
 from .flow.driven.remembered import Remembered
 from .flow.driven.replaying import Replays
+from .flow.driven.results import FRAME_RATES, SOUND, default_fps, media_of, sound_of, sound_rate
 from .flow.driven.scales import Scale, scale_of
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.driven.timesteps import Timesteps
@@ -68,6 +70,10 @@ class DiffusersPipeline(DiffusersPolicy):
 
     output: Literal["image", "video"] = "image"  # what the pipeline makes
     num_frames: Annotated[int, Field(ge=1)] | None = None  # of a video; null: the pipeline's own number
+    # Frames per second of videos, given to pipelines that take `frame_rate` or `fps`; null: the pipeline's own, 16 for
+    # one that takes neither.
+    fps: Annotated[float, Field(gt=0, le=240)] | None = None
+    audio: bool = False  # the sound that the pipeline makes beside videos is kept, for rewards and saved samples
     family: str | None = None  # names the small random pipeline of `--tiny`
     # Further arguments of the pipeline's call, such as `max_sequence_length`, or FLUX's `guidance_scale`, which is an
     # input of its network.
@@ -100,7 +106,7 @@ class DiffusersPipeline(DiffusersPolicy):
     @property
     def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
         """Returns what rollouts hold."""
-        return frozenset({f"{self.output}s"})
+        return frozenset({f"{self.output}s", *(["audio"] if self.audio else [])})
 
     @property
     def declaration(self) -> PolicyDeclaration:
@@ -139,7 +145,7 @@ class DiffusersPipeline(DiffusersPolicy):
             self._call_network,
             self.paused_calls,
             self._maximum,
-            self._media_of,
+            self._results_of,
             first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
         self._probe()
@@ -157,6 +163,17 @@ class DiffusersPipeline(DiffusersPolicy):
         """Ends all paused calls and their threads; they are made again where they are needed."""
         if self._driver is not None:
             self._driver.close()
+
+    def video_memory(self, count: int) -> VideoMemory | None:
+        if self.output == "image":
+            return None
+        if self.num_frames is None:
+            return VideoMemory(None, None)
+        clips = Clips(min(count, self.decode_batch), self.num_frames, self.height, self.width)
+        folder, decoding = Path(self.model).expanduser(), None
+        if (folder / self.index_file).is_file():
+            decoding = decoding_bytes(folder, self.index_file, clips, self.vae_tiling)
+        return VideoMemory(4 * 3 * self.num_frames * self.height * self.width, decoding)  # float32, RGB
 
     def shrunk(self) -> AbstractContextManager[None]:
         """Keeps the sizes of the small pipeline of the `family` tiny, which constants of diffusers' modules say."""
@@ -314,6 +331,7 @@ class DiffusersPipeline(DiffusersPolicy):
             scheduler=scheduler,
             imports=imports,
             makes=self.output,
+            fps=self.frames_per_second,
             image_argument=own.image_argument() if self.condition_images else None,
             setup=tuple(setup),
             is_modular=self.modular,
@@ -380,17 +398,26 @@ class DiffusersPipeline(DiffusersPolicy):
     def dummy_forward(self) -> Tensor:
         return self.driver.take_part()
 
-    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor:
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Outputs:
         numbers = conditioning.tensors[0][:, 0].tolist()
         with self.driving():
-            return self.driver.decode(latents.float(), numbers)
+            media, *sound = self.driver.decode_all(latents.float(), numbers)
+        if self.output == "image":
+            return Outputs(images=media)
+        count, rate = len(media), sound_rate(self._pipeline)
+        made = Outputs(videos=media, fps=(self.frames_per_second,) * count)
+        return replace(made, audio=sound[0], audio_rate=(rate or 0,) * count) if sound else made
 
     def decode_latents(self, latents: Tensor) -> Tensor:
         with self.driving():
             return self.driver.decode(latents.float(), [self._probes()[0]] * len(latents))
 
-    def outputs_of(self, decoded: Tensor) -> Outputs:
-        return Outputs(images=decoded) if self.output == "image" else Outputs(videos=decoded)
+    @property
+    def frames_per_second(self) -> float:
+        """Returns the rate at which videos are made to be shown; known after `prepare`."""
+        fixed = self._known_arguments.fixed
+        given = next((fixed[name] for name in FRAME_RATES if fixed.get(name) is not None), self.fps)
+        return default_fps(self._pipeline, self.modular) if given is None else float(given)
 
     def encode_images(self, images: Tensor) -> Tensor:
         raise ConfigError(f"modalities.{self.title[0]}: the latents of supplied images cannot be found; no offline use")
@@ -480,7 +507,13 @@ class DiffusersPipeline(DiffusersPolicy):
         takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
         sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
         if self.modular:
-            sizes["output"] = f"{self.output}s"
+            sizes["output"] = [f"{self.output}s", SOUND] if self.audio else f"{self.output}s"
+        if self.fps is not None:
+            if twice := sorted(set(FRAME_RATES) & set(self.arguments)):
+                raise ConfigError(
+                    f"modalities.{self.title[0]}.fps: {twice[0]!r} in arguments says it too; leave one out"
+                )
+            sizes |= dict.fromkeys(FRAME_RATES, int(self.fps) if self.fps == int(self.fps) else self.fps)
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
         try:
             return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
@@ -624,10 +657,15 @@ class DiffusersPipeline(DiffusersPolicy):
         with autocast(self._placement):
             return getattr(self._pipeline, name)(*args, **kwargs)
 
-    def _media_of(self, result: Any) -> Tensor:
-        made = result[0] if isinstance(result, tuple) else result
-        media: Tensor = made if isinstance(made, Tensor) else torch.stack(list(made))
-        return media.contiguous()
+    def _results_of(self, result: Any) -> list[Tensor]:
+        """Returns images or videos, and the sound where it is asked for. Raises ConfigError where there is none."""
+        media = media_of(result).contiguous()
+        if not self.audio:
+            return [media]
+        sound = sound_of(result)
+        if sound is None or sound_rate(self._pipeline) is None:
+            raise ConfigError(f"modalities.{self.title[0]}.audio: {self.model!r} makes no sound; leave it out")
+        return [media, sound]
 
 
 def _listed(levels: Tensor) -> str:

@@ -13,7 +13,8 @@ ASKING = {"getattr", "hasattr", "attrgetter"}
 # Functions that ask something else than a plug-in, by what they ask: module, class if any, and function.
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
-        assembly.build.build commands.finished._summary core.data.Outputs.join core.data.Outputs.select
+        assembly.build.build commands.finished._summary core.data.Outputs.filled core.data.Outputs.join
+        core.data.Outputs.num_samples core.data.Outputs.select
         core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.FlowDecisions.join
         modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
@@ -36,6 +37,7 @@ ALLOWED: dict[str, str] = {
         modalities.diffusers_pipeline.DiffusersPipeline._call_network
         modalities.diffusers_pipeline.DiffusersPipeline.network_names
         modalities.diffusers_pipeline.DiffusersPipeline.open
+        modalities.flow.decoding_memory._measured
         modalities.flow.diffusers_policy.DiffusersPolicy.encoders_on_device
         modalities.flow.diffusers_policy.DiffusersPolicy.modules
         modalities.flow.diffusers_policy.PipelinePolicy.cuts

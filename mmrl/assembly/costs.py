@@ -1,7 +1,9 @@
-"""The cost of a loss in network calls, known from plans alone. Calls are in batch elements; guidance doubles each."""
+"""The cost of a run, before it begins: network calls in batch elements, which guidance doubles; memory of videos."""
+
+from typing import Any
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Loss, Modality
+from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
@@ -76,3 +78,28 @@ def num_passes(config: RunConfig, loss: Loss, policy: Modality, in_a_step: float
     """Returns the passes over a rollout in an iteration, whose views have `in_a_step` calls on each process."""
     forwards = num_forwards(loss) * num_looks(loss, in_a_step, config.updates.micro_batch)
     return forwards * config.updates.epochs + is_recomputed(config, loss, policy)
+
+
+def memory_of_videos(config: RunConfig, policy: Modality, groups: int) -> dict[str, Any]:
+    """Returns the memory that videos take while a process with so many groups samples and scores; empty for images.
+
+    A chunk of groups holds its videos until they are scored. Where scoring overlaps with sampling, two chunks do. The
+    samples of `group_size` are counted, not further members.
+    """
+    chunk = min(config.rollout_groups or config.prompts_per_iteration, groups)
+    in_chunk = chunk * config.group_size
+    memory = policy.video_memory(in_chunk) if isinstance(policy, VideoMaking) else None
+    if memory is None:
+        return {}
+    held = in_chunk * (2 if config.scoring.overlap and chunk < groups else 1)
+    unknown = "unknown until the model is here"
+    videos = None if memory.video is None else held * memory.video
+    return {
+        "videos held at once on a process": held,
+        "memory of these videos, MiB": unknown if videos is None else _mib(videos),
+        "memory of decoding beside them, MiB at most": unknown if memory.decoding is None else _mib(memory.decoding),
+    }
+
+
+def _mib(size: int) -> float:
+    return round(size / 2**20, 2)

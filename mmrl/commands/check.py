@@ -65,6 +65,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if config.groups.degenerate == "refill":
         summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
     summary |= _evaluation(config, parts)
+    summary |= costs.memory_of_videos(config, parts.policy, most)
     if why := missing_tree(config, parts, plan):
         summary["branches"] = why
     if missing:

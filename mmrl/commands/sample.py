@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mmrl.commands.train import config_of, refuse_full, refuse_others, restored
 from mmrl.core import plugins
-from mmrl.core.contracts import ConfigError, Sampler
+from mmrl.core.contracts import ConfigError, Reader, Sampler
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
@@ -51,8 +51,9 @@ def sample(
         sampler = _sampler(trainer, by)
         keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
         plans = [sampler.plan(trainer.policy, key, count) for key in keys]
-        targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
-        questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+        known = {} if media or clips else _known(trainer)  # a target of one image does not hold for another
+        questions = [_question(trainer, text, known) or Prompt(text, media, clips=clips) for text in prompts]
+        _refuse_unconditioned(trainer, questions)
         if trainer.processes.is_main:
             warn_cut(trainer.policy, questions, None)
         before = trainer.policy.num_calls
@@ -66,11 +67,30 @@ def sample(
     return out
 
 
-def _targets(trainer: Trainer) -> dict[str, Mapping[str, Any]]:
-    """Returns the targets of the run's own prompts by their texts: a sampler that steers may need them."""
+def _known(trainer: Trainer) -> dict[str, Prompt]:
+    """Returns the run's own prompts by their texts: a sampler that steers may need their targets."""
     held_out = () if trainer.evaluator is None else trainer.evaluator.prompts
     known = [*(prompt for prompts in trainer.collector.prompts.sets for prompt in prompts), *held_out]
-    return {prompt.text: prompt.target for prompt in known}
+    return {prompt.text: prompt for prompt in known}
+
+
+def _question(trainer: Trainer, text: str, known: Mapping[str, Prompt]) -> Prompt | None:
+    """Returns the run's own prompt of a text, with its condition images where images are made; None: there is none."""
+    own = known.get(text)
+    if own is None:
+        return None
+    is_made_from = trainer.policy.sample_kind == "latents"
+    return Prompt(text, own.media if is_made_from else (), own.target)
+
+
+def _refuse_unconditioned(trainer: Trainer, questions: Sequence[Prompt]) -> None:
+    """Raises ConfigError for a prompt without the condition images that the policy makes its images from."""
+    policy = trainer.policy
+    if policy.sample_kind != "latents" or not isinstance(policy, Reader):
+        return
+    for question in questions:
+        if (why := policy.refusal(question)) is not None:
+            raise ConfigError(f"--prompt {question.text!r} cannot be sampled: {why}; --image gives its images")
 
 
 def _sampler(trainer: Trainer, name: str | None) -> Sampler:
@@ -92,7 +112,9 @@ def _refuse_media(source: str, prompts: list[str], files: Mapping[str, Sequence[
         if len(prompts) != 1:
             raise ConfigError(f"{option} belongs to one prompt: give one --prompt, got {len(prompts)}")
         settings = config_of(source).modality
-        if plugins.build("modalities", settings).sample_kind == "latents":
+        policy = plugins.build("modalities", settings)
+        is_conditioned = isinstance(policy, Reader) and option == "--image"
+        if policy.sample_kind == "latents" and not is_conditioned:
             name, kind = settings["name"], option.removeprefix("--")
             raise ConfigError(f"modality {name!r} makes images and takes no {kind}; leave {option} out")
         if missing := [str(path) for path in paths if not path.is_file()]:

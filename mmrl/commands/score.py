@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mmrl.commands.score_results import Reckoning, Seeing, outputs_of
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
+from mmrl.media.mp4 import Sound, read_frames, read_sound, video_size
 from mmrl.media.pictures import StoredPicture, as_tensor
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.scoring.scorer import Judgement, Scorer
@@ -31,6 +33,14 @@ __all__ = ["Reckoning", "Seeing", "check_written", "reward_section", "score_path
 log = logging.getLogger(__name__)
 CHUNK = 64  # pictures that are in memory at once, where groups allow it
 PIXELS = CHUNK * 1024**2  # of them at most, 800 MB: a folder of screenshots of 8K or of videos is judged in more parts
+
+
+@dataclass(frozen=True)
+class Media:
+    """A picture, or the frames of a video that are judged."""
+
+    pixels: Tensor  # [3, H, W] or [F, 3, H, W], in [0, 1]
+    fps: float = 0.0  # of a video: frames per second of these frames
 
 
 def reward_section(text: str) -> dict[str, Any]:
@@ -134,45 +144,79 @@ def _chunks(
         yield everyone, outputs_of(items, seeing)
         return
     is_whole = any(term.reward.granularity == "group" for term in scorer.terms)
-    for rows in _packs(items, group, is_whole, seeing.num_frames):
+    for rows in _packs(items, group, is_whole, seeing):
         media = [_media(items[row], seeing) for row in rows]
-        sizes = {tuple(one.shape[-2:]) for one in media}
-        if len(sizes) > 1:
-            names = ", ".join(f"{width} x {height}" for height, width in sorted(sizes))
-            raise ConfigError(f"pictures that are compared must have one size, those of a group have {names}")
-        stacked = torch.stack(media)
-        yield rows, Outputs(videos=stacked) if items[rows[0]].is_video else Outputs(images=stacked)
+        yield rows, _stacked([items[row] for row in rows], media, scorer)
 
 
-def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool, num_frames: int) -> Iterator[list[int]]:
+def _stacked(items: Sequence[Item], media: Sequence[Media], scorer: Scorer) -> Outputs:
+    """Returns pictures or videos as outputs, with the sound of videos where a reward needs it.
+
+    Raises ConfigError for different sizes or lengths, and where a video has no sound that is needed.
+    """
+    sizes = {tuple(one.pixels.shape) for one in media}
+    if len(sizes) > 1:
+        names = ", ".join(_shape_in_words(size) for size in sorted(sizes))
+        kind = "videos" if items[0].is_video else "pictures"
+        raise ConfigError(f"{kind} that are compared must have one size, those of a group have {names}")
+    stacked = torch.stack([one.pixels for one in media])
+    if not items[0].is_video:
+        return Outputs(images=stacked)
+    outputs = Outputs(videos=stacked, fps=tuple(one.fps for one in media))
+    hearing = next((term.name for term in scorer.terms if "audio" in term.reward.needs), None)
+    if hearing is None:
+        return outputs
+    sounds = [_sound(item, hearing) for item in items]
+    if len({(sound.rate, sound.samples.shape) for sound in sounds}) > 1:
+        raise ConfigError("videos that are compared must have sound of one length, those of a group differ")
+    rates = tuple(sound.rate for sound in sounds)
+    return replace(outputs, audio=torch.stack([sound.samples for sound in sounds]), audio_rate=rates)
+
+
+def _shape_in_words(shape: tuple[int, ...]) -> str:
+    *frames, _, height, width = shape
+    return f"{width} x {height}" + (f" with {frames[0]} frames" if frames else "")
+
+
+def _sound(item: Item, reward: str) -> Sound:
+    assert item.file is not None
+    sound = read_sound(item.file)
+    if sound is None:
+        raise ConfigError(f"reward {reward!r} needs audio, and {item.name!r} has no sound")
+    return sound
+
+
+def _packs(items: Sequence[Item], group: Sequence[int], is_whole: bool, seeing: Seeing) -> Iterator[list[int]]:
     """Yields rows of pictures of one size, at most CHUNK of them and PIXELS in all, unless one group is larger."""
     units: dict[Any, list[int]] = {}
     for row, item in enumerate(items):
-        units.setdefault(group[row] if is_whole else _size(item), []).append(row)
+        units.setdefault(group[row] if is_whole else _size(item, seeing.num_frames), []).append(row)
     for key, rows in units.items():
-        step = len(rows)
-        if not is_whole:
-            is_video, *sides = key
-            step = max(1, min(CHUNK, PIXELS // (math.prod(sides) * (num_frames if is_video else 1))))
+        step = len(rows) if is_whole else max(1, min(CHUNK, PIXELS // math.prod(key)))
         for start in range(0, len(rows), step):
             yield rows[start : start + step]
 
 
-def _size(item: Item) -> tuple[int, ...]:
-    """Returns what must agree for pictures to be in one tensor, from headers alone: 1 for a video, and both sides."""
+def _size(item: Item, num_frames: int | None) -> tuple[int, ...]:
+    """Returns what must agree for pictures to be in one tensor, from headers alone: both sides, of a video its frames.
+
+    `num_frames`: that are read of a video; None: all.
+    """
     assert item.file is not None
     if item.is_video:
-        return 1, *(StoredClip(item.file.name, path=item.file).header().size or (id(item),))  # then it is alone
-    return 0, *StoredPicture(item.file.name, path=item.file).size
+        return video_size(item.file) if num_frames is None else (num_frames, *video_size(item.file)[1:])
+    return StoredPicture(item.file.name, path=item.file).size
 
 
-def _media(item: Item, seeing: Seeing) -> Tensor:
-    """Returns a picture [3, H, W] or a video [F, 3, H, W], in [0, 1]."""
+def _media(item: Item, seeing: Seeing) -> Media:
     assert item.file is not None
     if not item.is_video:
-        return as_tensor(StoredPicture(item.file.name, path=item.file).load())
-    clip = StoredClip(item.file.name, path=item.file)
-    return clip.load(FrameSampling(num_frames=seeing.num_frames)).pixels.float() / 255
+        return Media(as_tensor(StoredPicture(item.file.name, path=item.file).load()))
+    if seeing.num_frames is None:
+        frames, fps = read_frames(item.file)
+        return Media(frames.float() / 255, fps)
+    clip = StoredClip(item.file.name, path=item.file).load(FrameSampling(num_frames=seeing.num_frames))
+    return Media(clip.pixels.float() / 255, clip.sampled_fps)
 
 
 def _warn_without_tags(scorer: Scorer, items: Sequence[Item]) -> None:

@@ -11,11 +11,13 @@ from PIL import Image
 
 from mmrl.commands.score_items import Item
 from mmrl.commands.score_results import NONE_JUDGED, Reckoning, Seeing, outputs_of
+from mmrl.media.mp4 import Video, read_frames
 from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import StoredClip, key_frames
 from mmrl.reporting.drawing import filmstrip
 from mmrl.reporting.formatting import breakable, count, number
-from mmrl.reporting.samples import data_uri, is_tiny
+from mmrl.reporting.players import Players
+from mmrl.reporting.samples import TINY, data_uri, is_tiny
 from mmrl.reporting.theme import STYLE
 from mmrl.system.errors import ConfigError
 from mmrl.training.held_out import answered
@@ -29,6 +31,7 @@ OWN_STYLE = """
 .cards.answers { grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); }
 .output { display: flex; flex-direction: column; gap: 8px; padding: 12px; }
 .output img { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
+.output video { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
 .output .prompt { font-weight: 500; font-size: 14px; overflow-wrap: anywhere; max-height: 6em; overflow: auto; }
 .output pre { margin: 0; font: inherit; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere;
   max-height: 14em; overflow: auto; background: var(--page); border-radius: 6px; padding: 8px 10px; }
@@ -67,7 +70,8 @@ def write_page(reckoning: Reckoning, file: Path, source: str, seeing: Seeing) ->
     names = [*(["total"] if len(reckoning.scores.names) > 1 else []), *reckoning.scores.names]
     listed = [[row["total"], *row["scores"].values()][-len(names) :] for row in rows]
     order = sorted(range(len(rows)), key=lambda row: (listed[row][0] is None, -(listed[row][0] or 0.0)))
-    cards = [_card(reckoning.items[row], names, listed[row], seeing) for row in order[:MAX_CARDS]]
+    players = Players()
+    cards = [_card(reckoning.items[row], names, listed[row], seeing, players) for row in order[:MAX_CARDS]]
     is_text = reckoning.items[0].text is not None
     cut = f" The first {count(MAX_CARDS)} are shown." if len(rows) > MAX_CARDS else ""
     buttons = "".join(
@@ -96,7 +100,9 @@ def _policy() -> str:
     """Returns the page's security policy: nothing loads but inlined pictures, and no style or script but ours."""
     texts = (STYLE + OWN_STYLE, SCRIPT)
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
-    return f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'"
+    return (
+        f"default-src 'none'; img-src data:; media-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'"
+    )
 
 
 def _table(reckoning: Reckoning) -> str:
@@ -117,12 +123,15 @@ def _number(statistics: Mapping[str, Any], head: str) -> str:
     return NONE_JUDGED if head == "mean" and statistics["mean"] is None else number(statistics[head])
 
 
-def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing) -> str:
+def _card(item: Item, names: list[str], scores: list[float | None], seeing: Seeing, players: Players) -> str:
     picture = _picture(item, seeing)
     shown = ""
+    if item.file is not None and item.file.suffix.lower() == ".mp4":  # which browsers play
+        is_small = picture is not None and picture.height <= TINY
+        shown = players.player(item.file, item.name, is_tiny=is_small)
     if picture is not None:
-        crisp = ' class="crisp"' if is_tiny(picture) else ""
-        shown = (
+        crisp = ' class="crisp"' if is_tiny(picture) or (item.is_video and picture.height <= TINY) else ""
+        shown += (
             f'<img{crisp} loading="lazy" alt="{escape(item.name)}" width="{picture.width}" height="{picture.height}" '
             f'src="{data_uri(picture, LARGEST)}">'
         )
@@ -146,7 +155,7 @@ def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
     if not item.is_video:
         return StoredPicture(item.file.name, path=item.file).load()
     try:
+        return Video(*read_frames(item.file)).strip(NUM_FRAMES)
+    except ConfigError:  # it was judged by some of its frames
         frames = key_frames(StoredClip(item.file.name, path=item.file), NUM_FRAMES)
-    except ConfigError:  # too short for that many
-        return None
     return filmstrip([frame for _, frame in frames], [f"{second:.1f} s" for second, _ in frames])

@@ -101,10 +101,10 @@ class Seeing:
 
     coordinates: Convention = "original"
     dialect: DialectName | None = None
-    num_frames: int = 16  # of a video, evenly spread
+    num_frames: int | None = None  # of a video, evenly spread; None: all
 
     @classmethod
-    def checked(cls, coordinates: str, dialect: str | None, num_frames: int) -> "Seeing":
+    def checked(cls, coordinates: str, dialect: str | None, num_frames: int | None) -> "Seeing":
         """Returns the settings of a user's texts. Raises ConfigError for an unknown unit or dialect."""
         for name, value, known in (
             ("coordinates", coordinates, ("original", "thousand", "unit")),

@@ -307,6 +307,26 @@ class Closing(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class VideoMemory:
+    """The memory of the videos of a policy, in bytes; None: unknown before the model is loaded."""
+
+    video: int | None  # of one video, as rewards see it
+    decoding: int | None  # of live tensors while `decode_batch` videos are decoded, at most, these videos included
+
+
+@runtime_checkable
+class VideoMaking(Protocol):
+    """A policy that may make videos. Optional; `mmrl check` says how much memory they take."""
+
+    def video_memory(self, count: int) -> VideoMemory | None:
+        """Returns the memory of videos, of which `count` are sampled in one rollout; None for a policy of images.
+
+        Nothing is loaded but the settings of the model.
+        """
+        ...
+
+
 @runtime_checkable
 class Shrinking(Protocol):
     """A policy whose twin is small only while constants of a library are small, too. Optional."""

@@ -1,6 +1,6 @@
 """The values that flow through a run: prompts, outputs, decisions, rollouts, scores. All are frozen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
@@ -51,6 +51,9 @@ class Outputs:
 
     images: Tensor | None = None  # [B, 3, H, W] in [0, 1], RGB
     videos: Tensor | None = None  # [B, F, 3, H, W] in [0, 1], RGB
+    fps: tuple[float, ...] | None = None  # B: frames per second of the videos
+    audio: Tensor | None = None  # [B, channels, S] float32 in [-1, 1]: the sound of the videos
+    audio_rate: tuple[int, ...] | None = None  # B: samples per second of the sound
     texts: tuple[str, ...] | None = None  # B answers, without the end token
     is_finished: Tensor | None = None  # [B] bool: the answer ended by itself; False: it was cut at the token limit
     num_tokens: Tensor | None = None  # [B] int64: length of the answers, the end token included
@@ -67,6 +70,36 @@ class Outputs:
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
         """Returns the outputs of all parts, in order."""
         return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
+
+    @classmethod
+    def filled(cls, parts: "Iterable[Outputs]", count: int) -> "Outputs":
+        """Returns the outputs of `count` samples, from parts that are made one after the other.
+
+        As `join`, but each tensor is filled part by part: the outputs are held once, and beside them one part.
+        """
+        whole: dict[str, Any] = {}
+        start, left = 0, iter(parts)
+        while start < count:
+            part = next(left)
+            for item in fields(cls):
+                value = getattr(part, item.name)
+                if isinstance(value, Tensor) and len(value) < count:
+                    held = whole.setdefault(item.name, value.new_empty(count, *value.shape[1:]))
+                    held[start : start + len(value)] = value
+                elif value is not None:
+                    whole[item.name] = value if isinstance(value, Tensor) else whole.get(item.name, ()) + value
+            start += part.num_samples
+            del part, value  # else they would be held while the next part is made
+        return cls(**whole)
+
+    @property
+    def num_samples(self) -> int:
+        """B; 0 where no field is set."""
+        return next((len(value) for item in fields(self) if (value := getattr(self, item.name)) is not None), 0)
+
+    def without_videos(self) -> "Outputs":
+        """Returns the outputs without videos and their sound, the largest tensors of a rollout."""
+        return replace(self, videos=None, fps=None, audio=None, audio_rate=None)
 
     def statistics(self) -> dict[str, Tensor]:
         """Returns numbers [B] in float64, by the names of the metrics that are their means."""
@@ -236,6 +269,13 @@ class Rollout:
     def num_samples(self) -> int:
         """B."""
         return len(self.group)
+
+    def without_videos(self) -> "Rollout":
+        """Returns the rollout without the pixels and the sound of its videos, which nothing needs once they are judged.
+
+        A loss on outputs renders them again.
+        """
+        return replace(self, outputs=self.outputs.without_videos())
 
     @property
     def prompt_index(self) -> Tensor:

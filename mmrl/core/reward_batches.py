@@ -19,6 +19,7 @@ from mmrl.system.errors import ConfigError
 MEDIA = (
     "images",
     "videos",
+    "audio",
     "texts",
     "is_finished",
     "num_tokens",

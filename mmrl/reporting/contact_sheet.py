@@ -27,6 +27,7 @@ class Layout:
 
 
 PICTURES = Layout(192, 192, 6, 2, 0)  # a multiple of 32, 48, 64 and 96, so that tiny pictures grow by whole factors
+STRIPS = Layout(420, 96, 2, 4, 0)  # frames of videos side by side
 ANSWERED = Layout(320, 344, 4, 1, 2)  # at most: a picture of 320 pixels with its legend fits as it is
 
 
@@ -40,9 +41,10 @@ class _Column:
 def contact_sheet(pairs: Pairs) -> Image.Image | None:
     """Returns the sheet of the first pairs; None when no pair has both pictures.
 
-    There are two rows of 6 columns, or one of 4 where answers stand below. Column c has its left edge at SIDE + c *
-    (width + GAP). A row is the prompts (as many lines of LINE as the longest prompt of the sheet needs, at most 3), the
-    pictures before, and those after, each with room for an answer and GAP below, and GAP more before the next row.
+    There are two rows of 6 columns, one of 4 where answers stand below, or four of 2 for the frames of videos. Column
+    c has its left edge at SIDE + c * (width + GAP). A row is the prompts (as many lines of LINE as the longest prompt
+    of the sheet needs, at most 3), the pictures before, and those after, each with room for an answer and GAP below,
+    and GAP more before the next row.
     """
     shown = [
         (before, after, [first, last])
@@ -52,9 +54,10 @@ def contact_sheet(pairs: Pairs) -> Image.Image | None:
     if not shown:
         return None
     is_answered = any(sample.text is not None for before, after, _ in shown for sample in (before, after))
-    layout = ANSWERED if is_answered else PICTURES
+    is_video = any(sample.video is not None for before, after, _ in shown for sample in (before, after))
+    layout = ANSWERED if is_answered else STRIPS if is_video else PICTURES
     shown = shown[: layout.columns * layout.rows]
-    if is_answered:  # no room that no picture takes
+    if is_answered or is_video:  # no room that no picture takes
         fitted = [fit(picture, layout.width, layout.height) for *_, both in shown for picture in both]
         layout = replace(layout, width=max(p.width for p in fitted), height=max(p.height for p in fitted))
     columns = [

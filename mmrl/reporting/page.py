@@ -63,10 +63,11 @@ def _warnings(notes: Sequence[str]) -> str:
 
 
 def _policy() -> str:
-    """Returns the page's security policy: nothing loads but inlined pictures, and no style or script but ours."""
+    """Returns the page's security policy: nothing loads but inlined media, and no style or script but ours."""
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
     return (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
+        "default-src 'none'; img-src data:; media-src data:; "
+        f"style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -79,15 +80,11 @@ def _header(record: Record, numbers: Headline) -> str:
     if numbers.before is None or numbers.after is None:
         lead = f"Trained{took}: {', '.join(cost)}."
     else:
-        verb = (
-            "rose"
-            if numbers.after > numbers.before
-            else "fell"
-            if numbers.after < numbers.before
-            else "stayed the same,"
-        )
+        is_same = number(numbers.before) == number(numbers.after)  # as they are shown
+        verb = "stayed the same," if is_same else "rose" if numbers.after > numbers.before else "fell"
         what = escape(numbers.measure[:1].upper() + numbers.measure[1:])
-        ends = f"<strong>{number(numbers.before)}</strong> to <strong>{number(numbers.after)}</strong>"
+        before, after = number(numbers.before), number(numbers.after)
+        ends = f'<strong class="before">{before}</strong> to <strong{_worse(numbers)}>{after}</strong>'
         others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
         lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
@@ -106,7 +103,7 @@ def _tiles(numbers: Headline) -> str:
     if numbers.before is not None and numbers.after is not None:
         more = [] if numbers.best is None else [f"best {number(numbers.best)}"]
         more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in numbers.others]
-        value = f"{number(numbers.before)} <span>&rarr;</span> <b>{number(numbers.after)}</b>"
+        value = f"{number(numbers.before)} <span>&rarr;</span> <b{_worse(numbers)}>{number(numbers.after)}</b>"
         tiles.append(_tile(numbers.measure, value, ", ".join(more), " main"))
     if numbers.seconds is not None:
         tiles.append(_tile("training time", duration(numbers.seconds), "without evaluation"))
@@ -115,6 +112,13 @@ def _tiles(numbers: Headline) -> str:
     if numbers.network_calls is not None:
         tiles.append(_tile("network calls", count(numbers.network_calls), ""))
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _worse(numbers: Headline) -> str:
+    """Returns the mark of a score that fell; empty for any other."""
+    assert numbers.before is not None and numbers.after is not None, "there is a change"
+    is_same = number(numbers.before) == number(numbers.after)  # as they are shown
+    return ' class="worse"' if numbers.after < numbers.before and not is_same else ""
 
 
 def _tile(name: str, value: str, more: str, kind: str = "") -> str:

@@ -1,11 +1,15 @@
-"""The report's pairs of samples, before and after: pictures, answers, or answers with the picture of the question."""
+"""The report's pairs of samples, before and after: pictures, videos, or answers with the picture of the question."""
 
 from html import escape
 
+from PIL import Image
+
 from mmrl.reporting.formatting import breakable, number
-from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, Pairs, Sample, data_uri, is_tiny
+from mmrl.reporting.players import Players
+from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Pairs, Sample, data_uri, is_tiny
 
 MAX_PAIRS = 24
+LARGEST_STRIP = 768  # pixels of the width of a strip of frames
 WIDE = 400  # pixels: wider ones were photographs or whole screens, which need half of the page
 
 
@@ -22,32 +26,42 @@ def pair_cards(pairs: Pairs | None) -> str:
     """Returns a card for each of the first pairs; answers need more room than pictures alone."""
     if pairs is None:
         return ""
-    shown = pairs.pairs[:MAX_PAIRS]
+    shown, players = pairs.pairs[:MAX_PAIRS], Players()
     answers = [sample for pair in shown for sample in pair if sample.text is not None]
     is_large = any((picture := sample.picture()) and picture.width > WIDE for sample in answers)
-    room = " full" if is_large else " wide" if answers else ""
-    return f'<div class="pairs{room}">{"".join(_card(before, after) for before, after in shown)}</div>'
+    is_wide = answers or any(sample.video is not None or sample.conditions for pair in shown for sample in pair)
+    room = " full" if is_large else " wide" if is_wide else ""
+    return f'<div class="pairs{room}">{"".join(_card(before, after, players) for before, after in shown)}</div>'
 
 
-def _card(before: Sample, after: Sample) -> str:
+def _card(before: Sample, after: Sample, players: Players) -> str:
     sides = "".join(
-        f'<div><p class="side">{name}</p>{_output(sample, name)}</div>'
+        f'<div><p class="side">{name}</p>{_output(sample, name, players)}</div>'
         for name, sample in (("before", before), ("after", after))
     )
+    if conditions := before.condition_pictures():
+        shown = "".join(_image(picture, f"condition: {before.prompt}", LARGEST) for picture in conditions)
+        sides = f'<div><p class="side">condition</p>{shown}</div>{sides}'
     rows = "".join(
         f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
         f'<td class="right{_direction(before.scores.get(name), score)}">{number(score)}</td></tr>'
         for name, score in after.scores.items()
     )
     scores = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-    more = f", first of {before.num_images} images" if before.num_images > 1 else ""
+    more = f", first of {before.num_images} images" if before.num_images > 1 and before.text is not None else ""
+    three = " three" if conditions else ""
     return (
         f'<article class="card pair"><div><p class="prompt">{escape(before.question)}</p>'
-        f'<p class="seed">seed {before.seed}{more}</p></div><div class="sides">{sides}</div>{scores}</article>'
+        f'<p class="seed">seed {before.seed}{more}</p></div><div class="sides{three}">{sides}</div>{scores}</article>'
     )
 
 
-def _output(sample: Sample, name: str) -> str:
+def _output(sample: Sample, name: str, players: Players) -> str:
+    if sample.video is not None:
+        picture = sample.picture()
+        label = f"{name}: {sample.prompt}"
+        strip = "" if picture is None else _strip(picture, f"{label}, frames")
+        return players.player(sample.video, label, is_tiny=picture is not None and picture.height <= TINY) + strip
     if sample.text is None:
         return _picture(sample, f"{name}: {sample.prompt}", LARGEST)
     answer = f'<pre class="answer">{escape(sample.text)}</pre>'
@@ -60,6 +74,16 @@ def _picture(sample: Sample, label: str, largest: int) -> str:
     picture = sample.picture()
     if picture is None:
         return '<div class="missing">no picture</div>'
+    return _image(picture, label, largest)
+
+
+def _strip(picture: Image.Image, label: str) -> str:
+    """Returns the frames of a video side by side."""
+    uri = data_uri(picture, LARGEST_STRIP)
+    return f'<img class="strip" alt="{escape(label)}" width="{picture.width}" height="{picture.height}" src="{uri}">'
+
+
+def _image(picture: Image.Image, label: str, largest: int) -> str:
     crisp = ' class="crisp"' if is_tiny(picture) else ""
     return (
         f'<img{crisp} alt="{escape(label)}" width="{picture.width}" height="{picture.height}" '
@@ -68,6 +92,6 @@ def _picture(sample: Sample, label: str, largest: int) -> str:
 
 
 def _direction(before: float | None, after: float | None) -> str:
-    if before is None or after is None or before == after:
+    if before is None or after is None or number(before) == number(after):  # as they are shown
         return ""
     return " up" if after > before else " down"

@@ -1,4 +1,4 @@
-"""The samples that a run saved, and their pictures."""
+"""The samples that a run saved: their pictures, videos and condition images."""
 
 import math
 from base64 import b64encode
@@ -21,14 +21,16 @@ TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 @dataclass(frozen=True)
 class Sample:
-    """One saved output: a picture's file, a text, or a text and the picture of its question."""
+    """One saved output: a picture, a video, a text, or a text and the picture of its question."""
 
     prompt: str
     seed: int
-    file: Path | None
+    file: Path | None  # the picture; of a video the strip of its frames
     text: str | None
     scores: Mapping[str, float | None]
     num_images: int = 0  # of the question; the picture is the first
+    video: Path | None = None
+    conditions: tuple[Path, ...] = ()  # the images that a picture or a video was made from
 
     @property
     def question(self) -> str:
@@ -38,13 +40,11 @@ class Sample:
 
     def picture(self) -> Image.Image | None:
         """Returns the picture in RGB; None when the sample has none, or its file cannot be read any more."""
-        if self.file is None:
-            return None
-        try:
-            with Image.open(self.file) as opened:
-                return opened.convert("RGB")
-        except OSError:
-            return None
+        return None if self.file is None else _opened(self.file)
+
+    def condition_pictures(self) -> list[Image.Image]:
+        """Returns the condition images in RGB, without those that cannot be read any more."""
+        return [picture for file in self.conditions if (picture := _opened(file)) is not None]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,14 @@ def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
     return _uri("jpeg", small) if exact is None or len(small) < len(exact) else _uri("png", exact)
 
 
+def _opened(file: Path) -> Image.Image | None:
+    try:
+        with Image.open(file) as opened:
+            return opened.convert("RGB")
+    except OSError:
+        return None
+
+
 def _encoded(picture: Image.Image, kind: str, **settings: int) -> bytes:
     buffer = BytesIO()
     picture.save(buffer, kind, **settings)
@@ -132,16 +140,33 @@ def _read_sample(path: Path, entry: Any) -> Sample:
     num_images = entry.get("num_images")
     if not isinstance(scores, dict):
         raise ConfigError(f"{path}: 'scores' of a sample must be an object, got {scores!r:.200}")
-    if file is not None and (not isinstance(file, str) or Path(file).name != file):
-        raise ConfigError(f"{path}: 'file' must name a file beside samples.json, got {file!r:.200}")
+    strip = entry.get("strip")
+    for name, value in (("file", file), ("strip", strip)):
+        if value is not None and (not isinstance(value, str) or Path(value).name != value):
+            raise ConfigError(f"{path}: {name!r} must name a file beside samples.json, got {value!r:.200}")
+    is_video = isinstance(file, str) and file.endswith(".mp4")
+    picture = strip if is_video else file
     return Sample(
         prompt=entry["prompt"],
         seed=entry["seed"],
-        file=None if file is None else path.parent / file,
+        file=None if picture is None else path.parent / picture,
         text=None if text is None else str(text),
         scores={str(name): _finite(value) for name, value in scores.items()},
         num_images=num_images if isinstance(num_images, int) else 0,
+        video=path.parent / str(file) if is_video else None,
+        conditions=_conditions(path, entry) if text is None else (),
     )
+
+
+def _conditions(path: Path, entry: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Returns the files of a sample's condition images, which lie in the folder of all samples."""
+    names = entry.get("images") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: 'images' of a sample must be a list of files, got {names!r:.200}")
+    folder = path.parent.parent.resolve()
+    if outside := [name for name in names if not (path.parent / name).resolve().is_relative_to(folder)]:
+        raise ConfigError(f"{path}: 'images' must name files of {folder.name!r}, got {outside[0]!r:.200}")
+    return tuple(path.parent / name for name in names)
 
 
 def _finite(value: Any) -> float | None:

@@ -20,7 +20,7 @@ h1, h2, h3, p, figure, dl, dd { margin: 0; }
 h1 { font-size: 30px; line-height: 1.2; letter-spacing: -.015em; font-weight: 650; overflow-wrap: anywhere;
   margin: 2px 0 10px; }
 .lead { font-size: 18px; max-width: 46em; overflow-wrap: anywhere; }
-.lead strong { color: var(--accent); font-weight: 650; white-space: nowrap; }
+.lead strong:not(.before) { color: var(--accent); font-weight: 650; white-space: nowrap; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 20px; font-size: 14px; }
 nav a { color: var(--soft); text-decoration: none; }
 nav a:hover { color: var(--accent); text-decoration: underline; }
@@ -37,6 +37,7 @@ h2:has(+ .about:not(:empty)) { margin-bottom: 2px; }
 .tile .value { font-size: 26px; line-height: 1.3; font-weight: 600; letter-spacing: -.01em; }
 .tile.main .value { font-size: 40px; line-height: 1.15; letter-spacing: -.025em; white-space: nowrap; }
 .tile.main .value b { color: var(--accent); font-weight: 650; }
+.tile.main .value b.worse, .lead strong.worse { color: var(--bad); }
 .tile.main .value span { color: var(--soft); font-weight: 400; }
 .tile .more { color: var(--soft); font-size: 13px; }
 .grid { display: grid; gap: 14px; }
@@ -74,9 +75,14 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .pair .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 10px; margin-top: auto; }
 .pair .sides > div { min-width: 0; }
 .pair img + pre.answer { margin-top: 8px; }
+.pair .sides.three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.pair video { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint);
+  outline: 1px solid var(--none); }
+.pair img.strip, .pair img + img { margin-top: 6px; }
+.pair .note { aspect-ratio: auto; margin: 0; padding: 10px; text-align: center; overflow-wrap: anywhere; }
 .pair img { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
 .pair img, .output img { outline: 1px solid var(--none); }
-img.crisp { image-rendering: pixelated; }
+img.crisp, video.crisp { image-rendering: pixelated; }
 .pair .missing { aspect-ratio: 1; display: grid; place-items: center; border: 1px dashed var(--none);
   border-radius: 6px; color: var(--soft); font-size: 13px; }
 .pair pre.answer { margin: 0; font: inherit; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere;
@@ -161,5 +167,10 @@ for (const chart of document.querySelectorAll("svg.chart")) {
     tip.style.visibility = "visible";
   });
   chart.addEventListener("pointerleave", () => { chart.classList.remove("on"); tip.style.visibility = "hidden"; });
+}
+if (matchMedia("(prefers-reduced-motion: no-preference)").matches) {
+  const watch = new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
+    isIntersecting ? target.play().catch(() => {}) : target.pause()));
+  document.querySelectorAll("video").forEach(video => watch.observe(video));
 }
 """

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -295,7 +295,12 @@ class ScoringQueue:
         self._worker.__exit__(kind, error, traceback)
 
     def submit(self, chunk: Rollout, iteration: int) -> None:
-        """Queues a chunk of whole groups; returns at once."""
+        """Queues a chunk of whole groups; waits for the chunk before, so that no more than one is held beside the next.
+
+        What that chunk raised, or that it takes too long, is raised by `join`.
+        """
+        if self._waiting:
+            wait(self._waiting[-1:], timeout=self._scorer.patience.seconds)
         self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
 
     def join(self) -> Judgement:

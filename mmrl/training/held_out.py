@@ -17,6 +17,7 @@ from PIL import Image
 from mmrl.core.contracts import Modality, RunError, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey, generator
+from mmrl.media.mp4 import Sound, Video, frames_of
 from mmrl.media.pictures import Picture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
@@ -30,6 +31,8 @@ from mmrl.system.files import replace_file
 from mmrl.system.progress_bars import Counter
 from mmrl.training.processes import Processes
 from mmrl.training.sharding import dummy_rollout
+
+STRIP = 6  # frames of a saved video that its picture shows
 
 Counting = Callable[[str, int], Counter]
 
@@ -57,6 +60,7 @@ class SavedSample:
     seed: int
     scores: dict[str, float]
     image: Image.Image | None = None  # the sample; else the question's first image with the answer's place on it
+    video: Video | None = None  # the sample
     text: str | None = None  # the answer
     num_images: int = 0  # of the question
     media: tuple[Picture, ...] = ()  # the question's images, as far as they are kept to judge the answer again
@@ -133,6 +137,7 @@ class Evaluator:
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
+                del rollout  # else its videos would be held while the next are sampled
                 counter.add(len(prompts))
         return judgements, samples
 
@@ -168,12 +173,16 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
     number, outputs = int(rollout.prompt[row]), rollout.outputs
     if outputs.outcomes is not None:
         return _saved_episode(rollout, row, scores)
-    prompt = rollout.prompts[number]
+    prompt, video = rollout.prompts[number], _video(outputs, row)
+    image = None if video is None else video.strip(STRIP)
+    if video is None:
+        image = _picture(outputs, row) if outputs.images is not None else answered(prompt, outputs, row)
     return SavedSample(
         prompt=prompt.text,
         seed=rollout.keys[number].prompt_index,
         scores=scores,
-        image=_picture(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
+        image=image,
+        video=video,
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         media=prompt.media,
@@ -206,6 +215,17 @@ def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> Save
     )
 
 
+def _video(outputs: Outputs, row: int) -> Video | None:
+    """Returns the video of a sample; None where samples are no videos."""
+    if outputs.videos is None:
+        return None
+    assert outputs.fps is not None, "videos come with their frames per second"
+    sound = None
+    if outputs.audio is not None and outputs.audio_rate is not None:
+        sound = Sound(outputs.audio[row].detach().float().cpu(), outputs.audio_rate[row])
+    return Video(frames_of(outputs.videos[row]), outputs.fps[row], sound)
+
+
 def _picture(outputs: Outputs, row: int) -> Image.Image:
     assert outputs.images is not None
     pixels = (outputs.images[row].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
@@ -229,7 +249,7 @@ def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
 
 
 def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:
-    """Writes pictures and `samples.json` for the report, with what rewards need to judge the answers again.
+    """Writes pictures, videos and `samples.json` for the report, with what rewards need to judge the answers again.
 
     `questions`: the folder of the questions' images, each written once; by default a folder inside.
     """
@@ -242,6 +262,10 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
         if sample.image is not None:
             entry["file"] = f"{number:03d}.png"
             sample.image.save(folder / entry["file"])
+        if sample.video is not None:  # the image is a strip of its frames
+            entry |= {"file": f"{number:03d}.mp4", "strip": entry["file"]}
+            entry |= {"num_frames": len(sample.video.frames), "fps": sample.video.fps}
+            sample.video.save(folder / entry["file"])
         if sample.text is not None:
             entry["text"] = sample.text
         if sample.num_images:
@@ -259,7 +283,9 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
         if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
             entry["target"] = target
         listed.append(entry)
-    kind = "image" if samples and samples[0].text is None else "text"
+    kind = "text"
+    if samples and samples[0].text is None:
+        kind = "image" if samples[0].video is None else "video"
     (folder / "samples.json").write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")
 
 

@@ -171,11 +171,12 @@ class Collector:
                     if self.processes.is_sharded:
                         dummy_rollout(self.policy, self.sampler, self.group_size)
                     continue
-                rollouts.append(rollout)
                 if self.overlap and len(chunks) > 1:
-                    queue.submit(rollouts[-1], iteration)
+                    queue.submit(rollout, iteration)
                 else:
-                    judgements.append(self.scorer.judge(rollouts[-1], iteration))
+                    judgements.append(self.scorer.judge(rollout, iteration))
+                rollouts.append(rollout.without_videos())
+                del rollout  # else its videos would be held while the next are sampled
             if not rollouts:
                 return None, None, unread
             return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread

@@ -53,6 +53,8 @@ class DiffusersPolicy(FlowPolicy):
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
     compile: bool = False  # `torch.compile` on the network
+    # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change a bit.
+    vae_tiling: bool = False
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
@@ -79,6 +81,8 @@ class DiffusersPolicy(FlowPolicy):
         """Loads the pipeline. Raises ConfigError where the model cannot be found or is of another kind."""
         self._placement = placement
         self._pipeline = self._load(placement)
+        if self.vae_tiling:
+            _tile(self._pipeline, f"modalities.{self.title[0]}.vae_tiling")
         networks = self.modules()
         for network in networks.values():
             if self.quantise is not None:
@@ -334,6 +338,15 @@ def _quiet_about_absent_parts() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_of_a_part)
+
+
+def _tile(pipeline: Any, setting: str) -> None:
+    """Lets the pipeline's autoencoder work in tiles. Raises ConfigError where it cannot."""
+    vae = pipeline.components.get("vae")
+    try:
+        vae.enable_tiling()
+    except (AttributeError, NotImplementedError) as error:
+        raise ConfigError(f"{setting}: the {type(vae).__name__} of this model has no tiles; leave it out") from error
 
 
 def _set_attention(network: Any, backend: str, setting: str) -> None:

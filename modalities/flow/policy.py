@@ -134,13 +134,9 @@ class FlowPolicy(Checked, ABC):
         """Returns one row per prompt."""
         return self.conditioning([prompt.text for prompt in prompts])
 
-    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor:
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Outputs:
         """Decodes clean latents [n, ...] of the n prompts behind the conditioning; see `decode_latents`."""
-        return self.decode_latents(latents)
-
-    def outputs_of(self, decoded: Tensor) -> Outputs:
-        """Returns the outputs of what `decode` returns."""
-        return Outputs(images=decoded)
+        return Outputs(images=self.decode_latents(latents))
 
     # Every family inherits the rest.
 
@@ -185,9 +181,10 @@ class FlowPolicy(Checked, ABC):
         )
         clean = self.final(tree.clean, tree.sigma.to(self.device))
         parts = torch.arange(len(clean)).split(self.decode_batch)
-        media = torch.cat([self.decode(clean[rows], conditioning[tree.prompt[rows]]) for rows in parts])
+        decoded = (self.decode(clean[rows], conditioning[tree.prompt[rows]]) for rows in parts)
+        outputs = Outputs.filled(decoded, len(clean))
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
-        rollout = self._rollout(prompts, keys, self.outputs_of(media), tree, trace, self.num_calls - before)
+        rollout = self._rollout(prompts, keys, outputs, tree, trace, self.num_calls - before)
         return replace(rollout, levels=tuple(dict.fromkeys(plans[0].paths[0].levels)))
 
     @torch.no_grad()
@@ -239,7 +236,7 @@ class FlowPolicy(Checked, ABC):
             DecisionBlock.none(len(each)),
         )
         trace = FlowTrace(self.conditioning_of(prompts), 1.0, tree.decided, clean)
-        return self._rollout(prompts, keys, self.outputs_of(images), tree, trace, 0)
+        return self._rollout(prompts, keys, Outputs(images=images), tree, trace, 0)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Returns the forward outputs of a view of decisions, denoising or outputs, by the weights now in place.

@@ -5,7 +5,7 @@ Maths: docs/maths/reward-gradients.md#draft-and-alignprop
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from .trajectory import Trajectory
 from .tree_sampling import Velocity
 
 Tensors = Callable[..., Tensor]
+Result = TypeVar("Result")
 
 
 class Renderer(Protocol):
@@ -33,8 +34,7 @@ class Renderer(Protocol):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Any, scale: float) -> Tensor: ...
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode(self, latents: Tensor, conditioning: Any) -> Tensor: ...
-    def outputs_of(self, decoded: Tensor) -> Outputs: ...
+    def decode(self, latents: Tensor, conditioning: Any) -> Outputs: ...
 
 
 def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedOutputs:
@@ -44,10 +44,8 @@ def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedO
     decode = kept_small(policy.decode) if policy.recompute_activations else policy.decode
     rows = rollout.prompt[view.sample].split(policy.decode_batch)
     parts = zip(clean.split(policy.decode_batch), rows, strict=True)
-    decoded = torch.cat([decode(part, trace.conditioning[of]) for part, of in parts])
-    return RenderedOutputs(
-        policy.outputs_of(decoded), view.sample, view.column, (rollout.num_samples, view.num_noise_samples)
-    )
+    decoded = Outputs.join([decode(part, trace.conditioning[of]) for part, of in parts])
+    return RenderedOutputs(decoded, view.sample, view.column, (rollout.num_samples, view.num_noise_samples))
 
 
 def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
@@ -60,8 +58,7 @@ def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: Diff
         with torch.enable_grad():
             end = trajectory.end[at].float().requires_grad_()
             clean, of = policy.final(end, trajectory.end_sigma[at]), trace.conditioning[rollout.prompt[part]]
-            outputs = policy.outputs_of(policy.decode(clean, of))
-            gradient[at] = torch.autograd.grad(score(outputs, part).sum(), end)[0]
+            gradient[at] = torch.autograd.grad(score(policy.decode(clean, of), part).sum(), end)[0]
     carried = carry_back(trajectory, rollout.blocks[0].edge, rows, gradient, (_velocity(policy, trace), size))
     return replace(rollout, trace=replace(trace, gradient=carried))
 
@@ -77,13 +74,13 @@ def _velocity(policy: Renderer, trace: Any) -> Velocity:
     return velocity
 
 
-def kept_small(function: Tensors) -> Tensors:
+def kept_small(function: Callable[..., Result]) -> Callable[..., Result]:
     """Returns the function with checkpointing: only its arguments are kept for the backward pass."""
 
-    def checkpointed(*arguments: Any) -> Tensor:
+    def checkpointed(*arguments: Any) -> Result:
         if not torch.is_grad_enabled():
             return function(*arguments)
-        result: Tensor = checkpoint(function, *arguments, use_reentrant=False)
+        result: Result = checkpoint(function, *arguments, use_reentrant=False)
         return result
 
     return checkpointed

@@ -27,8 +27,7 @@ class Decoder(Protocol):
     decode_batch: int
 
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode(self, latents: Tensor, conditioning: Conditioning) -> Tensor: ...
-    def outputs_of(self, decoded: Tensor) -> Outputs: ...
+    def decode(self, latents: Tensor, conditioning: Conditioning) -> Outputs: ...
 
 
 def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey], conditioning: Conditioning) -> Judge:
@@ -38,8 +37,8 @@ def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey
         parts = latents.split(policy.decode_batch)
         clean = [policy.final(part, part.new_full((len(part),), level, dtype=torch.float32)) for part in parts]
         rows = plan.split(policy.decode_batch)
-        decoded = [policy.decode(part, conditioning[of]) for part, of in zip(clean, rows, strict=True)]
-        outputs = policy.outputs_of(torch.cat(decoded))
+        decoded = (policy.decode(part, conditioning[of]) for part, of in zip(clean, rows, strict=True))
+        outputs = Outputs.filled(decoded, len(latents))
         numbers = plan.tolist()
         return judged(reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call)
 

@@ -12,10 +12,10 @@ from ..loading.exporting import loading_code
 
 Grid = Literal["pipeline", "uniform"]
 Makes = Literal["image", "video"]
-# Names of what the code draws: of the field of the stock output, in which file, and by which line.
-_SAVED = {
+# The field of the stock output that the code saves, and the line that saves it.
+_SAVING = {
     "image": ("images", 'image.save("drawn.png")'),
-    "video": ("frames", 'export_to_video(video, "drawn.mp4", fps=16)'),
+    "video": ("frames", 'export_to_video(video, "drawn.mp4", fps={fps:g})'),
 }
 
 
@@ -27,6 +27,7 @@ class Call:
     scheduler: str | None = None  # Python that makes it; None: the pipeline's own
     imports: tuple[str, ...] = ()  # of diffusers, for the scheduler
     makes: Makes = "image"
+    fps: float = 16  # frames per second of a video
     image_argument: str | None = None  # the keyword of condition images; None: there are none
     setup: tuple[str, ...] = ()  # lines of Python that change the loaded `pipe`
     is_modular: bool = False
@@ -65,7 +66,7 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
     source = "folder" if base is None else base
-    field, saving = _SAVED[call.makes]
+    field, saving = _SAVING[call.makes]
     kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
     tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * (call.image_argument is not None)
     lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]
@@ -89,7 +90,7 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
         pictures = [f'load_image("condition_{number}.png")' for number in range(len(prompt.media))]
         given[call.image_argument] = pictures[0] if len(pictures) == 1 else f"[{', '.join(pictures)}]"
     lines += [f"    {name}={value}," for name, value in given.items()]
-    lines += [")[0]" if call.is_modular else f").{field}[0]", saving]
+    lines += [")[0]" if call.is_modular else f").{field}[0]", saving.format(fps=call.fps)]
     return "\n".join(lines) + "\n"
 
 

@@ -183,3 +183,18 @@ def test_controls_are_not_watched() -> None:
         "episodes/invalid_limit": [0],
         "episodes/failed": [0],
     }
+
+
+def test_outputs_are_filled_part_by_part() -> None:
+    rows = torch.arange(5.0)[:, None, None, None, None].expand(5, 2, 3, 4, 4)
+    sound = torch.arange(5.0)[:, None, None].expand(5, 1, 7)
+    whole = Outputs(videos=rows, fps=(8.0, 8.0, 9.0, 9.0, 10.0), audio=sound, audio_rate=(100,) * 5)
+    parts = [whole.select(torch.tensor(part)) for part in ([0, 1], [2, 3], [4])]
+    filled, joined = Outputs.filled(iter(parts), 5), Outputs.join(parts)
+    for made in (filled, joined):
+        assert made.videos is not None and torch.equal(made.videos, rows)
+        assert made.audio is not None and torch.equal(made.audio, sound)
+        assert (made.fps, made.audio_rate, made.images) == (whole.fps, whole.audio_rate, None)
+    assert Outputs.filled(iter([whole]), 5).videos is whole.videos  # without a copy
+    left = whole.without_videos()
+    assert (left.videos, left.fps, left.audio, left.audio_rate) == (None,) * 4

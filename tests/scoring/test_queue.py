@@ -59,6 +59,21 @@ def test_a_chunk_is_scored_while_the_next_is_drawn() -> None:
     assert scores.values[:, 0].tolist() == [0, 1]
 
 
+def test_no_more_than_one_chunk_waits_for_its_scores() -> None:
+    judged: list[int] = []
+
+    def judge(batch: RewardBatch) -> Tensor:
+        time.sleep(0.01)
+        judged.append(int(batch.group[0]))
+        return number(batch)
+
+    with ScoringQueue(scorer(judge)) as queue:
+        for chunk in range(4):
+            queue.submit(rollout(1, first=chunk), 0)
+            assert judged[: max(0, chunk)] == list(range(chunk)), "all chunks before are scored"
+        assert queue.join().scores.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 @pytest.mark.slow
 def test_slow_rewards_and_slow_sampling_take_turns_side_by_side() -> None:
     events: list[str] = []
@@ -108,13 +123,12 @@ def test_no_thread_is_left_behind_even_when_sampling_fails() -> None:
 
     reward = ScriptedReward(judge)
     with pytest.raises(RuntimeError, match="sampling failed"), ScoringQueue(scorer(reward)) as queue:
-        for first in range(3):
-            queue.submit(rollout(1, first=first), 0)
+        queue.submit(rollout(1), 0)
         assert started.wait(10) and len(alive()) == 1
         threading.Timer(0.02, go_on.set).start()
         raise RuntimeError("sampling failed")
     assert not alive()
-    assert len(reward.calls) == 1, "the waiting chunks are dropped"
+    assert len(reward.calls) == 1
 
 
 def test_joining_nothing_is_the_judgement_of_no_sample() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .network_calls import Batch, Learned, batches
 from .paused_call import NotDriven, PausedCall
+from .results import media_of
 from .stand_ins import NetworkCall
 
 
@@ -52,7 +53,8 @@ class Driver:
     call_network: Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]
     capacity: int  # paused calls that are kept, and the most that are used at once
     maximum: Callable[[int], int] = lambda count: count  # over processes, where weights are sharded
-    result_of: Callable[[Any], Tensor] = lambda result: result[0]  # images or videos of what the call returns
+    # images or videos of what the call returns, and the sound of videos where it is asked for
+    results_of: Callable[[Any], list[Tensor]] = lambda result: [media_of(result)]
     learned: dict[bool, Learned] = field(default_factory=dict)  # with guidance, and without
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parts of one sample's state
     decodes_many: bool = True  # else the stock code decodes one sample at a time
@@ -238,20 +240,30 @@ class Driver:
 
     def decode(self, states: Tensor, prompts: Sequence[int]) -> Tensor:
         """Returns the images or videos [n, ...] of last states [n, ...] of n prompts, by the stock code."""
+        return self.decode_all(states, prompts)[0]
+
+    def decode_all(self, states: Tensor, prompts: Sequence[int]) -> list[Tensor]:
+        """Returns the images or videos as `decode` does, and what else `results_of` finds, float32 [n, ...] each."""
         mode = self.learned[False].mode
         alike: dict[Any, list[int]] = {}
         for row, prompt in enumerate(prompts):
             alone = not self.decodes_many or mode == "single"
             alike.setdefault((prompt, row if alone else 0), []).append(row)
-        made = []
+        made: list[list[Tensor]] = []
         for (prompt, _), rows in alike.items():
             call = self.take(Key(prompt, None, len(rows) if mode == "copies" else 1))
             at = torch.tensor(rows, device=states.device)
-            made.append(self.result_of(call.finish([part[at] for part in self.split(states)])))
-            if len(made[-1]) != len(rows):
-                raise NotDriven(f"it decodes {len(rows)} samples to {len(made[-1])} outputs")
-        order = torch.tensor([row for rows in alike.values() for row in rows], device=made[0].device).argsort()
-        return torch.cat(made)[order].float()
+            made.append(self.results_of(call.finish([part[at] for part in self.split(states)])))
+            if any(len(one) != len(rows) for one in made[-1]):
+                counts = ", ".join(str(len(one)) for one in made[-1])
+                raise NotDriven(f"it decodes {len(rows)} samples to {counts} outputs")
+        if len(made) == 1:  # without a copy: decoded videos are large
+            return [one.float() for one in made[0]]
+        rows_made = torch.tensor([row for rows in alike.values() for row in rows])
+        joined = (torch.cat(parts).float() for parts in zip(*made, strict=True))
+        if bool((rows_made.diff() > 0).all()):
+            return list(joined)
+        return [one[rows_made.argsort().to(one.device)] for one in joined]
 
 
 def _numel(shape: Sequence[int]) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .results import media_of
+
 
 def stock_run(pipeline: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, list[Tensor]]:
     """Returns what the pipeline makes, [n, ...] in [0, 1], and the samples of its first step, one for each part.
@@ -17,9 +19,7 @@ def stock_run(pipeline: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, list
     seen: list[list[Tensor]] = []
     with _with_recorded_steps(pipeline.scheduler, seen), torch.no_grad():
         result = pipeline(**arguments)
-    made = result[0] if isinstance(result, tuple) else result
-    media = made if isinstance(made, Tensor) else torch.stack(list(made))
-    return media.float(), seen[0]
+    return media_of(result).float(), seen[0]
 
 
 @contextmanager
