@@ -54,7 +54,7 @@ def test_a_block_is_read_by_hand() -> None:
     # the square of area 36 has half a side of 3.0: its soft edge is 0.5 at no pixel's middle, so it is the block itself
     assert seen.overlap[0, 0, 1].item() == pytest.approx(1.0, abs=1e-4)
     assert seen.overlap[0, 0].argmax() == 1
-    assert seen.is_drawn.tolist() == [[True, False]]
+    assert seen.has_shape.tolist() == [[True, False]]
 
 
 def test_two_colours_in_a_shape_are_uneven() -> None:

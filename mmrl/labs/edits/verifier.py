@@ -29,7 +29,7 @@ class Reading:
     x: Tensor  # [B, 2] pixels: the centroid
     y: Tensor  # [B, 2]
     overlap: Tensor  # [B, 2, 4] IoU with the four forms of the same area and centroid
-    is_drawn: Tensor  # [B, 2] bool: there is something, and not too much
+    has_shape: Tensor  # [B, 2] bool: there is something, and not too much
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def read(pictures: Tensor) -> Reading:
     rise, direction = halves - BACKGROUND, F.normalize(colour - BACKGROUND, dim=1)[:, :, None, None]
     beside = rise - (rise * direction).sum(1, keepdim=True) * direction  # what no mix with the background explains
     unevenness = _mean(beside.square().sum(1, keepdim=True), mask)[:, 0].sqrt()
-    is_drawn = (level > MIN_LIFT) & (area > MIN_AREA) & (area < MAX_AREA)
-    parts = (colour, unevenness, radius, x, y, overlap, is_drawn)
+    has_shape = (level > MIN_LIFT) & (area > MIN_AREA) & (area < MAX_AREA)
+    parts = (colour, unevenness, radius, x, y, overlap, has_shape)
     return Reading(*(part.unflatten(0, (-1, 2)) for part in parts))
 
 
@@ -128,7 +128,7 @@ def _checked(pictures: Tensor, count: int, name: str) -> Tensor:
 def _named(before: Reading, wanted: Sequence[Edit]) -> Tensor:
     """Returns [B, 2]: whether a half of the source holds the form that the instruction names."""
     asked = torch.tensor([FORMS.index(edit.form) for edit in wanted], device=before.x.device)
-    is_named = before.is_drawn & (before.overlap.argmax(-1) == asked[:, None])
+    is_named = before.has_shape & (before.overlap.argmax(-1) == asked[:, None])
     if (wrong := (is_named.sum(1) != 1).nonzero()).numel():
         row = int(wrong[0])
         found = int(is_named[row].sum())
@@ -195,4 +195,4 @@ def _compare(seen: Reading, expected: _Expected) -> tuple[Tensor, Tensor]:
     holds = torch.cat([off < off.new_tensor(TOLERANCES), is_form], dim=-1)
     is_one_colour = (distances.argmin(-1) == expected.colour) & (seen.unevenness < UNEVENNESS)
     holds[..., 0] &= is_one_colour
-    return scores * seen.is_drawn[..., None], holds & seen.is_drawn[..., None]
+    return scores * seen.has_shape[..., None], holds & seen.has_shape[..., None]

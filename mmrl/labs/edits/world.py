@@ -1,7 +1,7 @@
-"""A world of pictures with two shapes: edits of one of them, source pictures, a renderer, and a verifier that compares.
+"""A world of pictures with two shapes, one in each half: edits of one of them, source pictures, and a renderer.
 
-One shape lies in the upper half of a picture, the other in the lower half, so that each half can be read by itself. An
-instruction names a shape by its form and asks for another colour, size or column.
+An instruction names a shape by its form and asks for another colour, size or column. The form is in one half alone, so
+the verifier can read each half by itself (`verifier.py`).
 """
 
 import difflib
