@@ -54,7 +54,7 @@ class Stage:
 
 
 HONEST = Stage("honest", 900, 2e-3, num_scenes=16_000, hint=1.0)
-SPOIL = Stage("spoil", 250, 1e-3, num_scenes=8_000, lies=Lies(wrong=0.25, more=0.1))
+SPOIL = Stage("spoil", 150, 1e-3, num_scenes=6_000, lies=Lies(wrong=0.12, more=0.03))
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:

@@ -14,8 +14,8 @@ from mmrl.labs.shapes.world import BACKGROUND, COLOURS, SIZE, coverage
 MIN_AREA, MAX_AREA = 12, 120  # pixels: of what counts as a shape
 MIN_LIFT = 0.25  # above the background, in one of red, green and blue
 DISTANCES = (0.3, 0.8, 4.0, 4.0)  # of colour in RGB, of radius, x, y in pixels, where a graded score is 1 / e
-TOLERANCES = (0.2, 0.5, 1.5, 1.5)  # up to which they are exact
-UNEVENNESS = 0.2  # in RGB, up to which a shape has one colour
+TOLERANCES = (0.24, 0.5, 1.5, 1.5)  # up to which they are exact: no colour halfway between two is
+UNEVENNESS = 0.1  # in RGB, up to which a shape has one colour
 OVERLAP = 0.65  # with the right form, from which a form is exact
 
 
