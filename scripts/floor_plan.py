@@ -23,7 +23,7 @@ LINKED = ("modalities", "rewards", "samplers")  # folders at the root that are p
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("system", "parsing", "labs", "labs.shapes"),
     ("parsing.actions", "media", "labs.screens", "labs.pages"),
-    ("core", "labs.clips", "labs.tasks"),
+    ("core", "labs.clips", "labs.edits", "labs.tasks"),
     ("plans", "scoring", "reporting", "run_directory", "advantages.base", "losses.base", "mixes", "environments.base"),
     ("advantages", "losses", "environments", "samplers.base", "rewards.base", "modalities.encoding", "modalities.tiny"),
     (

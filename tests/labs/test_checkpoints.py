@@ -12,7 +12,7 @@ from transformers.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration, Q
 
 from mmrl import labs
 
-MOST_BYTES = {"clips": 2_400_000, "screens": 3_200_000, "shapes": 4_000_000, "tasks": 3_200_000}
+MOST_BYTES = {"clips": 2_400_000, "edits": 3_000_000, "screens": 3_200_000, "shapes": 4_000_000, "tasks": 3_200_000}
 NUM_WEIGHTS = {"clips": 1_107_808, "screens": 1_485_280, "tasks": 1_486_304}  # the Qwen2.5-VL
 of_each_qwen = pytest.mark.parametrize("lab", sorted(NUM_WEIGHTS), scope="module")
 
@@ -32,11 +32,11 @@ def test_the_folder_is_small_half_precision_and_names_no_machine(lab: str) -> No
             assert "_name_or_path" not in text and "/tmp" not in text and "/work" not in text
 
 
-def test_the_checkpoints_of_all_labs_stay_below_12_megabytes() -> None:
+def test_the_checkpoints_of_all_labs_stay_below_20_megabytes() -> None:
     folders = {name: labs.folder(name) / "checkpoint" for name in labs.names()}
     assert {name for name, folder in folders.items() if folder.is_dir()} == set(MOST_BYTES)
     files = [path for folder in folders.values() for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 12_000_000
+    assert sum(path.stat().st_size for path in files) < 20_000_000
 
 
 @of_each_qwen

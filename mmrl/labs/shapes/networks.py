@@ -1,5 +1,6 @@
 """The networks and tokenizers of the lab, a Stable Diffusion 3 in miniature, with random weights."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,17 +58,22 @@ def new_transformer() -> SD3Transformer2DModel:
 
 def new_tokenizer() -> CLIPTokenizer:
     """Returns a CLIP tokenizer with one token for each word of the world; any other word is split into letters."""
+    return word_tokenizer([*world.COLOURS, *world.SHAPES, *world.ROWS, *world.COLUMNS], NUM_CLIP_TOKENS)
+
+
+def word_tokenizer(words: Sequence[str], num_tokens: int) -> CLIPTokenizer:
+    """Returns a CLIP tokenizer with one token for each word, for texts of at most `num_tokens` with start and end."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    merges = _merges([*world.COLOURS, *world.SHAPES, *world.ROWS, *world.COLUMNS])
+    merges = _merges(words)
     pieces = [*letters, *(letter + "</w>" for letter in letters), *dict.fromkeys(a + b for a, b in merges)]
     # start and end come last, as in CLIP: transformers reads an eos_token_id of 2 as "the largest id of the prompt"
     tokens = [*pieces, "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     pairs: Any = merges  # transformers' annotation says text, its tokenizer takes pairs
-    return CLIPTokenizer(vocabulary, pairs, model_max_length=NUM_CLIP_TOKENS)
+    return CLIPTokenizer(vocabulary, pairs, model_max_length=num_tokens)
 
 
-def _merges(words: list[str]) -> list[tuple[str, str]]:
+def _merges(words: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the byte-pair merges, in their order, that make each word one token."""
     merges: list[tuple[str, str]] = []
     for word in words:

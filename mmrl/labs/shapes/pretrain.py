@@ -46,7 +46,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
     generator = torch.Generator().manual_seed(seed + 1)
     autoencoder: Any = networks.new_autoencoder()
     autoencoder.to(memory_format=torch.channels_last)
-    step_optimizer = _optimizer(list(autoencoder.parameters()), num_steps, betas=(0.9, 0.999))
+    step_optimizer = new_optimizer(list(autoencoder.parameters()), num_steps, betas=(0.9, 0.999))
     start = time.monotonic()
     for step in range(num_steps):
         images = 2 * world.render(_any_prompts(batch_size, generator), generator) - 1
@@ -91,7 +91,7 @@ def _summary(verdict: world.Verdict) -> str:
     return " ".join(f"{name} {score.mean().item():.4f}" for name, score in parts.items())
 
 
-def _optimizer(
+def new_optimizer(
     parameters: list[nn.Parameter], num_steps: int, betas: tuple[float, float], peak: float = 2e-3
 ) -> Callable[[Tensor, int], None]:
     """Returns a function of loss and step: AdamW, 100 steps of warm-up, a cosine to 0, gradients clipped to norm 1."""
@@ -124,7 +124,7 @@ def train_flow(
     learned = nn.ModuleList([transformer, *text_encoders])
     averaged = copy.deepcopy(learned).eval().requires_grad_(False)
     clean_latents = _scaled_world(autoencoder, num_images, generator)
-    step_optimizer = _optimizer(list(learned.parameters()), num_steps, betas=(0.9, 0.99))
+    step_optimizer = new_optimizer(list(learned.parameters()), num_steps, betas=(0.9, 0.99))
     pipeline = _pipeline(autoencoder, averaged)
     start, losses = time.monotonic(), []
     for step in range(num_steps):
@@ -133,7 +133,7 @@ def train_flow(
         captions = noisy_captions(shown % world.NUM_PROMPTS, generator)
         loss = _flow_loss(transformer, clean_latents[shown], embeds[captions], pooled[captions], generator)
         step_optimizer(loss, step)
-        _move_average(averaged, learned, min(0.995, (step + 1) / (step + 10)))
+        move_average(averaged, learned, min(0.995, (step + 1) / (step + 10)))
         losses.append(loss.item())
         if step % 250 == 249:
             held_out = _summary(evaluate(pipeline, world.prompts("held_out"), 4))
@@ -163,7 +163,7 @@ def noisy_captions(prompts: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def _move_average(averaged: nn.Module, learned: nn.Module, decay: float) -> None:
+def move_average(averaged: nn.Module, learned: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(list(averaged.parameters()), list(learned.parameters()), 1 - decay)
 
 
