@@ -30,7 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Video": ("flicker", "frame_mean", "motion_smoothness"),
-    "Episodes, labs and labels": ("episode_success", "given_score", "shapes", "soft_shapes", "step_reward"),
+    "Episodes, labs and labels": ("episode_success", "given_score", "motion", "shapes", "soft_shapes", "step_reward"),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",
         "running_normalised", "text_norm", "trusted", "uncertainty_weighted", "win_rate",
