@@ -1,6 +1,5 @@
 """The checkpoint of the motion lab: a real LTXPipeline, and what its pretraining does."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def test_the_index_names_the_parts_of_an_ltx_pipeline_of_at_most_4_mb() -> None:
         "vae": "AutoencoderKLLTXVideo",
         "scheduler": "FlowMatchEulerDiscreteScheduler",
         "text_encoder": "T5EncoderModel",
-        "tokenizer": "PreTrainedTokenizerFast",
+        "tokenizer": "TokenizersBackend",
     }
     assert json.loads((FOLDER / "scheduler" / "scheduler_config.json").read_text())["shift"] == 1.0
     assert sum(path.stat().st_size for path in FOLDER.rglob("*.*")) < 4_000_000
@@ -122,8 +121,8 @@ def test_a_seed_gives_the_same_networks_again_on_one_thread() -> None:
 
 
 @pytest.mark.slow
-def test_a_saved_pipeline_is_the_one_that_was_loaded(pipeline: LTXPipeline, tmp_path: Path) -> None:
-    save(copy.deepcopy(pipeline), tmp_path)
+def test_a_saved_pipeline_is_the_one_that_was_loaded(tmp_path: Path) -> None:
+    save(pretrain.load(FOLDER), tmp_path)
     shipped = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.*")}
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")} == shipped
     for path in shipped:

@@ -121,6 +121,15 @@ def test_a_frame_without_a_shape_scores_nothing_and_spoils_the_clip() -> None:
     assert verdict.shape.item() < 8 / 9 and not verdict.is_correct.item()
 
 
+def test_one_frame_with_a_shape_that_is_too_large_spoils_the_clip() -> None:
+    """256 pixels of the right colour around the right place."""
+    clip = square(RIGHT)
+    clip[0, 4, :, 8:24, 8:24] = torch.tensor(RED)[:, None, None]
+    verdict = world.verify(clip, ["red square moves right"])
+    torch.testing.assert_close(verdict.colour, torch.tensor([8 / 9]), atol=1e-5, rtol=0)
+    assert not verdict.is_correct.item()
+
+
 @pytest.mark.parametrize("level", [0.08, 1.0])
 def test_a_clip_without_a_shape_scores_nothing(level: float) -> None:
     verdict = world.verify(torch.full((1, 9, 3, 32, 32), level), ["white square moves up"])

@@ -144,7 +144,9 @@ def train_flow(autoencoder: AutoencoderKLLTXVideo, num_steps: int, seed: int, *,
             held_out = _summary(evaluate(pipeline, world.prompts("held_out"), 4))
             mean_loss, seconds = sum(losses[-250:]) / 250, time.monotonic() - start
             print(f"flow {step + 1} {seconds:.0f}s loss {mean_loss:.4f} held-out {held_out}", flush=True)
-    return pipeline
+    return _pipeline(
+        autoencoder, averaged
+    )  # with a new tokenizer: one that was used writes its last padding to its file
 
 
 def _flow_loss(transformer: Any, clean: Tensor, text: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
