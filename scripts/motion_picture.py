@@ -16,16 +16,24 @@ from mmrl.labs.motion import networks, pretrain, world
 from mmrl.reporting.contact_sheet import GAP, INK, PAGE, SOFT
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "motion_before_after.png"
-SHOWN = (0, 4, 9, 14, 19, 22, 30)  # of the held-out prompts: all colours, shapes and directions
+SHOWN = (  # held out; all colours, shapes and directions
+    "red circle moves right",
+    "green square moves left",
+    "blue triangle moves up",
+    "yellow cross moves down",
+    "purple square moves left",
+    "white triangle moves up",
+)
 ZOOM = 2
-NAMES, HEADING = 190, 30  # pixels: width of the prompts, height of the headings
+NAMES, HEADING = 216, 30  # pixels: width of the prompts, height of the headings
 
 
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python scripts/motion_picture.py FOLDER   (a pipeline that mmrl export wrote)")
     torch.set_num_threads(1)
-    prompts = [world.prompts("held_out")[index] for index in SHOWN]
+    prompts = list(SHOWN)
+    assert set(prompts) <= set(world.prompts("held_out"))
     side, num_shown = ZOOM * world.SIZE + 2, (world.NUM_FRAMES + 1) // 2
     width = num_shown * side + GAP
     sheet = Image.new("RGB", (NAMES + 2 * width, HEADING + len(prompts) * (side + 4)), PAGE)

@@ -68,7 +68,7 @@ def test_two_processes_train_on_the_clips_of_one(tmp_path: Path) -> None:
     of_lab = {"name": "diffusers_pipeline", "model": "lab:motion", "network_batch": 5, "arguments": given} | clips
     changes = {"modality": of_lab, "sampler": sampler(1.0), "rewards": [{"name": "motion"}]}
     changes |= {"prompts": {"train": "lab:motion/train", "held_out": "lab:motion/held_out"}}
-    changes |= {"evaluation": SETTINGS["evaluation"] | {"num_prompts": 2}}
+    changes |= {"evaluation": SETTINGS["evaluation"] | {"num_prompts": 3}}
     write_inputs(tmp_path, SHORT | changes | {"updates": {"micro_batch": 5}})
     one, two = train(tmp_path, "one", 1), train(tmp_path, "two", 2)
     assert_same_run(one, two, 2)
