@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmrl import labs
 from mmrl.labs.motion import networks, pretrain, world
+from mmrl.labs.shapes.world import SIZE
 from mmrl.reporting.contact_sheet import GAP, INK, PAGE, SOFT
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "motion_before_after.png"
@@ -34,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     prompts = list(SHOWN)
     assert set(prompts) <= set(world.prompts("held_out"))
-    side, num_shown = ZOOM * world.SIZE + 2, (world.NUM_FRAMES + 1) // 2
+    side, num_shown = ZOOM * SIZE + 2, (world.NUM_FRAMES + 1) // 2
     width = num_shown * side + GAP
     sheet = Image.new("RGB", (NAMES + 2 * width, HEADING + len(prompts) * (side + 4)), PAGE)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(16)
@@ -56,8 +57,8 @@ def made(folder: Path, prompts: list[str]) -> Tensor:
     noise = torch.randn(len(prompts), *networks.LATENT_SHAPE, generator=torch.Generator().manual_seed(5))
     clips: Tensor = pretrain.load(folder)(
         prompts,
-        height=world.SIZE,
-        width=world.SIZE,
+        height=SIZE,
+        width=SIZE,
         num_frames=world.NUM_FRAMES,
         frame_rate=world.FRAME_RATE,
         num_inference_steps=10,
@@ -72,7 +73,7 @@ def made(folder: Path, prompts: list[str]) -> Tensor:
 def picture(frame: Tensor) -> Image.Image:
     """Returns a frame [3, 32, 32] enlarged, in 32 levels a channel so that the file stays small."""
     pixels = (8 * (31 * frame.permute(1, 2, 0)).round()).byte().numpy()
-    side = ZOOM * world.SIZE
+    side = ZOOM * SIZE
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)
 
 
