@@ -21,9 +21,9 @@ LINKED = ("modalities", "rewards", "samplers")  # folders at the root that are p
 
 # From bottom to top: a file imports from its own folder and from folders of the layers above this line in the list.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("system", "parsing", "labs", "labs.shapes"),
-    ("parsing.actions", "media", "labs.screens", "labs.pages"),
-    ("core", "labs.clips", "labs.edits", "labs.tasks"),
+    ("system", "parsing", "labs"),
+    ("parsing.actions", "media", "labs.screens", "labs.pages", "labs.shapes"),
+    ("core", "labs.clips", "labs.edits", "labs.motion", "labs.tasks"),
     ("plans", "scoring", "reporting", "run_directory", "advantages.base", "losses.base", "mixes", "environments.base"),
     ("advantages", "losses", "environments", "samplers.base", "rewards.base", "modalities.encoding", "modalities.tiny"),
     (

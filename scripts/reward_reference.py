@@ -30,7 +30,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Video": ("flicker", "frame_mean", "motion_smoothness", "video_align"),
-    "Episodes, labs and labels": ("edits", "episode_success", "given_score", "shapes", "soft_shapes", "step_reward"),
+    "Episodes, labs and labels": (
+        "edits", "episode_success", "given_score", "motion", "shapes", "soft_shapes", "step_reward",
+    ),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",
         "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",

@@ -15,8 +15,9 @@ RESUMED = {
     f"lab/{name}"
     for name in (
         *("adjoint_matching", "asymre", "awm", "best_of_n", "branch_grpo", "consistency", "cps", "d3po", "dance_grpo"),
-        *("dgpo", "diffusion_dpo_offline", "e_grpo", "fk_steering", "flow_dppo", "g2rpo", "neighbor", "nft"),
-        *("precise", "spin", "spo", "ssr", "svdd", "tempflow", "tree_rl", "xrpo", "flow_grpo_fast_edits"),
+        *("dgpo", "diffusion_dpo_offline", "e_grpo", "fk_steering", "flow_dppo", "flow_grpo_fast_edits", "g2rpo"),
+        *("motion_flow_grpo_fast", "neighbor", "nft", "precise", "spin", "spo", "ssr", "svdd", "tempflow", "tree_rl"),
+        "xrpo",
     )
 }
 SMALL = ("threads=1", "checkpoint.every=1", "evaluation=null", "optimizer.schedule=constant")

@@ -9,6 +9,7 @@ from diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3 import S
 from torch import Tensor
 
 from mmrl import labs
+from mmrl.labs.pipelines import save
 from mmrl.labs.shapes import networks, pretrain, world
 
 FOLDER = labs.checkpoint("shapes")
@@ -193,7 +194,7 @@ def test_a_seed_gives_the_same_networks_again_on_one_thread() -> None:
 
 @pytest.mark.slow
 def test_a_saved_pipeline_is_the_one_that_was_loaded(pipeline: StableDiffusion3Pipeline, tmp_path: Path) -> None:
-    pretrain.save(copy.deepcopy(pipeline), tmp_path)
+    save(copy.deepcopy(pipeline), tmp_path)
     shipped = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.*")}
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")} == shipped
     for path in shipped:

@@ -14,6 +14,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tiny.pipelines.families import write_tiny_pipeline
 from tests.process_runs import (
+    SETTINGS,
     assert_same_run,
     ended_well,
     final_tensors,
@@ -58,6 +59,19 @@ def test_two_processes_make_the_run_of_one_also_where_they_share_the_weights(mod
     one, two = train(tmp_path, "one", 1), train(tmp_path, "two", 2)
     assert_same_run(one, two, 2)
     assert_same_run(one, train(tmp_path, "shared", 2, "sharding=full"), 2)
+    assert movement(one, 1, 2) > 1e-4
+
+
+def test_two_processes_train_on_the_clips_of_one(tmp_path: Path) -> None:
+    clips: dict[str, Any] = {"height": 32, "width": 32, "num_frames": 9, "output": "video"}
+    given = {"max_sequence_length": 5, "frame_rate": 8}
+    of_lab = {"name": "diffusers_pipeline", "model": "lab:motion", "network_batch": 5, "arguments": given} | clips
+    changes = {"modality": of_lab, "sampler": sampler(1.0), "rewards": [{"name": "motion"}]}
+    changes |= {"prompts": {"train": "lab:motion/train", "held_out": "lab:motion/held_out"}}
+    changes |= {"evaluation": SETTINGS["evaluation"] | {"num_prompts": 3}}
+    write_inputs(tmp_path, SHORT | changes | {"updates": {"micro_batch": 5}})
+    one, two = train(tmp_path, "one", 1), train(tmp_path, "two", 2)
+    assert_same_run(one, two, 2)
     assert movement(one, 1, 2) > 1e-4
 
 

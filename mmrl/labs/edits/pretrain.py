@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from mmrl.labs.edits import networks, world
 from mmrl.labs.edits.verifier import Verdict, verify
-from mmrl.labs.shapes.pretrain import move_average, new_optimizer, save
+from mmrl.labs.pipelines import move_average, new_optimizer, save
 from mmrl.labs.teaching import command_line
 from mmrl.media.pictures import as_tensor
 
@@ -80,7 +80,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
     rng, generator = random.Random(FIRST_SEED + seed), torch.Generator().manual_seed(seed + 1)
     autoencoder: Any = networks.new_autoencoder()
     autoencoder.to(memory_format=torch.channels_last)
-    step_optimizer = new_optimizer(list(autoencoder.parameters()), num_steps, betas=(0.9, 0.999))
+    step_optimizer = new_optimizer(list(autoencoder.parameters()), betas=(0.9, 0.999))
     start = time.monotonic()
     for step in range(num_steps):
         pictures = 2 * world.render([scene for _, scene in _any_edits(batch_size, rng)]) - 1
@@ -88,7 +88,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
         decoded = autoencoder.decode(posterior.sample(generator)).sample
         kl = 0.5 * (posterior.mean.square() + posterior.var - 1 - posterior.logvar).mean()
         loss = F.mse_loss(decoded, pictures) + 0.3 * F.l1_loss(decoded, pictures) + kl_weight * kl
-        step_optimizer(loss, step)
+        step_optimizer(loss, step, step / num_steps)
         if step % 200 == 199:
             verdict, seconds = _reconstruct(autoencoder, rng), time.monotonic() - start
             print(f"autoencoder {step + 1} {seconds:.0f}s loss {loss.item():.4f} {_summary(verdict)}", flush=True)
@@ -173,12 +173,12 @@ def train_flow(pipeline: FluxKontextPipeline, stage: Stage, seed: int, scale: fl
     rng, generator = random.Random(f"{stage.name} {seed}"), torch.Generator().manual_seed(seed + 2)
     num_steps = max(1, round(stage.num_steps * scale))
     pool = examples(learned.vae, max(BATCH_SIZE, round(stage.num_scenes * scale)), stage.lies, rng)
-    step_optimizer = new_optimizer(list(trained.parameters()), num_steps, betas=(0.9, 0.99), peak=stage.peak)
+    step_optimizer = new_optimizer(list(trained.parameters()), betas=(0.9, 0.99), peak=stage.peak)
     start, losses = time.monotonic(), []
     for step in range(num_steps):
         flow, hint = _losses(learned, pool, generator)
-        step_optimizer(flow + stage.hint * hint, step)
-        move_average(slow, trained, min(0.99, (step + 1) / (step + 10)))
+        step_optimizer(flow + stage.hint * hint, step, step / num_steps)
+        move_average(slow, trained, step, highest=0.99)
         losses.append(flow.item())
         if step % 100 == 99:
             mean_loss, seconds = sum(losses[-100:]) / 100, time.monotonic() - start

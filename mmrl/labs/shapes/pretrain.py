@@ -7,10 +7,7 @@ and to obey half of the time. That is what RL against the verifier has to repair
 import argparse
 import copy
 import itertools
-import json
-import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchE
 from torch import Tensor, nn
 from transformers import CLIPTokenizer
 
+from mmrl.labs.pipelines import move_average, new_optimizer, save
 from mmrl.labs.shapes import networks, world
 
 CAPTION_NOISE = 0.25  # the probability that an attribute of a caption is redrawn
@@ -46,7 +44,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
     generator = torch.Generator().manual_seed(seed + 1)
     autoencoder: Any = networks.new_autoencoder()
     autoencoder.to(memory_format=torch.channels_last)
-    step_optimizer = new_optimizer(list(autoencoder.parameters()), num_steps, betas=(0.9, 0.999))
+    step_optimizer = new_optimizer(list(autoencoder.parameters()), betas=(0.9, 0.999))
     start = time.monotonic()
     for step in range(num_steps):
         images = 2 * world.render(_any_prompts(batch_size, generator), generator) - 1
@@ -54,7 +52,7 @@ def train_autoencoder(num_steps: int, seed: int, *, batch_size: int = 32, kl_wei
         decoded = autoencoder.decode(posterior.sample(generator)).sample
         kl = 0.5 * (posterior.mean.square() + posterior.var - 1 - posterior.logvar).mean()
         loss = F.mse_loss(decoded, images) + 0.3 * F.l1_loss(decoded, images) + kl_weight * kl
-        step_optimizer(loss, step)
+        step_optimizer(loss, step, step / num_steps)
         if step % 250 == 249:
             verdict = _reconstruct(autoencoder, _any_prompts(256, generator), generator)
             seconds = time.monotonic() - start
@@ -91,23 +89,6 @@ def _summary(verdict: world.Verdict) -> str:
     return " ".join(f"{name} {score.mean().item():.4f}" for name, score in parts.items())
 
 
-def new_optimizer(
-    parameters: list[nn.Parameter], num_steps: int, betas: tuple[float, float], peak: float = 2e-3
-) -> Callable[[Tensor, int], None]:
-    """Returns a function of loss and step: AdamW, 100 steps of warm-up, a cosine to 0, gradients clipped to norm 1."""
-    optimizer = torch.optim.AdamW(parameters, lr=peak, weight_decay=1e-3, betas=betas)
-
-    def take_step(loss: Tensor, step: int) -> None:
-        cosine = 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        optimizer.param_groups[0]["lr"] = peak * min(1.0, (step + 1) / 100) * cosine + 1e-6
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-
-    return take_step
-
-
 def train_flow(
     autoencoder: AutoencoderKL, num_steps: int, seed: int, *, num_images: int = 48
 ) -> StableDiffusion3Pipeline:
@@ -124,7 +105,7 @@ def train_flow(
     learned = nn.ModuleList([transformer, *text_encoders])
     averaged = copy.deepcopy(learned).eval().requires_grad_(False)
     clean_latents = _scaled_world(autoencoder, num_images, generator)
-    step_optimizer = new_optimizer(list(learned.parameters()), num_steps, betas=(0.9, 0.99))
+    step_optimizer = new_optimizer(list(learned.parameters()), betas=(0.9, 0.99))
     pipeline = _pipeline(autoencoder, averaged)
     start, losses = time.monotonic(), []
     for step in range(num_steps):
@@ -132,8 +113,8 @@ def train_flow(
         embeds, pooled = networks.encode_tokens(tokens, *text_encoders)  # [217, 7, 96], [217, 80]
         captions = noisy_captions(shown % world.NUM_PROMPTS, generator)
         loss = _flow_loss(transformer, clean_latents[shown], embeds[captions], pooled[captions], generator)
-        step_optimizer(loss, step)
-        move_average(averaged, learned, min(0.995, (step + 1) / (step + 10)))
+        step_optimizer(loss, step, step / num_steps)
+        move_average(averaged, learned, step)
         losses.append(loss.item())
         if step % 250 == 249:
             held_out = _summary(evaluate(pipeline, world.prompts("held_out"), 4))
@@ -162,11 +143,6 @@ def noisy_captions(prompts: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(is_empty, world.NUM_PROMPTS, captions)
 
 
-@torch.no_grad()
-def move_average(averaged: nn.Module, learned: nn.Module, decay: float) -> None:
-    torch._foreach_lerp_(list(averaged.parameters()), list(learned.parameters()), 1 - decay)
-
-
 def _scaled_world(autoencoder: AutoencoderKL, num_images: int, generator: torch.Generator) -> Tensor:
     latents = encode_world(autoencoder, num_images, generator)
     scaled: Tensor = (latents - autoencoder.config["shift_factor"]) * autoencoder.config["scaling_factor"]
@@ -192,20 +168,6 @@ def _pipeline(autoencoder: AutoencoderKL, learned: nn.ModuleList) -> StableDiffu
         "tokenizer_3": None,
     }
     return _without_progress_bar(StableDiffusion3Pipeline(**components))
-
-
-def save(pipeline: StableDiffusion3Pipeline, folder: Path) -> None:
-    """Writes the pipeline in half precision, which turns the networks given to half precision too."""
-    for network in (pipeline.transformer, pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
-        network.half()
-    pipeline.save_pretrained(folder)
-    for path in folder.rglob("*.json"):
-        settings = json.loads(path.read_text())
-        settings.pop("_name_or_path", None)  # of this machine
-        if "dtype" in settings:
-            # transformers loads what this says and diffusers float32: a pipeline loaded without a dtype has to agree
-            settings["dtype"] = "float32"
-        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(folder: Path) -> StableDiffusion3Pipeline:

@@ -1,0 +1,1 @@
+"""Clips of one coloured shape that moves, and the tiny LTX-Video that makes them."""
