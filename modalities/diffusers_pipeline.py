@@ -84,8 +84,8 @@ class DiffusersPipeline(DiffusersPolicy):
     modular: bool = False  # the model is a `ModularPipeline`, in whose folder is a `modular_model_index.json`
     removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
-    # The argument of the call for each image of a prompt, in the order of the row, such as `[image, mask_image]`; several
-    # images under one name are a list. Empty: all are for `image`, `images` or `reference_images`.
+    # The argument of the call for each image of a prompt, in the order of the row, such as `[image, mask_image]`; the
+    # images of a name that stands there twice are a list. Empty: all are for `image`, `images` or `reference_images`.
     conditions: tuple[str, ...] = ()
     # Calls of the pipeline that are kept between steps, one a prompt; or their network arguments.
     paused_calls: Annotated[int, Field(ge=1)] = 64
@@ -515,7 +515,7 @@ class DiffusersPipeline(DiffusersPolicy):
         if name not in parts:
             setting = f"modalities.{self.title[0]}.network"
             raise ConfigError(
-                f"{setting}: {self.model!r} has no network {name!r}{near(name, parts)}; its networks are {', '.join(parts)}"
+                f"{setting}: {self.model!r} has no network {name!r}{near(name, parts)}; it has {', '.join(parts)}"
             )
 
     def _fixed_arguments(self) -> Arguments:
@@ -536,7 +536,7 @@ class DiffusersPipeline(DiffusersPolicy):
             raise ConfigError(f"{where}.{error}") from error
         if not self.modular and (absent := conditions.missing(self._pipeline, {*names, *fixed})):
             raise ConfigError(
-                f"{where}.conditions: {kind} needs {' and '.join(absent)}, and prompts have {self.num_conditions} images; "
+                f"{where}.conditions: {kind} needs {' and '.join(absent)}, and {self.num_conditions} images are set; "
                 f"set conditions: [{', '.join((*names, *absent))}]"
             )
         return found
@@ -648,7 +648,7 @@ class DiffusersPipeline(DiffusersPolicy):
             if name in given and int(given[name]) != size and (name != "num_frames" or self.output == "video"):
                 raise ConfigError(
                     f"{where}.{name}: {self.model!r} makes {self.output}s of {name} {size} where {given[name]} is set; "
-                    f"set {size}, or another number that it does not round (other arguments, such as max_area, may set sizes, too)"
+                    f"set {size}, or another number that it does not round (arguments such as max_area set sizes, too)"
                 )
 
     @contextmanager

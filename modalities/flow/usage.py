@@ -12,8 +12,8 @@ from ..loading.exporting import loading_code
 
 Grid = Literal["pipeline", "uniform"]
 Makes = Literal["image", "video"]
-# Names of what the code draws: of the field of the stock output, in which file, and by which line.
-_DRAWN = {
+# Of what the code makes: the name of the field of the stock output, in which file, and by which line.
+_SAVED = {
     "image": ("images", 'image.save("drawn.png")'),
     "video": ("frames", 'export_to_video(video, "drawn.mp4", fps=16)'),
 }
@@ -65,7 +65,7 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
     source = "folder" if base is None else base
-    made, saving = _DRAWN[call.makes]
+    made, saving = _SAVED[call.makes]
     kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
     tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * bool(call.conditions)
     lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]

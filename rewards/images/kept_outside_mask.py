@@ -16,8 +16,8 @@ class KeptOutsideMask:
     """1 - mean |image - source| over channels and the pixels where the prompt's mask is black, in [0, 1].
 
     The mean absolute distance to the source, L1 in MagicBrush (Zhang et al. 2023, arXiv 2306.10012), restricted to what
-    is not to be edited. The source is resized (bicubic) to the size of the image, the mask by its nearest pixel; an image
-    as large as its source is compared pixel by pixel. The pipeline need not be given the mask: it is enough that the
+    is not to be edited. The source is resized (bicubic) to the size of the image, the mask by its nearest pixel; where
+    both sizes are the same, nothing is resized. The pipeline need not be given the mask: it is enough that the
     data brings a mask. A mask that is white everywhere leaves nothing to compare: ValueError.
     """
 

@@ -1,4 +1,4 @@
-"""Condition images: which argument of a pipeline's call takes which of a prompt's images, and masks in black and white."""
+"""Condition images: which argument of a call takes which image of a prompt, and masks in black and white."""
 
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def condition_arguments(pipeline: Any, takes: frozenset[str], names: Sequence[st
     listed = f"it takes images as {', '.join(known)}" if known else "it takes no images"
     for name in names:
         if name not in takes:
-            near = nearest(name, known)
+            near = nearest(name, known, likeness=0.5)
             raise ConfigError(f"conditions: {kind} takes no {name!r}{_maybe(near)}; {listed}")
         if name not in known:
             raise ConfigError(f"conditions: {name!r} of {kind} takes no images; {listed}")

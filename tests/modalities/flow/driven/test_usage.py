@@ -52,7 +52,7 @@ def theirs(code: str, kind: Any, folder: Path, patch: pytest.MonkeyPatch) -> tup
 
 
 @pytest.mark.slow  # loads a model once more
-@pytest.mark.parametrize("family", ["flux", "wan21", "flux_kontext", "modular_z_image"])
+@pytest.mark.parametrize("family", ["flux", "wan21", "flux_kontext", "modular_z_image", "flux_fill", "wan22_flf2v"])
 @pytest.mark.filterwarnings("ignore")  # of the stock pipelines and of writers of videos
 def test_the_code_of_a_card_draws_what_mmrl_draws(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = DiffusersPipeline(model="", family=family, lora=Lora(rank=2)).tiny(0, tmp_path / "base")
@@ -60,7 +60,7 @@ def test_the_code_of_a_card_draws_what_mmrl_draws(family: str, tmp_path: Path, m
     moved(policy)
     out = tmp_path / "out"
     policy.export(out)
-    media = tuple(picture(32, 32, number) for number in range(policy.condition_images))
+    media = tuple(picture(32, 32, number) for number in range(policy.num_conditions))
     for number, one in enumerate(media):
         one.load().save(out / f"condition_{number}.png")
     prompt, plan = Prompt("a red circle", media), ODE(num_steps=3, guidance_scale=2.0).plan(policy, KEY, 1)
