@@ -402,7 +402,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             makes="video",
         ),
         "chronoedit": PipelineFamily(
-            chronoedit, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", condition_arguments=("image",)
+            chronoedit, {**CLIP, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video", condition_arguments=("image",)
         ),
         "cosmos3": PipelineFamily(cosmos3, {**SIZE, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video"),
         "cosmos25": PipelineFamily(
