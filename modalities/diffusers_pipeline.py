@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -20,11 +21,15 @@ from mmrl.core.forward_outputs import ForwardOutputs
 from mmrl.core.keys import GroupKey, normal
 from mmrl.core.views import View
 from mmrl.plans.flow import Plan
+from mmrl.system.spelling import near
 
+from .encoding.inputs import called
 from .flow.decisions import Conditioning
 from .flow.decoding_memory import Clips, decoding_bytes
 from .flow.diffusers_policy import DiffusersPolicy, absent_parts
+from .flow.driven import conditions
 from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
+from .flow.driven.conditions import code_of_conditions, condition_arguments
 from .flow.driven.driver import Driver, Key
 from .flow.driven.modular import inputs_of, with_gradients, without_blocks
 from .flow.driven.paused_call import NotDriven, PausedCall
@@ -85,6 +90,9 @@ class DiffusersPipeline(DiffusersPolicy):
     modular: bool = False  # the model is a `ModularPipeline`, in whose folder is a `modular_model_index.json`
     removed_blocks: tuple[str, ...] = ()  # blocks of a modular pipeline to leave out, such as one that rewrites prompts
     condition_images: Annotated[int, Field(ge=0)] = 0  # images that each prompt brings, for editing and image-to-video
+    # The argument of the call for each image of a prompt, in the order of the row, such as `[image, mask_image]`; the
+    # images of a name that stands there twice are a list. Empty: all are for `image`, `images` or `reference_images`.
+    conditions: tuple[str, ...] = ()
     # Calls of the pipeline that are kept between steps, one a prompt; or their network arguments.
     paused_calls: Annotated[int, Field(ge=1)] = 64
     # Network arguments are captured once for each prompt and used again, and both branches of guidance and all prompts
@@ -102,6 +110,24 @@ class DiffusersPipeline(DiffusersPolicy):
     _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
     _takes_other_steps: bool = field(default=False, init=False, repr=False)  # than those of the shipped scheduler
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for those that contradict each other."""
+        super().__post_init__()
+        if self.conditions and self.condition_images not in (0, len(self.conditions)):
+            raise ValueError(
+                f"condition_images is {self.condition_images}, and conditions names {len(self.conditions)} images; "
+                "leave condition_images out"
+            )
+        if self.removed_blocks and not self.modular:
+            raise ValueError("removed_blocks are of modular pipelines; leave them out, or set modular: true")
+        if self.num_frames is not None and self.output == "image":
+            raise ValueError("num_frames is of videos; leave it out, or set output: video")
+
+    @property
+    def num_conditions(self) -> int:
+        """Returns the number of images that each prompt brings."""
+        return len(self.conditions) or self.condition_images
 
     @property
     def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
@@ -126,6 +152,7 @@ class DiffusersPipeline(DiffusersPolicy):
             raise
 
     def _prepare(self, placement: Placement) -> None:
+        self._check_family()
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
         self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
@@ -149,6 +176,7 @@ class DiffusersPipeline(DiffusersPolicy):
             first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
         self._probe()
+        self._check_size()
         self._learn_timesteps()
         self._freeze_what_is_not_reached()
         self._weights = self.trained_weights()
@@ -189,8 +217,12 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         from .tiny.pipelines.families import FAMILIES, write_tiny_pipeline
 
+        self._check_family()
         if self.family is None:
-            raise ConfigError(f"modalities.{self.title[0]}.family: names the small pipeline of --tiny; set it")
+            raise ConfigError(
+                f"modalities.{self.title[0]}.family: names the small pipeline of --tiny; set it"
+                f"{_like(self.model, list(FAMILIES))}; `mmrl list families` prints their names"
+            )
         write_tiny_pipeline(self.family, folder, seed)
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
@@ -201,9 +233,20 @@ class DiffusersPipeline(DiffusersPolicy):
             modular=found.modular,
             removed_blocks=found.removed_blocks,
             output=found.makes,
-            condition_images=found.conditions,
+            condition_images=0,
+            conditions=found.condition_arguments,
             **sizes,
         )
+
+    def _check_family(self) -> None:
+        """Raises ConfigError for the name of no family: it would be found out by the next --tiny only."""
+        from .tiny.pipelines.families import FAMILIES
+
+        if self.family is not None and self.family not in FAMILIES:
+            raise ConfigError(
+                f"modalities.{self.title[0]}.family: there is no family {self.family!r}{near(self.family, FAMILIES)}; "
+                "`mmrl list families` prints their names"
+            )
 
     # what the base class asks for
 
@@ -332,7 +375,7 @@ class DiffusersPipeline(DiffusersPolicy):
             imports=imports,
             makes=self.output,
             fps=self.frames_per_second,
-            image_argument=own.image_argument() if self.condition_images else None,
+            conditions=code_of_conditions(own.conditions, own.picture_size),
             setup=tuple(setup),
             is_modular=self.modular,
         )
@@ -350,14 +393,17 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Returns why the policy cannot read a prompt; None: no reason found."""
-        if prompt.clips:
-            return "it has a video, which no pipeline is given"
-        if len(prompt.media) != self.condition_images:
-            return f"it has {len(prompt.media)} images, and condition_images is {self.condition_images}"
-        return None
+        why = "it has a video, which no pipeline is given" if prompt.clips else None
+        why = why or conditions.refusal(prompt, self.conditions, self.condition_images)
+        return None if why is None else f"{called(prompt)}: {why}"
 
     def unreadable(self, prompt: Prompt) -> str | None:
         """Returns why the policy cannot read a prompt, judged by its whole media; None: the prompt is readable."""
+        try:
+            for picture in prompt.media:
+                picture.load()
+        except ConfigError as error:
+            return f"{called(prompt)}: {error}"
         return self.refusal(prompt)
 
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
@@ -501,24 +547,36 @@ class DiffusersPipeline(DiffusersPolicy):
         parts = [part for part, module in self._pipeline.components.items() if isinstance(module, nn.Module)]
         if name not in parts:
             setting = f"modalities.{self.title[0]}.network"
-            raise ConfigError(f"{setting}: {self.model!r} has no part {name!r}; its parts are {', '.join(parts)}")
+            raise ConfigError(
+                f"{setting}: {self.model!r} has no network {name!r}{near(name, parts)}; it has {', '.join(parts)}"
+            )
 
     def _fixed_arguments(self) -> Arguments:
         takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
         sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        where, kind = f"modalities.{self.title[0]}", type(self._pipeline).__name__
+        if self.num_frames is not None and "num_frames" not in takes:
+            raise ConfigError(f"{where}.num_frames: {kind} takes no num_frames; leave it out")
         if self.modular:
             sizes["output"] = [f"{self.output}s", SOUND] if self.audio else f"{self.output}s"
         if self.fps is not None:
             if twice := sorted(set(FRAME_RATES) & set(self.arguments)):
-                raise ConfigError(
-                    f"modalities.{self.title[0]}.fps: {twice[0]!r} in arguments says it too; leave one out"
-                )
+                raise ConfigError(f"{where}.fps: {twice[0]!r} in arguments says it too; leave one out")
             sizes |= dict.fromkeys(FRAME_RATES, int(self.fps) if self.fps == int(self.fps) else self.fps)
-        fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
+        fixed = {name: value for name, value in sizes.items() if name in takes and value is not None} | {
+            **self.arguments
+        }
         try:
-            return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
+            names = condition_arguments(self._pipeline, takes, self.conditions, self.condition_images)
+            found = Arguments.of(self._pipeline, takes, fixed, self.guidance, self.negative_prompt, names)
         except ConfigError as error:
-            raise ConfigError(f"modalities.{self.title[0]}.{error}") from error
+            raise ConfigError(f"{where}.{error}") from error
+        if not self.modular and (absent := conditions.missing(self._pipeline, {*names, *fixed})):
+            raise ConfigError(
+                f"{where}.conditions: {kind} needs {' and '.join(absent)}, and {self.num_conditions} images are set; "
+                f"set conditions: [{', '.join((*names, *absent))}]"
+            )
+        return found
 
     def _probe(self) -> None:
         """Finds out how the pipeline can be driven."""
@@ -609,8 +667,26 @@ class DiffusersPipeline(DiffusersPolicy):
     def _probes(self) -> list[int]:
         """Returns the numbers of two prompts of different lengths, with as many images as prompts have."""
         sides = (max(self.width, _SMALLEST), max(self.height, _SMALLEST))
-        media = tuple(_Noise(*sides, seed) for seed in range(self.condition_images))
+        media = tuple(_Noise(*sides, seed) for seed in range(self.num_conditions))
         return self.numbers([Prompt(text, media) for text in _PROBES])
+
+    def _check_size(self) -> None:
+        """Raises ConfigError where the pipeline makes other sizes than the settings say: it rounds them in silence."""
+        given = self._known_arguments.fixed
+        with self.driving(), torch.no_grad():
+            made = self.driver.decode(normal(0, (1, *self.latent_shape)).to(self.device), self._probes()[:1])
+        where = f"modalities.{self.title[0]}"
+        if made.dim() != (5 if self.output == "video" else 4):
+            raise ConfigError(
+                f"{where}.output: {self.model!r} makes outputs of shape {list(made.shape[1:])}, no {self.output}s"
+            )
+        sizes = {"height": made.shape[-2], "width": made.shape[-1], "num_frames": made.shape[1]}
+        for name, size in sizes.items():
+            if name in given and int(given[name]) != size and (name != "num_frames" or self.output == "video"):
+                raise ConfigError(
+                    f"{where}.{name}: {self.model!r} makes {self.output}s of {name} {size} where {given[name]} is set; "
+                    f"set {size}, or another number that it does not round (arguments such as max_area set sizes, too)"
+                )
 
     @contextmanager
     def driving(self) -> Iterator[None]:
@@ -666,6 +742,13 @@ class DiffusersPipeline(DiffusersPolicy):
         if sound is None or sound_rate(self._pipeline) is None:
             raise ConfigError(f"modalities.{self.title[0]}.audio: {self.model!r} makes no sound; leave it out")
         return [media, sound]
+
+
+def _like(model: str, families: Sequence[str]) -> str:
+    """Returns ', such as ...' with the families whose names are nearest to a model's; an empty text without any."""
+    own = model.rstrip("/").rpartition("/")[2].lower().replace("-", "_").replace(".", "")
+    found = get_close_matches(own, [*families], n=3, cutoff=0.4)
+    return f", such as {' or '.join(found)}" if found else ""
 
 
 def _listed(levels: Tensor) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from mmrl import labs
 from mmrl.labs.edits import networks, pretrain, world
 from mmrl.labs.edits.verifier import verify
+from mmrl.labs.shapes.world import SIZE
 from mmrl.media.pictures import as_tensor
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "edits.png"
@@ -31,7 +32,7 @@ def main() -> None:
     sources = torch.stack([as_tensor(question.media[0].load()) for question in asked])
     shown = [sources, *(edited(folder, texts, sources) for folder in (labs.checkpoint("edits"), Path(sys.argv[1])))]
     is_correct = [verify(pictures, sources, texts).is_correct.tolist() for pictures in shown]
-    side = ZOOM * world.SIZE
+    side = ZOOM * SIZE
     width, height = 3 * (side + GAP) + 2 * GAP, LINE + side + 2 * GAP
     sheet = Image.new("RGB", (ACROSS * width, -(-len(texts) // ACROSS) * height), PAGE)
     draw = ImageDraw.Draw(sheet)

@@ -106,7 +106,7 @@ def settings_of(name: str) -> dict[str, Any]:
     family = FAMILIES[name]
     model: dict[str, Any] = {"name": "diffusers_pipeline", "family": name, "model": name, "output": family.makes}
     model |= {"modular": family.modular, "removed_blocks": family.removed_blocks, "height": 32, "width": 32}
-    return model | {"condition_images": family.conditions}
+    return model | {"conditions": family.condition_arguments}
 
 
 def pictures(folder: Path, count: int, side: int) -> tuple[StoredPicture, ...]:

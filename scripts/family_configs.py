@@ -22,10 +22,13 @@ class Model:
     guidance: float = 1.0  # of the plan; 1: off, also where guidance is an input of the network
     size: tuple[int, int] = SQUARE
     frames: int | None = None  # of a video
-    conditions: int = 0  # images that each prompt brings
+    conditions: int = 0  # images that each prompt brings, all for the argument of the picture to edit
+    named: str = ""  # the argument for each image, as YAML, where they are others
     arguments: str = ""  # further ones of the call, as YAML
     modular: bool = False
     removed_blocks: str = ""  # of a modular pipeline, as YAML
+    data: str = ""  # the name of the files of prompts
+    rows: str = ""  # the images of their rows, in the layout `edit`
 
 
 MODELS = {
@@ -61,7 +64,10 @@ MODELS = {
     "cosmos2_t2i": Model("Cosmos-Predict2 2B Text2Image", "nvidia/Cosmos-Predict2-2B-Text2Image", 7.0, (768, 1360)),
     # edits
     "flux_kontext": Model(
-        "FLUX.1 Kontext [dev]", "black-forest-labs/FLUX.1-Kontext-dev", conditions=1, arguments="guidance_scale: 2.5"
+        "FLUX.1 Kontext [dev]",
+        "black-forest-labs/FLUX.1-Kontext-dev",
+        conditions=1,
+        arguments="guidance_scale: 2.5, max_area: 262144",
     ),
     "flux2_edit": Model(
         "FLUX.2 [dev], editing", "black-forest-labs/FLUX.2-dev", conditions=1, arguments="guidance_scale: 4.0"
@@ -76,6 +82,33 @@ MODELS = {
     "qwen_image_edit_plus": Model("Qwen-Image-Edit 2509", "Qwen/Qwen-Image-Edit-2509", 4.0, (1024, 1024), conditions=2),
     "qwen_image21_edit": Model(
         "Qwen-Image 2.1, editing", "Qwen/Qwen-Image-2.1", 4.0, conditions=1, arguments="use_kv_cache: false"
+    ),
+    # from other images
+    "flux_control": Model(
+        "FLUX.1 Canny [dev]",
+        "black-forest-labs/FLUX.1-Canny-dev",
+        named="control_image",
+        arguments="guidance_scale: 30.0",
+        data="controls",
+        rows='"control": "edges.png"',
+    ),
+    "flux_fill": Model(
+        "FLUX.1 Fill [dev]",
+        "black-forest-labs/FLUX.1-Fill-dev",
+        named="image, mask_image",
+        arguments="guidance_scale: 30.0",
+        data="masked",
+        rows='"image": "a.png", "mask": "where.png"',
+    ),
+    "wan22_flf2v": Model(
+        "Wan 2.2 I2V A14B from a first and a last frame",
+        "Wan-AI/Wan2.2-I2V-A14B-Diffusers",
+        3.5,
+        SMALL_CLIP,
+        33,
+        named="image, last_image",
+        data="first_and_last_frames",
+        rows='"image": "first.png", "last_image": "last.png"',
     ),
     # videos
     "wan21": Model("Wan 2.1 T2V 1.3B", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", 5.0, SMALL_CLIP, 33),
@@ -146,6 +179,11 @@ prompts:  # rows of {"prompt": ..., "images": [...]}, with as many images as con
   train: {path: data/%(data)s_train.jsonl}
   held_out: {path: data/%(data)s_held_out.jsonl, limit: 64}
 """
+ROLES = """\
+prompts:  # rows of {"prompt": ..., %(rows)s}
+  train: {path: data/%(data)s_train.jsonl, layout: edit}
+  held_out: {path: data/%(data)s_held_out.jsonl, layout: edit, limit: 64}
+"""
 REST = """\
 advantage:
   name: grpo
@@ -174,19 +212,27 @@ checkpoint:
 def text_of(family: str, model: Model) -> str:
     """Returns the config of a family's model as YAML."""
     is_video = model.frames is not None
-    what = "clips" if is_video else "edits" if model.conditions else "images"
-    data = ("first_frames" if is_video else "edits") if model.conditions else ""
+    has_images = model.conditions > 0 or model.named != ""
+    what = "clips" if is_video else "edits" if has_images else "images"
+    data = model.data or ("first_frames" if is_video else "edits")
     settings = [f"family: {family}", f"model: {model.hub}"]
     settings += [f"height: {model.size[0]}", f"width: {model.size[1]}"]
     settings += [f"num_frames: {model.frames}", "output: video"] if is_video else []
     settings += [f"condition_images: {model.conditions}"] if model.conditions else []
+    settings += [f"conditions: [{model.named}]"] if model.named else []
     settings += [f"arguments: {{{model.arguments}}}"] if model.arguments else []
     settings += ["modular: true"] if model.modular else []
     settings += [f"removed_blocks: [{model.removed_blocks}]"] if model.removed_blocks else []
     settings += ["lora: {rank: 32, alpha: 64}", "gradient_checkpointing: true", "offload_text_encoders: true"]
     settings += [f"network_batch: {4 if is_video else 16}", f"decode_batch: {1 if is_video else 8}"]
     judge = "  - name: frame_mean\n    reward: {name: pick_score}\n" if is_video else "  - name: pick_score\n"
-    numbers = {"micro_batch": 2 if is_video else 8, "steps": 28, "guidance": model.guidance, "data": data}
+    numbers = {
+        "micro_batch": 2 if is_video else 8,
+        "steps": 28,
+        "guidance": model.guidance,
+        "data": data,
+        "rows": model.rows,
+    }
     sampler = f"""\
         sampler:
           name: flow_sde
@@ -198,7 +244,7 @@ def text_of(family: str, model: Model) -> str:
     return (
         f"# Flow-GRPO on {model.title}: {what} by PickScore, with LoRA, driven by the pipeline's own code.\n"
         + RECIPE
-        + (PICTURES if model.conditions else TEXTS) % numbers
+        + (ROLES if model.named else PICTURES if model.conditions else TEXTS) % numbers
         + "modality:\n  name: diffusers_pipeline\n"
         + indent("\n".join(settings) + "\n", "  ")
         + dedent(sampler)

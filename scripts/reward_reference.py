@@ -26,10 +26,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "repetition", "response_diversity", "rouge", "semantic_similarity", "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
+        "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity",
+        "kept_outside_mask", "jpeg_size",
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
-    "Video": ("flicker", "frame_mean", "motion_smoothness", "video_align"),
+    "Video": ("flicker", "frame_mean", "frame_similarity", "motion_smoothness", "video_align"),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "motion", "shapes", "soft_shapes", "step_reward",
     ),

@@ -61,7 +61,8 @@ def test_a_row_says_what_its_twin_and_its_config_say() -> None:
         family, modality = FAMILIES[name], load_config(row["config"]).modality
         assert row["makes"] == family.makes == modality.get("output", "image"), name
         assert row["condition"] == (family.conditions > 0), name
-        assert modality.get("condition_images", 0) == family.conditions and modality["family"] == name
+        names = modality.get("conditions") or ["image"] * modality.get("condition_images", 0)
+        assert tuple(names) == family.condition_arguments and modality["family"] == name
         assert row["modular"] == family.modular == modality.get("modular", False), name
         assert tuple(modality.get("removed_blocks", ())) == family.removed_blocks, name
 

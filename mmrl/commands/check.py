@@ -19,6 +19,7 @@ from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
 from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
 from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
 from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
@@ -154,9 +155,9 @@ def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) 
 
 
 def _tiny_prompts(config: RunConfig, folder: Path) -> PromptSettings:
-    """Returns the prompts of a dry run, with as many images as the policy's settings ask of each."""
-    num_images = max(1, int(config.modality.get("condition_images", 1)))
-    return tiny_prompts(config.prompts, folder, config.seed, num_images=num_images)
+    """Returns the prompts of a dry run, with the images that the policy's settings ask of each."""
+    names = config.modality.get("conditions") or ("image",) * max(1, int(config.modality.get("condition_images", 1)))
+    return tiny_prompts(config.prompts, folder, config.seed, roles=[role_of(str(name)) for name in names])
 
 
 def _proof(twins: Parts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.core.dense import join_dense
 from mmrl.core.keys import GroupKey, prompt_index_of
-from mmrl.media.pictures import Clip, Picture
+from mmrl.media.pictures import Clip, Picture, Role
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 
@@ -32,6 +32,7 @@ class Prompt:
     system: str | None = None  # a system message for this prompt; None: that of the policy
     clips: tuple[Clip, ...] = ()  # videos, in the order of their marks
     source: str = field(default="", compare=False)  # file and line that the prompt comes from, for errors
+    roles: tuple[Role, ...] = ()  # of the images, in order; (): the data does not say
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mmrl.system.errors import ConfigError
 
@@ -19,6 +19,11 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM
 # The exceptions of Pillow for broken files, which depend on the format; `Warning` where warnings are errors
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, EOFError, Warning)
 WITHOUT_RANGE = ("I", "F")  # modes of Pillow, which clips both at 0 and 255: mostly a white or a black image
+
+
+# What an image of a prompt is for: the picture to edit or the first frame of a video, a further picture to take from,
+# the last frame of a video, the places to change (white), what to follow (edges, depth, a pose).
+Role = Literal["image", "reference", "last_image", "mask", "control"]
 
 
 class Picture(Protocol):

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from mmrl.core.config import DatasetSettings
 from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
-from mmrl.media.pictures import StoredPicture
+from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling
 from mmrl.plans.offline import OFFLINE
 from mmrl.prompts import synthetic_rows
@@ -104,13 +104,13 @@ def missing_files(settings: DatasetSettings) -> list[str]:
 
 
 def stand_in(
-    settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS, *, num_images: int = 1
+    settings: DatasetSettings, folder: Path, seed: int, rows: int = TINY_ROWS, *, roles: Sequence[Role] = ("image",)
 ) -> DatasetSettings:
     """Writes synthetic rows of the same layout into `folder`; returns the settings that load them.
 
-    `num_images`: of a row, where the layout leaves their number open.
+    `roles`: of the images of a row, where the layout leaves them open.
     """
-    path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns, num_images=num_images)
+    path = synthetic_rows.write(settings.layout, folder, rows, seed, settings.columns, roles=roles)
     changes = {"path": str(path), "images": str(folder / "images"), "cache": str(folder / "cache")}
     return settings.model_copy(update=changes | {"subset": None, "split": None, "limit": None})
 

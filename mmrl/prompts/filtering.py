@@ -14,7 +14,7 @@ SHOWN = 60  # characters of a prompt
 
 def reader_of(policy: Modality) -> Reader | None:
     """Returns the policy where it reads the prompts' media; None for others, such as agents, which read screens."""
-    return policy if policy.sample_kind == "tokens" and isinstance(policy, Reader) else None
+    return policy if policy.sample_kind != "turns" and isinstance(policy, Reader) else None
 
 
 def readable(reader: Reader, prompts: Sequence[Prompt], source: str | DatasetSettings) -> tuple[Prompt, ...]:

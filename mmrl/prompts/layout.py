@@ -24,6 +24,7 @@ class Example:
     number: int
     image: str  # the name of its file, under the folder of images
     content: bytes  # of the same file
+    mask: bytes  # a PNG of the same size with one channel: white in the first box, black elsewhere
     size: tuple[int, int]  # width, height
     boxes: tuple[IntBox, IntBox]  # x1, y1, x2, y2; half-open
     names: tuple[str, str]

@@ -17,6 +17,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
+from mmrl.media.pictures import Role
 from mmrl.prompts import datasets
 from mmrl.prompts.curriculum import Curriculum
 from mmrl.prompts.row_files import rows_with_progress
@@ -73,16 +74,18 @@ def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple
     return [(part.source, part.weight) for part in train]
 
 
-def tiny_prompts(settings: PromptSettings, folder: Path, seed: int, *, num_images: int = 1) -> PromptSettings:
+def tiny_prompts(
+    settings: PromptSettings, folder: Path, seed: int, *, roles: Sequence[Role] = ("image",)
+) -> PromptSettings:
     """Returns the same sources with few rows: synthetic rows in `folder` where a data set is not on this machine.
 
-    `num_images`: of a synthetic row, where its layout leaves their number open.
+    `roles`: of the images of a synthetic row, where its layout leaves them open.
     """
 
     def tiny(source: DatasetSettings, name: str) -> DatasetSettings:
         if datasets.is_here(source):
             return datasets.shrunk(source)
-        return datasets.stand_in(source, folder / name, seed, num_images=num_images)
+        return datasets.stand_in(source, folder / name, seed, roles=roles)
 
     return _replaced(settings, tiny)
 

@@ -2,11 +2,12 @@
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from mmrl.media.pictures import Role
 from mmrl.prompts import row_clips
 from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, find
 
@@ -29,17 +30,25 @@ def examples(rows: int, seed: int) -> Iterator[Example]:
         content = BytesIO()
         image.save(content, format="PNG")
         yield Example(
-            number, f"{number:04d}.png", content.getvalue(), size, boxes,
+            number, f"{number:04d}.png", content.getvalue(), _mask(size, boxes[0]), size, boxes,
             (f"{names[0]} square", f"{names[1]} square"), str(rng.randint(1, 9)),
             f"{number:04d}.mp4", _span(rng),
         )  # fmt: skip
 
 
-def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str, str], *, num_images: int = 1) -> Path:
+def write(
+    layout: str,
+    folder: Path,
+    rows: int,
+    seed: int,
+    columns: Mapping[str, str],
+    *,
+    roles: Sequence[Role] = ("image",),
+) -> Path:
     """Writes rows in exactly this layout, and their images under `images/`; returns the file.
 
     `columns`: fields that go by other names; of the layout `columns` only these are written, where there are any.
-    `num_images`: of a row of the layout `columns`, the same image that many times; rows of other layouts have one.
+    `roles`: of the images of a row of the layouts `columns` and `edit`, the same image each; others have their own.
     """
     chosen = find(layout)
     tasks = list(examples(rows, seed))
@@ -51,11 +60,24 @@ def write(layout: str, folder: Path, rows: int, seed: int, columns: Mapping[str,
             (folder / "images" / task.clip).write_bytes(row_clips.example_clip(colour, *task.span))
     path = folder / f"rows.{chosen.file}"
     made = [_renamed(chosen, layout, task, columns) for task in tasks]
-    if layout == "columns" and num_images > 1:
+    if layout == "columns" and len(roles) > 1:
         name = columns.get("images", "images")
-        made = [{**row, name: [task.image] * num_images} for row, task in zip(made, tasks, strict=True)]
+        made = [{**row, name: [task.image] * len(roles)} for row, task in zip(made, tasks, strict=True)]
+    if layout == "edit":
+        made = [_with_roles(row, task.image, roles, columns) for row, task in zip(made, tasks, strict=True)]
     _save(path, made)
     return path
+
+
+def _with_roles(row: dict[str, Any], image: str, roles: Sequence[Role], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a row of the layout `edit` with the same image for each role; a mask has its own."""
+    made = dict(row)
+    for role in {*roles} - {"mask"}:
+        name = columns.get(role, role)
+        made[name] = [image] * roles.count(role) if roles.count(role) > 1 else image
+    if "image" not in roles:
+        made.pop(columns.get("image", "image"))
+    return made
 
 
 def _renamed(chosen: Layout, layout: str, task: Example, columns: Mapping[str, str]) -> dict[str, Any]:
@@ -82,6 +104,16 @@ def _save(path: Path, rows: list[dict[str, Any]]) -> None:
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     else:
         path.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _mask(size: tuple[int, int], box: IntBox) -> bytes:
+    """Returns a PNG with one channel, white in a box."""
+    from PIL import Image
+
+    mask, content = Image.new("L", size), BytesIO()
+    mask.paste(255, box)
+    mask.save(content, format="PNG")
+    return content.getvalue()
 
 
 def _box(rng: random.Random, left: int, right: int, height: int) -> IntBox:

@@ -56,7 +56,7 @@ def gradient_of(
             with torch.enable_grad():
                 latents = part.float().requires_grad_()
                 clean = policy.final(latents, latents.new_zeros(len(latents)))
-                outputs, numbers = policy.outputs_of(policy.decode(clean, conditioning[of])), of.tolist()
+                outputs, numbers = policy.decode(clean, conditioning[of]), of.tolist()
                 scores = judged_with_gradient(
                     reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call
                 )

@@ -1,7 +1,7 @@
 """Code that loads and calls an exported pipeline without mmrl, so that it samples as mmrl does."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmrl.core.contracts import Usage
@@ -28,7 +28,7 @@ class Call:
     imports: tuple[str, ...] = ()  # of diffusers, for the scheduler
     makes: Makes = "image"
     fps: float = 16  # frames per second of a video
-    image_argument: str | None = None  # the keyword of condition images; None: there are none
+    conditions: Mapping[str, str] = field(default_factory=dict)  # Python of condition images by keyword
     setup: tuple[str, ...] = ()  # lines of Python that change the loaded `pipe`
     is_modular: bool = False
 
@@ -66,9 +66,9 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     `networks`: the parts that were trained. `base`: as in `Loadable.usage`; None for a whole model.
     """
     source = "folder" if base is None else base
-    field, saving = _SAVING[call.makes]
+    made, saving = _SAVING[call.makes]
     kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
-    tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * (call.image_argument is not None)
+    tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * bool(call.conditions)
     lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]
     needs = "  # pip install imageio imageio-ffmpeg" if call.makes == "video" else ""
     lines += [f"from diffusers.utils import {', '.join(tools)}{needs}"] if tools else []
@@ -85,12 +85,10 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     if call.scheduler is not None:
         lines += [f"pipe.scheduler = {call.scheduler}"]
     lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', f"{call.makes} = pipe("]
-    given = {"prompt": repr(prompt.text), **call.settings, "generator": "torch.Generator().manual_seed(0)"}
-    if call.image_argument is not None:
-        pictures = [f'load_image("condition_{number}.png")' for number in range(len(prompt.media))]
-        given[call.image_argument] = pictures[0] if len(pictures) == 1 else f"[{', '.join(pictures)}]"
+    given = {"prompt": repr(prompt.text), **call.settings, **call.conditions}
+    given["generator"] = "torch.Generator().manual_seed(0)"
     lines += [f"    {name}={value}," for name, value in given.items()]
-    lines += [")[0]" if call.is_modular else f").{field}[0]", saving.format(fps=call.fps)]
+    lines += [")[0]" if call.is_modular else f").{made}[0]", saving.format(fps=call.fps)]
     return "\n".join(lines) + "\n"
 
 
@@ -103,5 +101,5 @@ def usage_of(code: str, call: Call, trained: str, is_adapter: bool, plan: Any, g
             "the same guidance and as many steps where they are known.",
         )
     kind = "a LoRA" if is_adapter else "all weights"
-    task = f"{'text' if call.image_argument is None else 'image'}-to-{call.makes}"  # as the hub calls it
+    task = f"{'image' if call.conditions else 'text'}-to-{call.makes}"  # as the hub calls it
     return Usage("diffusers", task, f"{trained}, {kind}", is_adapter, code, notes)

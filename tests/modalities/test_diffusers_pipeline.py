@@ -90,6 +90,7 @@ def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: bool, most:
     policy = driven(negative_prompt="blurry", replay=replay)
     proof = prove(policy, PROMPTS[0], [1.0, 3.0])
     assert proof.stock_difference <= most
+    assert proof.gradient_difference is not None
     assert proof.batch_difference < 1e-5 and proof.gradient_difference < 1e-4
     assert proof.log_prob_difference == 0 and proof.calls == 1
 

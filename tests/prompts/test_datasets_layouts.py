@@ -19,6 +19,10 @@ GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspo
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "charades_sta", "video_r1")
 GIVEN = ("given_images", "given_answers")
+EDITS = (
+    "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
+    "flow_grpo_edit", "vbench_i2v",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -39,7 +43,18 @@ def tasks() -> list[Example]:
 
 def test_these_are_the_layouts() -> None:
     assert layout_names() == sorted(
-        {*GROUNDING, *ANSWERS, "gui_r1", "gui_r1_pixels", "ui_r1", "visual_rft", *CLIPS, *GIVEN, "android_control"}
+        {
+            *GROUNDING,
+            *ANSWERS,
+            "gui_r1",
+            "gui_r1_pixels",
+            "ui_r1",
+            "visual_rft",
+            *CLIPS,
+            *GIVEN,
+            *EDITS,
+            "android_control",
+        }
     )  # a new one needs a line here, rows in test_datasets_by_hand.py, and docs/data.md
 
 
@@ -54,7 +69,7 @@ def test_rows_are_read_as_they_were_written(written: Any, layout: str) -> None:
     assert len(prompts) == ROWS
     for prompt, task in zip(prompts, tasks(), strict=True):
         if not prompt.clips and layout != "given_images":
-            assert [picture.size for picture in prompt.media] == [task.size]
+            assert [picture.size for picture in prompt.media] == [task.size] * (len(prompt.roles) or 1)
         assert prompt.text.count("<image>") in (0, 1)
         assert layout in CLIPS or not prompt.clips
         assert task.name.split()[0] in prompt.text or task.number % 3 == 2 or layout == "video_r1"

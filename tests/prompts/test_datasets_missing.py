@@ -70,7 +70,7 @@ def test_a_data_set_that_is_not_here_has_a_synthetic_twin(tmp_path: Path) -> Non
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_synthetic_row_has_as_many_images_as_the_policy_takes(tmp_path: Path, count: int) -> None:
     settings = PromptSettings(train=DatasetSettings(path="some/data"))
-    tiny = tiny_prompts(settings, tmp_path / "data", seed=0, num_images=count)
+    tiny = tiny_prompts(settings, tmp_path / "data", seed=0, roles=["image"] * count)
     assert isinstance(tiny.train, DatasetSettings)
     assert {len(prompt.media) for prompt in load_prompts(tiny.train)} == {count}
 

@@ -179,7 +179,8 @@ def _expected(before: Reading, wanted: Sequence[Edit], is_asked: Tensor) -> _Exp
 
 def _distances(colour: Tensor) -> Tensor:
     """Returns the distances [..., 6] in RGB of colours [..., 3] from those of the world."""
-    return (colour[..., None, :] - torch.tensor(list(COLOURS.values()), device=colour.device)).norm(dim=-1)
+    distances: Tensor = (colour[..., None, :] - torch.tensor(list(COLOURS.values()), device=colour.device)).norm(dim=-1)
+    return distances
 
 
 def _compare(seen: Reading, expected: _Expected) -> tuple[Tensor, Tensor]:

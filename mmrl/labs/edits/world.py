@@ -190,4 +190,5 @@ def render(scenes: Sequence[Scene]) -> Tensor:
     form = torch.tensor([FORMS.index(shape.form) for shape in shapes])
     mask = coverage(x, y, radius)[torch.arange(len(shapes)), form][:, None]  # [2B, 1, H, W]
     colour = torch.tensor([COLOURS[shape.colour] for shape in shapes])[:, :, None, None]
-    return BACKGROUND + (mask * (colour - BACKGROUND)).unflatten(0, (-1, 2)).sum(1)
+    painted: Tensor = BACKGROUND + (mask * (colour - BACKGROUND)).unflatten(0, (-1, 2)).sum(1)
+    return painted

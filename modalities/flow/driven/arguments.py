@@ -9,12 +9,14 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
+from mmrl.system.spelling import near
+
+from .conditions import IMAGE_ARGUMENTS, pictures_of
 
 _COPIES = ("num_images_per_prompt", "num_videos_per_prompt")
-_IMAGES = ("image", "images", "reference_images")
 # What mmrl gives itself: the prompt with its images, the noise, the number of steps, and the form of what is returned.
 _OWN = frozenset(
-    {"prompt", "generator", "latents", "num_inference_steps", "output_type", "return_dict", *_COPIES, *_IMAGES}
+    {"prompt", "generator", "latents", "num_inference_steps", "output_type", "return_dict", *_COPIES, *IMAGE_ARGUMENTS}
 )
 GUIDER = "guider"  # a part of the pipeline that guides, in place of an argument
 
@@ -30,27 +32,38 @@ class Arguments:
     negative_prompt: str
     guidance: str | None  # the argument for the scale, `guider`, or None where the settings fix it
     off: float = 1.0  # the scale at which the pipeline does not guide
+    conditions: tuple[str, ...] = ()  # the argument for each image of a prompt, in order
     copies_by_list: bool = False  # several samples are asked for by a list of prompts, not by their number
     extra: Mapping[str, Any] = field(default_factory=dict)  # of one use: noise levels of a grid, a type of output
 
     @classmethod
-    def of(cls, pipeline: Any, takes: frozenset[str], fixed: Mapping[str, Any], guidance: str, negative: str) -> Self:
+    def of(
+        cls,
+        pipeline: Any,
+        takes: frozenset[str],
+        fixed: Mapping[str, Any],
+        guidance: str,
+        negative: str,
+        conditions: tuple[str, ...] = (),
+    ) -> Self:
         """Returns the arguments. `guidance`: an argument's name, `guider`, or `auto`.
 
         Raises ConfigError for arguments that the call does not take.
         """
         if unknown := sorted(set(fixed) - takes):
-            raise ConfigError(f"arguments: {type(pipeline).__name__} takes no {unknown[0]!r}")
-        if own := sorted(set(fixed) & _OWN):
+            raise ConfigError(
+                f"arguments: {type(pipeline).__name__} takes no {unknown[0]!r}{near(unknown[0], takes - _OWN)}"
+            )
+        if own := sorted(set(fixed) & (_OWN | set(conditions))):
             raise ConfigError(f"arguments: {own[0]!r} is given by the run itself; leave it out")
         if guidance == "auto":
             known = [name for name in ("true_cfg_scale", "guidance_scale") if name in takes]
             guidance = next(iter(known), GUIDER)
         elif guidance != GUIDER and guidance not in takes:
-            raise ConfigError(f"guidance: {type(pipeline).__name__} takes no {guidance!r}")
+            raise ConfigError(f"guidance: {type(pipeline).__name__} takes no {guidance!r}{near(guidance, takes)}")
         has_guider = getattr(pipeline, GUIDER, None) is not None
         is_fixed = guidance in fixed or (guidance == GUIDER and not has_guider)
-        return cls(pipeline, takes, fixed, 2, negative, None if is_fixed else guidance)
+        return cls(pipeline, takes, fixed, 2, negative, None if is_fixed else guidance, conditions=conditions)
 
     def with_steps(self, num_steps: int, **extra: Any) -> Self:
         """Returns the same for another number of steps, with further arguments."""
@@ -60,8 +73,7 @@ class Arguments:
         """Returns the arguments for `copies` samples of a prompt. `scale`: of guidance; None: without."""
         given: dict[str, Any] = {"prompt": prompt.text, **self.fixed, **self._guidance(scale)}
         if prompt.media:
-            pictures = [picture.load() for picture in prompt.media]
-            given[self.image_argument()] = pictures[0] if len(pictures) == 1 else pictures
+            given |= pictures_of(prompt, self.conditions, self.picture_size)
         if copies > 1:
             name = next((name for name in _COPIES if name in self.takes), None)
             if name is not None and not self.copies_by_list:
@@ -84,12 +96,12 @@ class Arguments:
         made.__dict__[GUIDER] = self.pipeline.guider.new(guidance_scale=self.off if scale is None else scale)
         return made
 
-    def image_argument(self) -> str:
-        """Returns the argument that takes condition images. Raises ConfigError where there is none."""
-        name = next((name for name in _IMAGES if name in self.takes), None)
-        if name is None:
-            raise ConfigError(f"{type(self.pipeline).__name__} takes no image, and the prompts have some")
-        return name
+    @property
+    def picture_size(self) -> tuple[int, int] | None:
+        """Returns width and height in pixels of what the call makes; None where the call is given no size."""
+        if "width" not in self.fixed or "height" not in self.fixed:
+            return None
+        return int(self.fixed["width"]), int(self.fixed["height"])
 
     def _guidance(self, scale: float | None) -> dict[str, Any]:
         given: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ def prove(
         policy: a driven policy, prepared. num_steps: of the stock run.
     """
     driver = policy.driver
-    pair = [prompt, Prompt(prompt.text + _LONGER, prompt.media)]
+    pair = [prompt, replace(prompt, text=prompt.text + _LONGER)]
     numbers = [policy.numbers([pair[n]])[0] for n in (0, 1, 1, 0)]
     stock = max(stock_difference(policy, prompt, scale, num_steps) for scale in scales)
     states = normal(_SEED, (4, *driver.latent_shape)).to(driver.time_of(1.0).device)

@@ -35,7 +35,7 @@ def qwen_image_edit_plus() -> Any:
 
 
 @contextmanager
-def _replaced(module: ModuleType, **values: Any) -> Iterator[None]:
+def replaced(module: ModuleType, **values: Any) -> Iterator[None]:
     """Gives variables of a module other values; sizes that a pipeline takes from its module have no other handle."""
     before = {name: vars(module)[name] for name in values}
     vars(module).update(values)
@@ -47,12 +47,12 @@ def _replaced(module: ModuleType, **values: Any) -> Iterator[None]:
 
 def _small_qwen_edit() -> AbstractContextManager[None]:
     """Scales pictures to 32 x 32 pixels, where the pipeline's module scales them to a megapixel."""
-    return _replaced(pipeline_qwenimage_edit, calculate_dimensions=lambda area, ratio: (32, 32, None))
+    return replaced(pipeline_qwenimage_edit, calculate_dimensions=lambda area, ratio: (32, 32, None))
 
 
 def _small_qwen_edit_plus() -> AbstractContextManager[None]:
     """Scales pictures to 32 x 32 pixels for the autoencoder and 64 x 64 for the text encoder, not to a megapixel."""
-    return _replaced(pipeline_qwenimage_edit_plus, VAE_IMAGE_SIZE=32 * 32, CONDITION_IMAGE_SIZE=64 * 64)
+    return replaced(pipeline_qwenimage_edit_plus, VAE_IMAGE_SIZE=32 * 32, CONDITION_IMAGE_SIZE=64 * 64)
 
 
 _KONTEXT = {**SIZE, "max_area": 32 * 32, "_auto_resize": False, "max_sequence_length": 48, "guidance_scale": 2.5}
@@ -62,15 +62,14 @@ _QWEN = {**SIZE, "max_sequence_length": 700}
 EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
     {
         "flux_kontext": PipelineFamily(
-            flux_kontext, _KONTEXT, {"true_cfg_scale": 1.0}, TRUE_GUIDANCE, conditions=1, condition_argument="image"
+            flux_kontext, _KONTEXT, {"true_cfg_scale": 1.0}, TRUE_GUIDANCE, condition_arguments=("image",)
         ),
         "flux2_edit": PipelineFamily(  # guidance is an input of the network and cannot be turned off
             flux2,
             _FLUX2,
             {"guidance_scale": 4.0},
             {"guidance_scale": 2.0},
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
             condition_side=64,  # the pipeline takes no smaller one
         ),
         "flux2_klein_edit": PipelineFamily(
@@ -78,8 +77,7 @@ EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
             {**_FLUX2, "max_sequence_length": 96},
             NO_GUIDANCE,
             {"guidance_scale": 3.0},
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
             condition_side=64,
         ),
         "qwen_image_edit": PipelineFamily(
@@ -87,8 +85,7 @@ EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
             _QWEN,
             {"true_cfg_scale": 1.0},
             TRUE_GUIDANCE,
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
             small=_small_qwen_edit,
         ),
         "qwen_image_edit_plus": PipelineFamily(
@@ -96,8 +93,7 @@ EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
             _QWEN,
             {"true_cfg_scale": 1.0},
             TRUE_GUIDANCE,
-            conditions=2,
-            condition_argument="image",
+            condition_arguments=("image", "image"),
             small=_small_qwen_edit_plus,
         ),
         "qwen_image21_edit": PipelineFamily(
@@ -105,8 +101,7 @@ EDITS: Mapping[str, PipelineFamily] = MappingProxyType(
             {**SIZE, "output_resolution": 32, "use_kv_cache": False},
             {"true_cfg_scale": 1.0},
             TRUE_GUIDANCE,
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
         ),
     }
 )

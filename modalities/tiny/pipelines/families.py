@@ -13,13 +13,14 @@ from transformers.utils import logging
 from mmrl.core.contracts import ConfigError
 
 from ..text import randomise
+from .conditioned import CONDITIONED
 from .edits import EDITS
 from .family import PipelineFamily
 from .images import IMAGES
 from .modular import MODULAR
 from .videos import VIDEOS
 
-FAMILIES: Mapping[str, PipelineFamily] = MappingProxyType({**IMAGES, **EDITS, **VIDEOS, **MODULAR})
+FAMILIES: Mapping[str, PipelineFamily] = MappingProxyType({**IMAGES, **EDITS, **CONDITIONED, **VIDEOS, **MODULAR})
 
 
 def tiny_pipeline(family: str, seed: int) -> Any:

@@ -17,11 +17,15 @@ class PipelineFamily:
     guided: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # arguments that turn guidance on
     networks: tuple[str, ...] = ("transformer",)  # parts that predict velocity, noise or clean latents
     makes: Literal["image", "video"] = "image"
-    conditions: int = 0  # condition images that a prompt needs
-    condition_argument: str | None = None  # the argument that takes them: a picture, or a list where there are several
+    condition_arguments: tuple[str, ...] = ()  # the argument for each image of a prompt; twice: it takes a list
     condition_side: int = 32  # height and width of a condition image in pixels
     modular: bool = False  # a `ModularPipeline`
     guider: str | None = None  # the part whose `guidance_scale` turns guidance on (1: off), where no argument does
     second_guider: str | None = None  # another such part, of the sound that comes with a video
     removed_blocks: tuple[str, ...] = ()  # blocks that are taken out of a loaded modular pipeline before it runs
     small: Callable[[], AbstractContextManager[None]] = nullcontext  # keeps the pipeline's sizes tiny while it runs
+
+    @property
+    def conditions(self) -> int:
+        """Returns the number of condition images that a prompt needs."""
+        return len(self.condition_arguments)

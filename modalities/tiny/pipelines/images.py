@@ -51,14 +51,19 @@ def sd3() -> Any:
         tokenizer_3=reader_3)  # fmt: skip
 
 
+def flux_transformer(channels: int = 16) -> Any:
+    """Returns the transformer of FLUX.1 [dev]; `channels`: of what it reads, over 16 where pictures are among it."""
+    return _diffusers.FluxTransformer2DModel(
+        patch_size=1, in_channels=channels, out_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=[4, 4, 8],
+        guidance_embeds=True)  # fmt: skip
+
+
 def flux_parts() -> dict[str, Any]:
     """Returns the parts of FLUX.1 [dev]; Kontext has the same."""
     (clip, reader), (t5_encoder, reader_2) = clip_text(), t5()
-    transformer = _diffusers.FluxTransformer2DModel(
-        patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=[4, 4, 8], guidance_embeds=True)  # fmt: skip
     return {"scheduler": dynamic_euler(), "text_encoder": clip, "tokenizer": reader, "text_encoder_2": t5_encoder,
-            "tokenizer_2": reader_2, "transformer": transformer, "vae": vae()}  # fmt: skip
+            "tokenizer_2": reader_2, "transformer": flux_transformer(), "vae": vae()}  # fmt: skip
 
 
 def flux() -> Any:

@@ -35,7 +35,8 @@ _diffusers: Any = diffusers  # its type information is that of its placeholders 
 _transformers: Any = transformers
 
 
-def _wan_transformer(**settings: Any) -> Any:
+def wan_transformer(**settings: Any) -> Any:
+    """Returns the transformer of Wan over UMT5's features."""
     sizes = {"patch_size": (1, 2, 2), "num_attention_heads": 2, "attention_head_dim": 12, "in_channels": 16,
              "out_channels": 16, "text_dim": 32, "freq_dim": 32, "ffn_dim": 32, "num_layers": 2,
              "cross_attn_norm": True, "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 32}  # fmt: skip
@@ -46,7 +47,7 @@ def wan21() -> Any:
     """Returns a Wan 2.1 text-to-video pipeline (Wan Team 2025, arXiv 2503.20314)."""
     encoder, reader = t5("UMT5")
     return assemble(
-        "WanPipeline", transformer=_wan_transformer(), vae=wan_vae(), scheduler=euler(), text_encoder=encoder,
+        "WanPipeline", transformer=wan_transformer(), vae=wan_vae(), scheduler=euler(), text_encoder=encoder,
         tokenizer=reader)  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def wan22() -> Any:
     """Returns a Wan 2.2 pipeline of two networks, one for high noise (model card Wan-AI/Wan2.2-T2V-A14B)."""
     encoder, reader = t5("UMT5")
     return assemble(
-        "WanPipeline", transformer=_wan_transformer(), transformer_2=_wan_transformer(), vae=wan_vae(),
+        "WanPipeline", transformer=wan_transformer(), transformer_2=wan_transformer(), vae=wan_vae(),
         scheduler=euler(), text_encoder=encoder, tokenizer=reader, boundary_ratio=0.875)  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def _wan22_5b_parts() -> dict[str, Any]:
     coder = wan_vae(
         z_dim=48, in_channels=12, out_channels=12, is_residual=True, patch_size=2, latents_mean=[0.0] * 48,
         latents_std=[1.0] * 48, scale_factor_spatial=16, scale_factor_temporal=4)  # fmt: skip
-    return {"transformer": _wan_transformer(in_channels=48, out_channels=48), "vae": coder, "scheduler": euler(),
+    return {"transformer": wan_transformer(in_channels=48, out_channels=48), "vae": coder, "scheduler": euler(),
             "text_encoder": encoder, "tokenizer": reader, "expand_timesteps": True}  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def wan_i2v() -> Any:
         hidden_size=4, projection_dim=4, num_hidden_layers=2, num_attention_heads=2, image_size=8, intermediate_size=16,
         patch_size=1)  # fmt: skip
     return assemble(
-        "WanImageToVideoPipeline", transformer=_wan_transformer(in_channels=36, image_dim=4), vae=wan_vae(),
+        "WanImageToVideoPipeline", transformer=wan_transformer(in_channels=36, image_dim=4), vae=wan_vae(),
         scheduler=euler(), text_encoder=encoder, tokenizer=reader,
         image_encoder=_transformers.CLIPVisionModel(vision),
         image_processor=_transformers.CLIPImageProcessor(crop_size=8, size=8))  # fmt: skip
@@ -343,12 +344,9 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             NO_GUIDANCE,
             GUIDANCE,
             makes="video",
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
         ),
-        "wan_i2v": PipelineFamily(
-            wan_i2v, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", conditions=1, condition_argument="image"
-        ),
+        "wan_i2v": PipelineFamily(wan_i2v, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", condition_arguments=("image",)),
         "ltx": PipelineFamily(ltx, {**CLIP, **SIZE}, NO_GUIDANCE, {**GUIDANCE, "guidance_rescale": 0.5}, makes="video"),
         "ltx_i2v": PipelineFamily(
             ltx_i2v,
@@ -356,8 +354,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             NO_GUIDANCE,
             GUIDANCE,
             makes="video",
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
         ),
         "ltx2": PipelineFamily(
             ltx2,
@@ -372,8 +369,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             {**NO_GUIDANCE, "audio_guidance_scale": 1.0, "guidance_rescale": 0.0, "audio_guidance_rescale": 0.0},
             {**GUIDANCE, "audio_guidance_scale": 2.0},
             makes="video",
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
         ),
         "hunyuan_video": PipelineFamily(hunyuan_video, _HUNYUAN, {"true_cfg_scale": 1.0}, TRUE_GUIDANCE, makes="video"),
         "hunyuan_video15": PipelineFamily(
@@ -388,8 +384,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             {"num_frames": 5},  # height and width follow from the picture and the network's `target_size`: 16
             guided={"negative_prompt": "ugly"},
             makes="video",
-            conditions=1,
-            condition_argument="image",
+            condition_arguments=("image",),
             guider="guider",
         ),
         "cogvideox": PipelineFamily(cogvideox, CLIP, NO_GUIDANCE, GUIDANCE, makes="video"),
@@ -407,7 +402,7 @@ VIDEOS: Mapping[str, PipelineFamily] = MappingProxyType(
             makes="video",
         ),
         "chronoedit": PipelineFamily(
-            chronoedit, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", conditions=1, condition_argument="image"
+            chronoedit, {**CLIP, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video", condition_arguments=("image",)
         ),
         "cosmos3": PipelineFamily(cosmos3, {**SIZE, "num_frames": 5}, NO_GUIDANCE, GUIDANCE, makes="video"),
         "cosmos25": PipelineFamily(

@@ -76,9 +76,9 @@ def run(
     """Pixels in [0, 1], of one image [C, H, W] or video [F, C, H, W]; `pictures`: the seed of the condition images."""
     conditions = [picture(pictures + n, family.condition_side) for n in range(family.conditions)]
     given = {**family.call, **(family.guided if is_guided else family.plain)}
-    if conditions:
-        assert family.condition_argument is not None
-        given[family.condition_argument] = conditions if len(conditions) > 1 else conditions[0]
+    for name in family.condition_arguments:
+        own = [one for one, other in zip(conditions, family.condition_arguments, strict=True) if other == name]
+        given[name] = own if len(own) > 1 else own[0]
     if family.modular:
         given["output"] = f"{family.makes}s"
     with family.small():
@@ -109,8 +109,7 @@ def test_a_family_declares_what_fits_together(name: str) -> None:
     assert family.makes in ("image", "video") and family.networks
     assert ("num_frames" in family.call) == (family.makes == "video")
     assert max(family.call.get("height", 0), family.call.get("width", 0)) <= 128
-    assert (family.conditions > 0) == (family.condition_argument is not None)
-    assert family.condition_argument not in {**family.call, **family.plain, **family.guided}
+    assert not set(family.condition_arguments) & {*family.call, *family.plain, *family.guided}
     assert not set(family.plain) & set(family.call), "the argument would be set twice"
     assert set(family.plain) <= set(family.guided) | {"true_cfg_scale", "guidance_rescale", "audio_guidance_rescale"}
     assert family.modular or not family.removed_blocks

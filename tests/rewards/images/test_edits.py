@@ -54,7 +54,7 @@ def test_each_image_is_compared_with_its_own_source() -> None:
     shown = [SCENE.edited(GREEN), SCENE, SCENE.edited(GREEN), other.edited(GREEN)]
     judged = batch(shown, [(GREEN, SCENE), (GREEN, SCENE), (GREEN, other), (GREEN, other)])
     assert Edits(measure="correct").score(judged).tolist() == [1.0, 0.0, 0.0, 1.0]
-    done, kept, graded = (Edits(measure=measure).score(judged) for measure in ("done", "kept", "graded"))  # type: ignore[arg-type]  # a loop
+    done, kept, graded = (Edits(measure=measure).score(judged) for measure in ("done", "kept", "graded"))
     assert (done > 0.9).tolist() == [True, False, True, True]
     assert (kept > 0.8).tolist() == [True, True, False, True]
     torch.testing.assert_close(graded, (done + kept) / 2)

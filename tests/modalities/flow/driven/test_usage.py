@@ -52,27 +52,39 @@ def theirs(code: str, kind: Any, folder: Path, patch: pytest.MonkeyPatch) -> tup
 
 
 @pytest.mark.slow  # loads a model once more
-@pytest.mark.parametrize("family", ["flux", "wan21", "flux_kontext", "modular_z_image"])
+@pytest.mark.parametrize(
+    ("family", "scale"),
+    [
+        ("flux", 2.0),
+        ("wan21", 2.0),
+        ("flux_kontext", 2.0),
+        ("modular_z_image", 2.0),
+        ("flux_fill", 1.0),  # a picture and a mask; guidance is an input of its network
+        ("wan22_flf2v", 2.0),  # a first and a last frame
+    ],
+)
 @pytest.mark.filterwarnings("ignore")  # of the stock pipelines and of writers of videos
-def test_the_code_of_a_card_draws_what_mmrl_draws(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_card_draws_what_mmrl_draws(
+    family: str, scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = DiffusersPipeline(model="", family=family, lora=Lora(rank=2)).tiny(0, tmp_path / "base")
     policy.prepare(Placement(torch.device("cpu"), torch.float32))
     moved(policy)
     out = tmp_path / "out"
     policy.export(out)
-    media = tuple(picture(32, 32, number) for number in range(policy.condition_images))
+    media = tuple(picture(32, 32, number) for number in range(policy.num_conditions))
     for number, one in enumerate(media):
         one.load().save(out / f"condition_{number}.png")
-    prompt, plan = Prompt("a red circle", media), ODE(num_steps=3, guidance_scale=2.0).plan(policy, KEY, 1)
+    prompt, plan = Prompt("a red circle", media), ODE(num_steps=3, guidance_scale=scale).plan(policy, KEY, 1)
     usage = policy.usage(prompt, plan, repr(policy.model))
     assert usage.notes == () and usage.task == f"{'image' if media else 'text'}-to-{policy.output}"
 
-    stock, _ = policy.stock_call(prompt, 2.0, 3)
+    stock, _ = policy.stock_call(prompt, scale, 3)
     drawn, first = theirs(usage.code, type(stock.scheduler), out, monkeypatch)
     monkeypatch.setattr(tree_sampling, "root_noise", lambda plan, key, shape: first.float())
     outputs = policy.rollout([prompt], [plan], [KEY]).outputs
     policy.close()
     made = outputs.images if policy.output == "image" else outputs.videos
     assert made is not None
-    scale = 255 if policy.output == "image" else 1
-    torch.testing.assert_close(drawn, made[0].movedim(-3, -1) * scale, atol=1.01 * scale / 255, rtol=0)
+    white = 255 if policy.output == "image" else 1
+    torch.testing.assert_close(drawn, made[0].movedim(-3, -1) * white, atol=1.01 * white / 255, rtol=0)
