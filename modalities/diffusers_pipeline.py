@@ -36,6 +36,7 @@ from .flow.driven.replaying import Replays
 from .flow.driven.scales import Scale, scale_of
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.driven.timesteps import Timesteps
+from .flow.sizes import Size
 from .flow.usage import Call, Grid, num_steps
 from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
 from .loading.adapted_layers import freeze_unused
@@ -65,6 +66,7 @@ class DiffusersPipeline(DiffusersPolicy):
     """
 
     title: ClassVar[tuple[str, str]] = ("diffusers_pipeline", "a pipeline of diffusers")
+    makes_frames: ClassVar[bool] = True
 
     output: Literal["image", "video"] = "image"  # what the pipeline makes
     num_frames: Annotated[int, Field(ge=1)] | None = None  # of a video; null: the pipeline's own number
@@ -96,6 +98,14 @@ class DiffusersPipeline(DiffusersPolicy):
     _proven: set[float] = field(default_factory=set, init=False, repr=False)  # scales of guidance
     _refusal_of_guidance: str | None = field(default=None, init=False, repr=False)
     _takes_other_steps: bool = field(default=False, init=False, repr=False)  # than those of the shipped scheduler
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for settings out of range, and for numbers of frames of images."""
+        super().__post_init__()
+        if self.sizes and self.known_sizes[0].num_frames is not None:
+            if self.output == "image":
+                raise ValueError(f"sizes of images are width and height, got {list(self.sizes[0])}")
+            self.num_frames = self.known_sizes[0].num_frames
 
     @property
     def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
@@ -131,7 +141,18 @@ class DiffusersPipeline(DiffusersPolicy):
         else:
             self._scale = scale_of(self._pipeline.scheduler)
         self._arguments = self._fixed_arguments()
-        self._driver = Driver(
+        self._driver = self._new_driver()
+        self._probe()
+        self._learn_timesteps()
+        self._freeze_what_is_not_reached()
+        self._weights = self.trained_weights()
+        self._choose_replay()
+        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
+        for size in self.known_sizes:
+            self.at(size)
+
+    def _new_driver(self) -> Driver:
+        return Driver(
             self._pipeline,
             self.network_names,
             self._inputs,
@@ -142,12 +163,26 @@ class DiffusersPipeline(DiffusersPolicy):
             self._media_of,
             first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
-        self._probe()
-        self._learn_timesteps()
-        self._freeze_what_is_not_reached()
-        self._weights = self.trained_weights()
-        self._choose_replay()
-        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
+
+    def made_for(self, size: Size) -> Self:
+        """Returns a policy at a size, which serves samples as this one does. Raises ConfigError as `prepare`."""
+        made = super().made_for(size)
+        if size == self.known_sizes[0]:
+            return made
+        made.num_frames = self.num_frames if size.num_frames is None else size.num_frames
+        fixed = made._fixed_arguments().fixed
+        made._arguments = replace(self._known_arguments, fixed=fixed)
+        made._driver = made._new_driver()
+        made._proven, made._timesteps, made._replays = set(), None, None
+        try:
+            with without_warnings():
+                made._probe_again(self.driver)
+                made._learn_timesteps()
+                made._choose_replay()
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     @property
     def index_file(self) -> str:
@@ -155,6 +190,8 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def close(self) -> None:
         """Ends all paused calls and their threads; they are made again where they are needed."""
+        for one in self._by_size.values():
+            one.close()
         if self._driver is not None:
             self._driver.close()
 
@@ -178,15 +215,20 @@ class DiffusersPipeline(DiffusersPolicy):
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
         found = FAMILIES[self.family]
-        twin = self.twin(folder, arguments={**self.arguments, **call})
-        return replace(
-            twin,
+        return self.twin(
+            folder,
+            arguments={**self.arguments, **call},
             modular=found.modular,
             removed_blocks=found.removed_blocks,
             output=found.makes,
             condition_images=found.conditions,
             **sizes,
         )
+
+    def first_size(self, settings: Mapping[str, Any]) -> Size:
+        has_frames = self.known_sizes[0].num_frames is not None
+        frames = settings.get("num_frames", self.num_frames)
+        return Size(settings["width"], settings["height"], frames if has_frames else None)
 
     # what the base class asks for
 
@@ -345,7 +387,8 @@ class DiffusersPipeline(DiffusersPolicy):
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         if (reason := self._refusal_of_guidance) is not None and any(plan.guidance_scale != 1 for plan in plans):
             raise ConfigError(f"sampler.guidance_scale: {self.model!r} cannot be driven with guidance: {reason}")
-        self._prove_once(prompts[0], plans[0].guidance_scale)
+        if not self.sizes:
+            self._prove_once(prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
@@ -436,8 +479,11 @@ class DiffusersPipeline(DiffusersPolicy):
     def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
         """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance.
 
-        `replay` says whether network arguments are used again.
+        `replay` says whether network arguments are used again. Of several sizes the largest difference counts.
         """
+        if self.sizes:
+            found = [self.at(size).proof(prompt) for size in self.known_sizes]
+            return {name: max((one[name] for one in found), key=str if name == "replay" else float) for name in found[0]}
         scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
         return {**asdict(prove(self, prompt, scales)), "replay": "; ".join(map(self._replay_at, scales))}
 
@@ -473,11 +519,14 @@ class DiffusersPipeline(DiffusersPolicy):
     def _fixed_arguments(self) -> Arguments:
         takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
         sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        if self.sizes or "max_area" not in self.arguments:
+            sizes["max_area"] = self.height * self.width  # FLUX.1 Kontext scales to a megapixel by itself
         if self.modular:
             sizes["output"] = f"{self.output}s"
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
+        further = {name: value for name, value in self.arguments.items() if not (self.sizes and name in sizes)}
         try:
-            return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
+            return Arguments.of(self._pipeline, takes, {**fixed, **further}, self.guidance, self.negative_prompt)
         except ConfigError as error:
             raise ConfigError(f"modalities.{self.title[0]}.{error}") from error
 
@@ -496,6 +545,7 @@ class DiffusersPipeline(DiffusersPolicy):
             with torch.no_grad():
                 self._arguments = find_off(self._known_arguments, form)
             self._learn(probes, tolerance)
+        self._check_size()
         if self._known_arguments.guidance is None:
             self._refusal_of_guidance = "its guidance scale is set in arguments"
             return
@@ -504,6 +554,28 @@ class DiffusersPipeline(DiffusersPolicy):
                 learn(driver, probes, _PROBED_SCALE, tolerance)
         except NotDriven as error:
             self._refusal_of_guidance = str(error)
+
+    def _probe_again(self, first: Driver) -> None:
+        """Finds what depends on the size of samples; `first`: the driver at another size."""
+        assert self._placement is not None, "prepare() comes first"
+        self.driver.decodes_many, tolerance = first.decodes_many, _TOLERANCE.get(self._placement.dtype, _ROUGH)
+        with self.driving():
+            learn(self.driver, self._probes(), None, tolerance, first.learned[False])
+            if self._refusal_of_guidance is None:
+                learn(self.driver, self._probes(), _PROBED_SCALE, tolerance, first.learned[True])
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """Raises ConfigError where the pipeline rounds the size that it is asked for."""
+        fixed, made = self._known_arguments.fixed, self.driver.media_shape
+        found = {"num_frames": made[0] if len(made) == 4 else 1, "height": made[-2], "width": made[-1]}
+        if all(fixed.get(name, size) == size for name, size in found.items()):
+            return
+        asked = Size(self.width, self.height, fixed.get("num_frames"))
+        given = Size(found["width"], found["height"], None if asked.num_frames is None else found["num_frames"])
+        raise ConfigError(
+            f"modalities.{self.title[0]}: {self.model!r} makes no samples of {asked}; asked for them, it makes {given}"
+        )
 
     def _freeze_what_is_not_reached(self) -> None:
         """Freezes parameters that can never get a gradient: such as those for a text output that nobody reads."""

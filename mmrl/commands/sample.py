@@ -12,6 +12,7 @@ from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import StoredClip
+from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import warn_cut
 from mmrl.system import spelling
 from mmrl.system.files import whole_folder
@@ -50,9 +51,12 @@ def sample(
     with restored(source, which, at, overrides, is_whole=True) as (trainer, weights):
         sampler = _sampler(trainer, by)
         keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
-        plans = [sampler.plan(trainer.policy, key, count) for key in keys]
         targets = {} if media or clips else _targets(trainer)  # a target of one image does not hold for another
         questions = [Prompt(text, media, target=targets.get(text, {}), clips=clips) for text in prompts]
+        plans = [
+            sampler.plan(policy_for(trainer.policy, question), key, count)
+            for question, key in zip(questions, keys, strict=True)
+        ]
         if trainer.processes.is_main:
             warn_cut(trainer.policy, questions, None)
         before = trainer.policy.num_calls

@@ -21,6 +21,7 @@ from mmrl.media.pictures import Picture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.groups import GroupPlan
+from mmrl.plans.sizes import policy_for
 from mmrl.reporting import drawing, timeline
 from mmrl.reporting.drawing import filmstrip
 from mmrl.scoring.metrics import mean_and_std, num_failed
@@ -128,7 +129,10 @@ class Evaluator:
                         dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
                     continue
                 keys, prompts = zip(*local[start : start + self.chunk], strict=True)
-                plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
+                plans = [
+                    self.sampler.plan(policy_for(self.policy, prompt), key, self.samples_per_prompt)
+                    for key, prompt in zip(keys, prompts, strict=True)
+                ]
                 counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
@@ -173,7 +177,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         prompt=prompt.text,
         seed=rollout.keys[number].prompt_index,
         scores=scores,
-        image=_picture(outputs, row) if outputs.images is not None else answered(prompt, outputs, row),
+        image=_picture(outputs, row) if _has_images(outputs) else answered(prompt, outputs, row),
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         media=prompt.media,
@@ -206,9 +210,14 @@ def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> Save
     )
 
 
+def _has_images(outputs: Outputs) -> bool:
+    return (outputs if outputs.each is None else outputs.each[0]).images is not None
+
+
 def _picture(outputs: Outputs, row: int) -> Image.Image:
-    assert outputs.images is not None
-    pixels = (outputs.images[row].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
+    images = outputs.select(torch.tensor([row])).images
+    assert images is not None
+    pixels = (images[0].cpu() * 255).round().to(torch.uint8).permute(1, 2, 0)  # [H, W, 3]
     return Image.fromarray(pixels.numpy())
 
 

@@ -182,7 +182,8 @@ class FlowPolicy(Checked, ABC):
         media = torch.cat([self.decode(clean[rows], conditioning[tree.prompt[rows]]) for rows in parts])
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
         rollout = self._rollout(prompts, keys, self.outputs_of(media), tree, trace, self.num_calls - before)
-        return replace(rollout, levels=tuple(dict.fromkeys(plans[0].paths[0].levels)))
+        levels = tuple(dict.fromkeys(plans[0].paths[0].levels))
+        return replace(rollout, levels={key.prompt_index: levels for key in keys})
 
     @torch.no_grad()
     def dummy_rollout(self, plan: Plan) -> None:
