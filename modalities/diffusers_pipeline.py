@@ -21,6 +21,7 @@ from mmrl.core.keys import GroupKey, normal
 from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 
+from .encoding.encoded_files import EncodedFiles
 from .flow.decisions import Conditioning
 from .flow.diffusers_policy import DiffusersPolicy, absent_parts
 from .flow.driven.arguments import GUIDER, Arguments, find_off, parameters_of
@@ -132,7 +133,8 @@ class DiffusersPipeline(DiffusersPolicy):
     def _prepare(self, placement: Placement) -> None:
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
-        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
+        files = self.encoded_files()
+        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device), self.device, files)
         shipped = self._pipeline.scheduler
         self._pipeline.scheduler = flow_scheduler(shipped, self._setting)
         self._takes_other_steps = self._pipeline.scheduler is not shipped
@@ -183,6 +185,14 @@ class DiffusersPipeline(DiffusersPolicy):
             made.close()
             raise
         return made
+
+    def encoded_files(self) -> EncodedFiles | None:
+        if self.modular and self.encodings is not None:
+            raise ConfigError(
+                f"modalities.{self.title[0]}.encodings: blocks of a modular pipeline have no method that encodes a "
+                "prompt; leave it out"
+            )
+        return super().encoded_files()
 
     @property
     def index_file(self) -> str:
@@ -473,8 +483,15 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]:
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
+        import copy
+
         own = self._known_arguments.with_steps(num_steps + self._num_trailing_steps)
-        return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
+        pipeline = own.pipeline_for(self.scale_of(scale))
+        assert self._remembered is not None, "prepare() comes first"
+        if self._remembered.files is not None:  # a run whose prompts are encoded calls no encoder here either
+            pipeline = copy.copy(pipeline)
+            self._remembered.install(pipeline, self.scale_of(scale))
+        return pipeline, own.call(prompt, self.scale_of(scale), 1, 0)
 
     def proof(self, prompt: Prompt) -> Mapping[str, float | str]:
         """Returns how far the policy is from the stock pipeline on a prompt, without and with guidance.
@@ -567,14 +584,22 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def _check_size(self) -> None:
         """Raises ConfigError where the pipeline rounds the size that it is asked for."""
-        fixed, made = self._known_arguments.fixed, self.driver.media_shape
+        own, made = self._known_arguments, self.driver.media_shape
         found = {"num_frames": made[0] if len(made) == 4 else 1, "height": made[-2], "width": made[-1]}
-        if all(fixed.get(name, size) == size for name, size in found.items()):
+        rounded = {name: size for name, size in found.items() if own.fixed.get(name, size) != size}
+        if not rounded:
             return
-        asked = Size(self.width, self.height, fixed.get("num_frames"))
-        given = Size(found["width"], found["height"], None if asked.num_frames is None else found["num_frames"])
+        pipeline, given = self._made(replace(own, fixed={**own.fixed, **rounded}), self._probes()[0], None, 1, 0)
+        with self.driving(), torch.no_grad():
+            call = PausedCall(pipeline, self.network_names, given, lambda one: self._call_network(one.network, one.args, one.kwargs))
+            call.close()
+        if tuple(tuple(part.shape[1:]) for part in call.parts) != self.driver.shapes:
+            return  # ChronoEdit decodes its first and its last frames alone, of any number
+        asked = Size(self.width, self.height, own.fixed.get("num_frames"))
+        nearest = Size(found["width"], found["height"], None if asked.num_frames is None else found["num_frames"])
         raise ConfigError(
-            f"modalities.{self.title[0]}: {self.model!r} makes no samples of {asked}; asked for them, it makes {given}"
+            f"modalities.{self.title[0]}: {self.model!r} makes no samples of {asked}; it rounds to {nearest}, which is "
+            "the nearest size below"
         )
 
     def _freeze_what_is_not_reached(self) -> None:

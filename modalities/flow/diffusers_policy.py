@@ -25,6 +25,7 @@ from mmrl.core.views import View
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
+from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.exporting import save_lora
 from ..loading.hub import source_of, without_adapter
@@ -36,6 +37,8 @@ from .sized_rollouts import Part, apart, each_part, joined_sizes, score_of
 from .sizes import Size, size_of, sizes_in, small_sizes
 from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
 
+# The parts that encodings depend on, by how their names begin.
+_ENCODERS = ("text_encoder", "tokenizer", "processor", "image_encoder", "image_processor", "feature_extractor", "vae")
 _INDEX = "model_index.json"  # the file that the folder of a pipeline holds
 
 
@@ -62,6 +65,9 @@ class DiffusersPolicy(FlowPolicy):
     quantise: Quantise | None = None  # the frozen weights under a LoRA in 4 or 8 bits; null: in the run's precision
     gradient_checkpointing: bool = False  # less memory, more time; the same gradient
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
+    # A folder that keeps encoded prompts and condition images by their content, for this run and later ones; null: they
+    # are encoded anew in each run. It has no bound; its files may be deleted at any time.
+    encodings: str | None = None
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
     compile: bool = False  # `torch.compile` on the network
     _pipeline: Any = field(default=None, init=False, repr=False)
@@ -175,7 +181,7 @@ class DiffusersPolicy(FlowPolicy):
         given: dict[str, Any] = {"height": 32, "width": 32} | sizes
         if self.sizes:
             given["sizes"] = small_sizes(self.known_sizes, self.first_size(given))
-        return replace(self, model=str(folder), lora=lora, compile=False, **given)
+        return replace(self, model=str(folder), lora=lora, compile=False, encodings=None, **given)
 
     def first_size(self, settings: Mapping[str, Any]) -> Size:
         """Returns the size that settings of a twin name."""
@@ -336,6 +342,15 @@ class DiffusersPolicy(FlowPolicy):
             arguments["negative_prompt"] = repr(self.negative_prompt)
         return Call(arguments)
 
+    def encoded_files(self) -> EncodedFiles | None:
+        """Returns the files of the setting `encodings`. Raises ConfigError where there can be no such folder."""
+        if self.encodings is None:
+            return None
+        assert self._placement is not None, "prepare() comes first"
+        names = [name for name in self._pipeline.components if name.startswith(_ENCODERS)]
+        identity = identity_of(self._pipeline, names, self._placement.dtype)
+        return EncodedFiles(folder_of(self.encodings, f"modalities.{self.title[0]}.encodings"), identity)
+
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
         """Moves the text encoders to the network's device; moves them back to the CPU where they are offloaded."""
@@ -403,6 +418,27 @@ class PipelinePolicy(DiffusersPolicy):
     def place(self, pipeline: Any, device: torch.device) -> None:
         # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
         pipeline.vae.to(device, memory_format=torch.channels_last)
+
+    _files: EncodedFiles | None = field(default=None, init=False, repr=False)
+
+    def prepare(self, placement: Placement) -> None:
+        super().prepare(placement)
+        self._files = self.encoded_files()
+
+    @property
+    def encoding_settings(self) -> tuple[int, ...]:
+        """Returns the settings that the conditioning of a text depends on."""
+        return ()
+
+    def encoded(self, texts: list[str]) -> Conditioning:
+        if self._files is None:
+            return super().encoded(texts)
+        files, about = self._files, ("conditioning", self.encoding_settings)
+
+        def kept(text: str) -> Conditioning:
+            return Conditioning(files.get((*about, text), lambda: self.encode_prompts([text]).tensors, self.device))
+
+        return Conditioning.join([kept(text) for text in texts])  # one by one: alike, whatever others are missing
 
     def num_read(self, tokenizer: str) -> int:
         """Returns how many tokens the encoder of the part `tokenizer` of the pipeline reads."""

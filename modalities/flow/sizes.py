@@ -62,17 +62,17 @@ def sizes_in(setting: str, values: Sequence[Sequence[int]]) -> tuple[Size, ...]:
     return found
 
 
-def small_sizes(sizes: Sequence[Size], first: Size) -> tuple[Size, ...]:
-    """Returns sizes for a small twin whose first one is `first`: others are twice as wide, high or long where the
-    settings' are larger than their first."""
-    made = []
+def small_sizes(sizes: Sequence[Size], first: Size) -> tuple[tuple[int, ...], ...]:
+    """Returns the setting of a small twin whose first size is `first`: others are twice as wide, high or long where
+    those of `sizes` are larger than their first."""
+    made = list[tuple[int, ...]]()
     for size in sizes:
         wide, high = size.width / sizes[0].width, size.height / sizes[0].height
         factors = (2 if wide > min(high, 1) else 1, 2 if high > min(wide, 1) else 1)
         frames = first.num_frames
         if frames is not None and (size.num_frames or 0) > (sizes[0].num_frames or 0):
             frames = 2 * frames - 1
-        made.append(Size(first.width * factors[0], first.height * factors[1], frames))
+        made.append((first.width * factors[0], first.height * factors[1], *([] if frames is None else [frames])))
     return tuple(dict.fromkeys(made))
 
 
