@@ -266,6 +266,15 @@ class Shardable(Protocol):
 class Sized(Protocol):
     """A policy whose prompts may ask for samples of different sizes. Optional."""
 
+    @property
+    def known_sizes(self) -> Sequence[Any]:
+        """The sizes in order, each with a text; empty where all samples have one size."""
+        ...
+
+    def size_for(self, prompt: Prompt) -> Any:
+        """Returns the size of a prompt's samples, one of `known_sizes`; known before weights are loaded."""
+        ...
+
     def sized(self, prompt: Prompt) -> Any:
         """Returns the policy, a Modality, by which the groups of a prompt are planned: noise levels depend on sizes."""
         ...

@@ -128,5 +128,6 @@ def _content(value: Any) -> Any:
     if isinstance(value, Tensor):
         return fingerprint(value)
     if hasattr(value, "tobytes"):  # an image, whose mode says what the bytes are, or an array
-        return str(getattr(value, "mode", None)), fingerprint(value)
+        form = [str(getattr(value, name, None)) for name in ("mode", "dtype", "shape")]
+        return *form, fingerprint(value)
     raise _NoContent(type(value).__name__)
