@@ -45,6 +45,7 @@ from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
 _NETWORKS = ("transformer", "transformer_2", "unet")
+_OF_A_SIZE = ("height", "width", "num_frames", "max_area")  # arguments of a pipeline's call
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
@@ -172,6 +173,7 @@ class DiffusersPipeline(DiffusersPolicy):
         if size == self.known_sizes[0]:
             return made
         made.num_frames = self.num_frames if size.num_frames is None else size.num_frames
+        made.arguments = {name: value for name, value in self.arguments.items() if name not in _OF_A_SIZE}
         fixed = made._fixed_arguments().fixed
         made._arguments = replace(self._known_arguments, fixed=fixed)
         made._driver = made._new_driver()
@@ -500,7 +502,9 @@ class DiffusersPipeline(DiffusersPolicy):
         """
         if self.sizes:
             found = [self.at(size).proof(prompt) for size in self.known_sizes]
-            return {name: max((one[name] for one in found), key=str if name == "replay" else float) for name in found[0]}
+            return {
+                name: max((one[name] for one in found), key=str if name == "replay" else float) for name in found[0]
+            }
         scales = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
         return {**asdict(prove(self, prompt, scales)), "replay": "; ".join(map(self._replay_at, scales))}
 
@@ -536,14 +540,13 @@ class DiffusersPipeline(DiffusersPolicy):
     def _fixed_arguments(self) -> Arguments:
         takes = inputs_of(self._pipeline) if self.modular else parameters_of(self._pipeline)
         sizes: dict[str, Any] = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
-        if self.sizes or "max_area" not in self.arguments:
+        if "max_area" not in self.arguments:
             sizes["max_area"] = self.height * self.width  # FLUX.1 Kontext scales to a megapixel by itself
         if self.modular:
             sizes["output"] = f"{self.output}s"
         fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
-        further = {name: value for name, value in self.arguments.items() if not (self.sizes and name in sizes)}
         try:
-            return Arguments.of(self._pipeline, takes, {**fixed, **further}, self.guidance, self.negative_prompt)
+            return Arguments.of(self._pipeline, takes, {**fixed, **self.arguments}, self.guidance, self.negative_prompt)
         except ConfigError as error:
             raise ConfigError(f"modalities.{self.title[0]}.{error}") from error
 
@@ -580,27 +583,21 @@ class DiffusersPipeline(DiffusersPolicy):
             learn(self.driver, self._probes(), None, tolerance, first.learned[False])
             if self._refusal_of_guidance is None:
                 learn(self.driver, self._probes(), _PROBED_SCALE, tolerance, first.learned[True])
-        self._check_size()
+        self._check_size(is_one_of_several=True)
 
-    def _check_size(self) -> None:
-        """Raises ConfigError where the pipeline rounds the size that it is asked for."""
-        own, made = self._known_arguments, self.driver.media_shape
-        found = {"num_frames": made[0] if len(made) == 4 else 1, "height": made[-2], "width": made[-1]}
-        rounded = {name: size for name, size in found.items() if own.fixed.get(name, size) != size}
-        if not rounded:
-            return
-        pipeline, given = self._made(replace(own, fixed={**own.fixed, **rounded}), self._probes()[0], None, 1, 0)
-        with self.driving(), torch.no_grad():
-            call = PausedCall(pipeline, self.network_names, given, lambda one: self._call_network(one.network, one.args, one.kwargs))
-            call.close()
-        if tuple(tuple(part.shape[1:]) for part in call.parts) != self.driver.shapes:
-            return  # ChronoEdit decodes its first and its last frames alone, of any number
-        asked = Size(self.width, self.height, own.fixed.get("num_frames"))
-        nearest = Size(found["width"], found["height"], None if asked.num_frames is None else found["num_frames"])
-        raise ConfigError(
-            f"modalities.{self.title[0]}: {self.model!r} makes no samples of {asked}; it rounds to {nearest}, which is "
-            "the nearest size below"
-        )
+    def _check_size(self, *, is_one_of_several: bool = False) -> None:
+        """Raises ConfigError where the pipeline rounds a size, and for one of several where it takes none."""
+        fixed, made = self._known_arguments.fixed, self.driver.media_shape
+        frames = fixed.get("num_frames")
+        if len(made) == 4 and frames not in (None, made[0]):  # ChronoEdit keeps some of its frames, of any number
+            _log.warning("num_frames is %d, and %r makes %d", frames, self.model, made[0])
+        wanted, found = Size(self.width, self.height), Size(made[-1], made[-2])
+        is_taken = is_one_of_several or {"height", "width"} <= set(fixed)
+        if is_taken and found != wanted:
+            raise ConfigError(
+                f"modalities.{self.title[0]}: {self.model!r} makes no samples of {wanted}; for these settings it makes "
+                f"samples of {found}"
+            )
 
     def _freeze_what_is_not_reached(self) -> None:
         """Freezes parameters that can never get a gradient: such as those for a text output that nobody reads."""

@@ -170,7 +170,7 @@ def _read(path: Path, device: torch.device) -> Any:
 
     with safe_open(path, framework="pt") as file:
         tree = json.loads(file.metadata()[_TREE])
-        return _nested(tree, {name: file.get_tensor(name) for name in file.keys()}, device)
+        return _nested(tree, {name: file.get_tensor(name) for name in list(file.keys())}, device)
 
 
 def _write(path: Path, tree: Any, tensors: Mapping[str, Tensor]) -> None:

@@ -87,7 +87,9 @@ class DiffusersPolicy(FlowPolicy):
         step = self.pixel_multiple
         for size in known or [Size(self.width, self.height)]:
             if size.height % step or size.width % step or min(size.height, size.width) < step:
-                raise ValueError(f"height and width must be multiples of {step} pixels, got {size.height} x {size.width}")
+                raise ValueError(
+                    f"height and width must be multiples of {step} pixels, got {size.height} x {size.width}"
+                )
 
     @property
     def declaration(self) -> PolicyDeclaration:
@@ -223,7 +225,9 @@ class DiffusersPolicy(FlowPolicy):
             return super().rollout(prompts, plans, keys)
 
         def sampled(one: Self, rows: list[int]) -> Rollout:
-            return one.rollout([prompts[row] for row in rows], [plans[row] for row in rows], [keys[row] for row in rows])
+            return one.rollout(
+                [prompts[row] for row in rows], [plans[row] for row in rows], [keys[row] for row in rows]
+            )
 
         return self._each_size(prompts, sampled)
 

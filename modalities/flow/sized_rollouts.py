@@ -75,9 +75,7 @@ class Part:
         if isinstance(view, OutputsView):
             return replace(view, sample=view.sample[rows], noise_sample=view.column[rows], noise_seed=seeds)
         columns = view.noise_sample[rows]
-        return replace(
-            view, sample=view.sample[rows], noise_sample=columns, sigma=view.sigma[rows], noise_seed=seeds
-        )
+        return replace(view, sample=view.sample[rows], noise_sample=columns, sigma=view.sigma[rows], noise_seed=seeds)
 
     def local(self, view: View) -> View:
         """Returns a view that is about these samples alone in the numbers of this part."""

@@ -31,11 +31,11 @@ def size_of(prompt: Prompt, sizes: Sequence[Size]) -> Size:
     size. `num_frames` of its row asks for the nearest number among the sizes that are equally near.
     Raises ConfigError for a size in the row that is no whole number above 0.
     """
-    asked = {name: value for name in _FIELDS if (value := _asked(prompt, name)) is not None}
-    frames = asked.get("num_frames", sizes[0].num_frames or 1)
-    is_exact = "width" in asked and "height" in asked
+    wanted = {name: value for name in _FIELDS if (value := _wanted(prompt, name)) is not None}
+    frames = wanted.get("num_frames", sizes[0].num_frames or 1)
+    is_exact = "width" in wanted and "height" in wanted
     if is_exact:
-        width, height = asked["width"], asked["height"]
+        width, height = wanted["width"], wanted["height"]
     else:
         width, height = prompt.media[0].size if prompt.media else sizes[0][:2]
 
@@ -76,7 +76,7 @@ def small_sizes(sizes: Sequence[Size], first: Size) -> tuple[tuple[int, ...], ..
     return tuple(dict.fromkeys(made))
 
 
-def _asked(prompt: Prompt, name: str) -> int | None:
+def _wanted(prompt: Prompt, name: str) -> int | None:
     value: Any = prompt.target.get(name)
     if value is None:
         return None

@@ -69,9 +69,7 @@ def test_writers_of_one_file_at_a_time_leave_one_whole_file(tmp_path: Path) -> N
     assert path.suffix == ".safetensors"
 
 
-def test_an_encoding_of_other_things_than_tensors_is_not_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_encoding_of_other_things_than_tensors_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = Encoder([torch.zeros(1), {1, 2}])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

@@ -63,7 +63,9 @@ def gradient(policy: Any, rollout: Rollout, loss: Loss, micro_batch: int) -> tup
     batch = LossBatch(advantages, torch.ones_like(advantages), rollout.group, advantages[:, 0])
     for weight in policy.weights.parameters.values():
         weight.grad = None
-    updater = Updater(policy, loss, Processes(), micro_batch, lambda rollout, outputs, rows: Brightness()(outputs, rows))
+    updater = Updater(
+        policy, loss, Processes(), micro_batch, lambda rollout, outputs, rows: Brightness()(outputs, rows)
+    )
     found = updater.differentiate(rollout, batch)
     assert found is not None
     views = views_of(loss, found, torch.arange(found.num_samples), batch, STEP)
