@@ -13,6 +13,7 @@ from mmrl.core.contracts import Loss, LossBatch, Placement
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.losses.adjoint_matching import AdjointMatching
+from mmrl.losses.base.old_decay import OldDecay
 from mmrl.losses.draft import Draft
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.gspo import Gspo
@@ -78,7 +79,7 @@ def gradient(policy: Any, rollout: Rollout, loss: Loss, micro_batch: int) -> tup
 LOSSES: dict[str, Any] = {
     "decisions": Grpo(clip_low=0.2, clip_high=0.2, normalise="sample"),
     "paths": Gspo(clip_low=0.2, clip_high=0.2),
-    "denoising": Nft(draws=2, sigmas="grid", sigma_range=(0.0, 0.99), decay=None),
+    "denoising": Nft(draws=2, sigmas="grid", sigma_range=(0.0, 0.99), decay=OldDecay()),
     "outputs": Draft(num_steps=2),
     "carried back": AdjointMatching(strength=CONTROL),
 }
