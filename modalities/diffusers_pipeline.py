@@ -23,6 +23,7 @@ from mmrl.core.views import View
 from mmrl.plans.flow import Plan
 from mmrl.system.spelling import near
 
+from .encoding.encoded_files import EncodedFiles
 from .encoding.inputs import called
 from .flow.decisions import Conditioning
 from .flow.decoding_memory import Clips, decoding_bytes
@@ -43,6 +44,7 @@ from .flow.driven.results import FRAME_RATES, SOUND, default_fps, media_of, soun
 from .flow.driven.scales import Scale, scale_of
 from .flow.driven.solver import flow_scheduler, has_constant_variance
 from .flow.driven.timesteps import Timesteps
+from .flow.sizes import Size
 from .flow.usage import Call, Grid, num_steps
 from .flow.variance_preserving import NoiseSchedule, constant_variance, flow_scale
 from .loading.adapted_layers import freeze_unused
@@ -50,6 +52,7 @@ from .loading.hub import autocast
 
 _log = logging.getLogger(__name__)
 _NETWORKS = ("transformer", "transformer_2", "unet")
+_OF_A_SIZE = ("height", "width", "num_frames", "max_area")  # arguments of a pipeline's call
 _PROBES = ("a dog", "a longer text of a red dog")  # of different lengths
 _SMALLEST = 64  # side of the pictures with which a pipeline is probed; FLUX.2 takes no smaller ones
 _PROBED_SCALE = 3.0  # of guidance
@@ -72,6 +75,7 @@ class DiffusersPipeline(DiffusersPolicy):
     """
 
     title: ClassVar[tuple[str, str]] = ("diffusers_pipeline", "a pipeline of diffusers")
+    makes_frames: ClassVar[bool] = True
 
     output: Literal["image", "video"] = "image"  # what the pipeline makes
     num_frames: Annotated[int, Field(ge=1)] | None = None  # of a video; null: the pipeline's own number
@@ -114,6 +118,10 @@ class DiffusersPipeline(DiffusersPolicy):
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, and for those that contradict each other."""
         super().__post_init__()
+        if self.sizes and self.known_sizes[0].num_frames is not None:
+            if self.output == "image":
+                raise ValueError(f"sizes of images are width and height, got {list(self.sizes[0])}")
+            self.num_frames = self.known_sizes[0].num_frames
         if self.conditions and self.condition_images not in (0, len(self.conditions)):
             raise ValueError(
                 f"condition_images is {self.condition_images}, and conditions names {len(self.conditions)} images; "
@@ -155,7 +163,8 @@ class DiffusersPipeline(DiffusersPolicy):
         self._check_family()
         super().prepare(placement)
         self._registry = Registry(self.prompt_cache)
-        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device))
+        files = self.encoded_files()
+        self._remembered = Remembered(self.prompt_cache, WeakMethod(self.encoders_on_device), self.device, files)
         shipped = self._pipeline.scheduler
         self._pipeline.scheduler = flow_scheduler(shipped, self._setting)
         self._takes_other_steps = self._pipeline.scheduler is not shipped
@@ -164,7 +173,18 @@ class DiffusersPipeline(DiffusersPolicy):
         else:
             self._scale = scale_of(self._pipeline.scheduler)
         self._arguments = self._fixed_arguments()
-        self._driver = Driver(
+        self._driver = self._new_driver()
+        self._probe()
+        self._learn_timesteps()
+        self._freeze_what_is_not_reached()
+        self._weights = self.trained_weights()
+        self._choose_replay()
+        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
+        for size in self.known_sizes:
+            self.at(size)
+
+    def _new_driver(self) -> Driver:
+        return Driver(
             self._pipeline,
             self.network_names,
             self._inputs,
@@ -175,13 +195,35 @@ class DiffusersPipeline(DiffusersPolicy):
             self._results_of,
             first_deviation=1.0 if self._scale is None else (self._pipeline.scheduler.config.get("sigma_max") or 1.0),
         )
-        self._probe()
-        self._check_size()
-        self._learn_timesteps()
-        self._freeze_what_is_not_reached()
-        self._weights = self.trained_weights()
-        self._choose_replay()
-        self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
+
+    def made_for(self, size: Size) -> Self:
+        """Returns a policy at a size, which serves samples as this one does. Raises ConfigError as `prepare`."""
+        made = super().made_for(size)
+        if size == self.known_sizes[0]:
+            return made
+        made.num_frames = self.num_frames if size.num_frames is None else size.num_frames
+        made.arguments = {name: value for name, value in self.arguments.items() if name not in _OF_A_SIZE}
+        fixed = made._fixed_arguments().fixed
+        made._arguments = replace(self._known_arguments, fixed=fixed)
+        made._driver = made._new_driver()
+        made._proven, made._timesteps, made._replays = set(), None, None
+        try:
+            with without_warnings():
+                made._probe_again(self.driver)
+                made._learn_timesteps()
+                made._choose_replay()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def encoded_files(self) -> EncodedFiles | None:
+        if self.modular and self.encodings is not None:
+            raise ConfigError(
+                f"modalities.{self.title[0]}.encodings: blocks of a modular pipeline have no method that encodes a "
+                "prompt; leave it out"
+            )
+        return super().encoded_files()
 
     @property
     def index_file(self) -> str:
@@ -189,6 +231,8 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def close(self) -> None:
         """Ends all paused calls and their threads; they are made again where they are needed."""
+        for one in self._by_size.values():
+            one.close()
         if self._driver is not None:
             self._driver.close()
 
@@ -227,9 +271,9 @@ class DiffusersPipeline(DiffusersPolicy):
         call = dict(FAMILIES[self.family].call)
         sizes = {name: call.pop(name) for name in ("height", "width", "num_frames") if name in call}
         found = FAMILIES[self.family]
-        twin = self.twin(folder, arguments={**self.arguments, **call})
-        return replace(
-            twin,
+        return self.twin(
+            folder,
+            arguments={**self.arguments, **call},
             modular=found.modular,
             removed_blocks=found.removed_blocks,
             output=found.makes,
@@ -247,6 +291,11 @@ class DiffusersPipeline(DiffusersPolicy):
                 f"modalities.{self.title[0]}.family: there is no family {self.family!r}{near(self.family, FAMILIES)}; "
                 "`mmrl list families` prints their names"
             )
+
+    def first_size(self, settings: Mapping[str, Any]) -> Size:
+        has_frames = self.known_sizes[0].num_frames is not None
+        frames = settings.get("num_frames", self.num_frames)
+        return Size(settings["width"], settings["height"], frames if has_frames else None)
 
     # what the base class asks for
 
@@ -408,7 +457,8 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         self._check_guidance(plan.guidance_scale for plan in plans)
-        self._prove_once(prompts[0], plans[0].guidance_scale)
+        if not self.sizes:
+            self._prove_once(prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
@@ -502,14 +552,25 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def stock_call(self, prompt: Prompt, scale: float, num_steps: int) -> tuple[Any, dict[str, Any]]:
         """Returns the pipeline as diffusers has it, and the arguments of its call for one sample of a prompt."""
+        import copy
+
         own = self._known_arguments.with_steps(num_steps + self._num_trailing_steps)
-        return own.pipeline_for(self.scale_of(scale)), own.call(prompt, self.scale_of(scale), 1, 0)
+        pipeline = own.pipeline_for(self.scale_of(scale))
+        assert self._remembered is not None, "prepare() comes first"
+        if self._remembered.files is not None:  # a run whose prompts are encoded calls no encoder here either
+            pipeline = copy.copy(pipeline)
+            self._remembered.install(pipeline, self.scale_of(scale))
+        return pipeline, own.call(prompt, self.scale_of(scale), 1, 0)
 
     def proof(self, prompt: Prompt, scales: Sequence[float] = ()) -> Mapping[str, float | str]:
         """Returns how far the policy is from the stock pipeline on a prompt: without and with guidance, or at `scales`.
 
-        `replay` says whether network arguments are used again. At `scales` no gradient is taken.
+        `replay` says whether network arguments are used again. At `scales` no gradient is taken. Of several sizes the
+        largest difference counts.
         """
+        if self.sizes:
+            each = [self.at(size).proof(prompt, scales) for size in self.known_sizes]
+            return {name: max((one[name] for one in each), key=str if name == "replay" else float) for name in each[0]}
         probed = [1.0] if self._refusal_of_guidance is not None else [1.0, _PROBED_SCALE]
         self._check_guidance(scales)
         proof = prove(self, prompt, scales or probed, with_gradient=not scales)
@@ -557,6 +618,8 @@ class DiffusersPipeline(DiffusersPolicy):
         where, kind = f"modalities.{self.title[0]}", type(self._pipeline).__name__
         if self.num_frames is not None and "num_frames" not in takes:
             raise ConfigError(f"{where}.num_frames: {kind} takes no num_frames; leave it out")
+        if "max_area" not in self.arguments:
+            sizes["max_area"] = self.height * self.width  # FLUX.1 Kontext scales to a megapixel by itself
         if self.modular:
             sizes["output"] = [f"{self.output}s", SOUND] if self.audio else f"{self.output}s"
         if self.fps is not None:
@@ -593,6 +656,7 @@ class DiffusersPipeline(DiffusersPolicy):
             with torch.no_grad():
                 self._arguments = find_off(self._known_arguments, form)
             self._learn(probes, tolerance)
+        self._check_size()
         if self._known_arguments.guidance is None:
             self._refusal_of_guidance = "its guidance scale is set in arguments"
             return
@@ -601,6 +665,35 @@ class DiffusersPipeline(DiffusersPolicy):
                 learn(driver, probes, _PROBED_SCALE, tolerance)
         except NotDriven as error:
             self._refusal_of_guidance = str(error)
+
+    def _probe_again(self, first: Driver) -> None:
+        """Finds what depends on the size of samples; `first`: the driver at another size."""
+        assert self._placement is not None, "prepare() comes first"
+        self.driver.decodes_many, tolerance = first.decodes_many, _TOLERANCE.get(self._placement.dtype, _ROUGH)
+        with self.driving():
+            learn(self.driver, self._probes(), None, tolerance, first.learned[False])
+            if self._refusal_of_guidance is None:
+                learn(self.driver, self._probes(), _PROBED_SCALE, tolerance, first.learned[True])
+        self._check_size(is_one_of_several=True)
+
+    def _check_size(self, *, is_one_of_several: bool = False) -> None:
+        """Raises ConfigError where the pipeline makes other sizes than the settings say: it rounds them in silence.
+
+        One of several sizes must be made as it is also where the pipeline's call takes no sizes.
+        """
+        given, made = dict(self._known_arguments.fixed), self.driver.media_shape
+        if is_one_of_several:
+            given |= {"height": self.height, "width": self.width}
+        where = f"modalities.{self.title[0]}"
+        if len(made) != (4 if self.output == "video" else 3):
+            raise ConfigError(f"{where}.output: {self.model!r} makes outputs of shape {list(made)}, no {self.output}s")
+        sizes = {"height": made[-2], "width": made[-1]} | ({"num_frames": made[0]} if self.output == "video" else {})
+        for name, size in sizes.items():
+            if name in given and int(given[name]) != size:
+                raise ConfigError(
+                    f"{where}.{name}: {self.model!r} makes {self.output}s of {name} {size} where {given[name]} is set; "
+                    f"set {size}, or another number that it does not round (arguments such as max_area set sizes, too)"
+                )
 
     def _freeze_what_is_not_reached(self) -> None:
         """Freezes parameters that can never get a gradient: such as those for a text output that nobody reads."""
@@ -669,24 +762,6 @@ class DiffusersPipeline(DiffusersPolicy):
         sides = (max(self.width, _SMALLEST), max(self.height, _SMALLEST))
         media = tuple(_Noise(*sides, seed) for seed in range(self.num_conditions))
         return self.numbers([Prompt(text, media) for text in _PROBES])
-
-    def _check_size(self) -> None:
-        """Raises ConfigError where the pipeline makes other sizes than the settings say: it rounds them in silence."""
-        given = self._known_arguments.fixed
-        with self.driving(), torch.no_grad():
-            made = self.driver.decode(normal(0, (1, *self.latent_shape)).to(self.device), self._probes()[:1])
-        where = f"modalities.{self.title[0]}"
-        if made.dim() != (5 if self.output == "video" else 4):
-            raise ConfigError(
-                f"{where}.output: {self.model!r} makes outputs of shape {list(made.shape[1:])}, no {self.output}s"
-            )
-        sizes = {"height": made.shape[-2], "width": made.shape[-1], "num_frames": made.shape[1]}
-        for name, size in sizes.items():
-            if name in given and int(given[name]) != size and (name != "num_frames" or self.output == "video"):
-                raise ConfigError(
-                    f"{where}.{name}: {self.model!r} makes {self.output}s of {name} {size} where {given[name]} is set; "
-                    f"set {size}, or another number that it does not round (arguments such as max_area set sizes, too)"
-                )
 
     @contextmanager
     def driving(self) -> Iterator[None]:

@@ -90,6 +90,10 @@ class StableDiffusion3(PipelinePolicy):
             )
         return Conditioning((states, pooled))
 
+    @property
+    def encoding_settings(self) -> tuple[int, ...]:
+        return (self.max_sequence_length,)
+
     def num_read(self, tokenizer: str) -> int:
         return self.max_sequence_length if tokenizer == "tokenizer_3" else super().num_read(tokenizer)
 

@@ -125,7 +125,7 @@ class StableDiffusion(PipelinePolicy):
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         """Returns a rollout of supplied images, one per prompt; its noise levels are those of all timesteps."""
         levels = tuple(self.schedule.levels.flip(0).tolist())
-        return replace(super().offline(prompts, outputs, keys), levels=levels)
+        return replace(super().offline(prompts, outputs, keys), levels={key.prompt_index: levels for key in keys})
 
     def velocity(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning) -> Tensor:
         assert self._placement is not None

@@ -46,6 +46,10 @@ class StableDiffusionXL(StableDiffusion):
         sizes = torch.tensor([*size, 0, 0, *size], dtype=torch.float32, device=self.device)  # original, crop, target
         return Conditioning((states, pooled, sizes.repeat(len(texts), 1)))
 
+    @property
+    def encoding_settings(self) -> tuple[int, ...]:
+        return (self.height, self.width)
+
     def negative(self) -> Conditioning:
         """Returns the negative conditioning; zeros for an empty prompt where the checkpoint was trained so."""
         row = super().negative()

@@ -13,8 +13,9 @@ ASKING = {"getattr", "hasattr", "attrgetter"}
 # Functions that ask something else than a plug-in, by what they ask: module, class if any, and function.
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
-        assembly.build.build commands.finished._summary core.data.Outputs.filled core.data.Outputs.join
-        core.data.Outputs.num_samples core.data.Outputs.select
+        assembly.build.build commands.finished._summary core.data.Outputs._alone core.data.Outputs.filled
+        core.data.Outputs.join core.data.Outputs.num_samples core.data.Outputs.select
+        modalities.flow.sized_rollouts._joined
         core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.FlowDecisions.join
         modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
@@ -28,6 +29,7 @@ ALLOWED: dict[str, str] = {
         losses.diffusion_dpo.DiffusionDpo.measure losses.prdp.Prdp.compare training.update._add_entropy
     """,
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
+        modalities.encoding.encoded_files._add_network modalities.encoding.encoded_files._add_tokenizer
         modalities.encoding.families.unread modalities.encoding.positions.rope_positions
         modalities.encoding.prompt_encoder.PromptEncoder._chat_template
         modalities.encoding.prompt_encoder.PromptEncoder._check_context
@@ -47,6 +49,8 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
         modalities.flow.driven.modular._with_gradients modalities.flow.driven.paused_call._body
         modalities.flow.driven.probing._absent_masks modalities.flow.driven.remembered.Remembered.install
+        modalities.flow.driven.remembered._VaeStandIn.__getattr__
+        modalities.flow.driven.remembered._VaeStandIn.encode modalities.flow.driven.remembered._content
         modalities.flow.driven.quiet.without_bars
         modalities.flow.driven.rows.fingerprint modalities.flow.driven.stand_ins.Loop.grid
         modalities.flow.driven.stand_ins.NetworkStandIn.__getattr__

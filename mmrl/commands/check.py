@@ -2,6 +2,8 @@
 
 import math
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import takewhile
@@ -17,7 +19,8 @@ from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking
+from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking, Sized
+from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
@@ -73,11 +76,19 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
         summary["data that is not here, which train needs"] = ", ".join(missing)
     else:
         summary["training prompts"] = counted(parts.prompts.every)
+        if isinstance(parts.policy, Sized) and parts.policy.known_sizes:
+            summary["training prompts by size"] = _by_size(parts.policy, parts.prompts.every)
     if model := _absent_model(config):
         summary["model that is not here, which train needs"] = model
     if size := _size_on_disk(config):
         summary["model on disk, MiB"] = size
     return summary
+
+
+def _by_size(policy: Sized, prompts: Sequence[Prompt]) -> str:
+    """Returns how many prompts, and so groups, have samples of each size, in words."""
+    counts = Counter(policy.size_for(prompt) for prompt in prompts)
+    return ", ".join(f"{size}: {counts[size]:,}" for size in policy.known_sizes)
 
 
 def _evaluation(config: RunConfig, parts: Parts) -> dict[str, Any]:

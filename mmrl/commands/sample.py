@@ -12,6 +12,7 @@ from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import StoredClip
+from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import warn_cut
 from mmrl.system import spelling
 from mmrl.system.files import whole_folder
@@ -50,10 +51,13 @@ def sample(
     with restored(source, which, at, overrides, is_whole=True) as (trainer, weights):
         sampler = _sampler(trainer, by)
         keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
-        plans = [sampler.plan(trainer.policy, key, count) for key in keys]
         known = {} if media or clips else _known(trainer)  # a target of one image does not hold for another
         questions = [_question(trainer, text, known) or Prompt(text, media, clips=clips) for text in prompts]
         _refuse_unconditioned(trainer, questions)
+        plans = [
+            sampler.plan(policy_for(trainer.policy, question), key, count)
+            for question, key in zip(questions, keys, strict=True)
+        ]
         if trainer.processes.is_main:
             warn_cut(trainer.policy, questions, None)
         before = trainer.policy.num_calls
@@ -80,7 +84,7 @@ def _question(trainer: Trainer, text: str, known: Mapping[str, Prompt]) -> Promp
     if own is None:
         return None
     is_made_from = trainer.policy.sample_kind == "latents"
-    return Prompt(text, own.media if is_made_from else (), own.target)
+    return Prompt(text, own.media if is_made_from else (), own.target, roles=own.roles if is_made_from else ())
 
 
 def _refuse_unconditioned(trainer: Trainer, questions: Sequence[Prompt]) -> None:

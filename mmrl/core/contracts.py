@@ -76,6 +76,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Selective",
     "Shardable",
     "Shrinking",
+    "Sized",
     "Stateful",
     "Steered",
     "Twinned",
@@ -258,6 +259,28 @@ class Shardable(Protocol):
 
     def dummy_rollout(self, plan: Any) -> None:
         """Takes part in one `rollout` of the other processes, by plans like this one."""
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A policy whose prompts may ask for samples of different sizes. Optional."""
+
+    @property
+    def known_sizes(self) -> Sequence[Any]:
+        """The sizes in order, each with a text; empty where all samples have one size."""
+        ...
+
+    def size_for(self, prompt: Prompt) -> Any:
+        """Returns the size of a prompt's samples, one of `known_sizes`; known before weights are loaded."""
+        ...
+
+    def sized(self, prompt: Prompt) -> Any:
+        """Returns the policy, a Modality, by which the groups of a prompt are planned: noise levels depend on sizes."""
+        ...
+
+    def apart(self, rollout: Rollout, view: View) -> Sequence[View]:
+        """Returns the parts of a view, each of samples of one size: `forward` takes no others."""
         ...
 
 

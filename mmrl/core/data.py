@@ -66,10 +66,15 @@ class Outputs:
     step_rewards: Tensor | None = None  # [B] float32: the environment's reward for the turn's action
     outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
     given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
+    # B: the outputs of each sample alone, where they have several sizes; then all other fields are None. `select` of
+    # samples of one size returns their tensors.
+    each: "tuple[Outputs, ...] | None" = None
 
     @classmethod
     def join(cls, parts: "Sequence[Outputs]") -> "Outputs":
-        """Returns the outputs of all parts, in order."""
+        """Returns the outputs of all parts, in order; see `each` where their sizes differ."""
+        if any(part.each is not None for part in parts) or len({part.size for part in parts}) > 1:
+            return cls(each=tuple(one for part in parts for one in part._alone()))
         return cls(**{item.name: _join_values([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
     @classmethod
@@ -100,7 +105,29 @@ class Outputs:
 
     def without_videos(self) -> "Outputs":
         """Returns the outputs without videos and their sound, the largest tensors of a rollout."""
-        return replace(self, videos=None, fps=None, audio=None, audio_rate=None)
+        each = None if self.each is None else tuple(one.without_videos() for one in self.each)
+        return replace(self, videos=None, fps=None, audio=None, audio_rate=None, each=each)
+
+    @property
+    def size(self) -> tuple[tuple[int, ...], ...]:
+        """The sizes of a sample's media, which must agree for samples to lie in one tensor."""
+        return tuple(tuple(media.shape[1:]) for media in (self.images, self.videos, self.audio) if media is not None)
+
+    def rows_by_size(self) -> list[Tensor]:
+        """Returns the samples, [n] int64 each, of each size of media, in the order in which sizes first appear.
+
+        Only for outputs of several sizes.
+        """
+        rows: dict[Any, list[int]] = {}
+        for row, one in enumerate(self.each or ()):
+            rows.setdefault(one.size, []).append(row)
+        return [torch.tensor(alike) for alike in rows.values()]
+
+    def _alone(self) -> "list[Outputs]":
+        """Returns the outputs of each sample."""
+        if self.each is not None:
+            return list(self.each)
+        return [self.select(torch.tensor([row])) for row in range(self.num_samples)]
 
     def statistics(self) -> dict[str, Tensor]:
         """Returns numbers [B] in float64, by the names of the metrics that are their means."""
@@ -113,6 +140,8 @@ class Outputs:
 
     def select(self, rows: Tensor) -> "Outputs":
         """Returns the outputs of the samples `rows`, [n] int64."""
+        if self.each is not None:
+            return Outputs.join([self.each[row] for row in rows.tolist()])
         return Outputs(**{item.name: _select_values(getattr(self, item.name), rows) for item in fields(self)})
 
 
@@ -259,9 +288,10 @@ class Rollout:
     is_control: Tensor = field(default_factory=_nothing)  # [B] bool: a sample to compare with, never learned from
     # Metrics that are sums over rollouts, such as calls/prompt_reads.
     counts: Mapping[str, int] = field(default_factory=dict)
-    # Noise levels at which the sampler called the network, falling. Of offline outputs: those of the timesteps that the
-    # network was trained at. Empty: tokens, or offline outputs of a flow.
-    levels: tuple[float, ...] = ()
+    # Noise levels at which the sampler called the network, falling, of each prompt index: they depend on the size of
+    # the samples. Of offline outputs: those of the timesteps that the network was trained at. None of tokens, and of
+    # offline outputs of a flow.
+    levels: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _fill_index(self)
@@ -318,7 +348,10 @@ class Rollout:
             anchor=torch.cat([part.anchor for part in parts]),
             is_control=torch.cat([part.is_control for part in parts]),
             counts={name: sum(part.counts[name] for part in parts) for name in parts[0].counts},
-            levels=max((part.levels for part in parts), key=len),
+            levels={
+                index: max((part.levels.get(index, ()) for part in parts), key=len)
+                for index in dict.fromkeys(index for part in parts for index in part.levels)
+            },
         )
 
 

@@ -13,6 +13,7 @@ from mmrl.core.declarations import LossDeclaration, PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import Picture, as_tensor
 from mmrl.plans.groups import GroupPlan
+from mmrl.plans.sizes import policy_for
 from mmrl.system.errors import ConfigError
 
 OFFLINE, SCORES = "given", "given_scores"  # fields of a prompt's target: its offline outputs, and a score for each
@@ -202,9 +203,8 @@ def _offline(
         of_prompt, of_group, numbers = of_prompt + [prompt] * len(best), of_group + [key] * len(best), numbers + best
     chosen = [prompt.target[OFFLINE][number] for prompt, number in zip(of_prompt, numbers, strict=True)]
     if policy.sample_kind == "latents":
-        size = (policy.height, policy.width)  # type: ignore[attr-defined]  # all that make images have them
-        images = torch.stack([fitted(one, size) for one in chosen])
-        rollout = policy.offline(of_prompt, Outputs(images=images), of_group)
+        images = [fitted(one, _pixels(policy, prompt))[None] for one, prompt in zip(chosen, of_prompt, strict=True)]
+        rollout = policy.offline(of_prompt, Outputs.join([Outputs(images=one) for one in images]), of_group)
     elif LOG_PROBS in of_prompt[0].target:  # all have them, or none
         assert isinstance(policy, Recording), "policies of answers are"
         tokens, log_probs = (
@@ -215,6 +215,12 @@ def _offline(
     else:
         rollout = policy.offline(of_prompt, Outputs(texts=tuple(chosen)), of_group)
     return replace(rollout, outputs=replace(rollout.outputs, given=torch.tensor(numbers)))
+
+
+def _pixels(policy: Modality, prompt: Prompt) -> tuple[int, int]:
+    """Returns the height and width of the samples of a prompt."""
+    sized: Any = policy_for(policy, prompt)  # all that make images have both
+    return sized.height, sized.width
 
 
 def restated(policy: Modality, prompt: Prompt) -> Prompt:

@@ -62,6 +62,8 @@ def call_reward(name: str, reward: Reward, everyone: RewardBatch, patience: Pati
         HangError: a call takes longer than `patience` allows.
     """
     patience = patience or Patience()
+    if everyone.outputs.each is not None:
+        return _call_by_size(name, reward, everyone, patience)
     started, versions = time.perf_counter(), _versions(everyone.outputs)
     check_needs(name, reward, everyone)
     if everyone.num_decisions is None:
@@ -89,6 +91,16 @@ def call_reward(name: str, reward: Reward, everyone: RewardBatch, patience: Pati
         values = RewardValues(joined.values[order], dense)
     first = next((failure for _, failure in answers if failure), None)
     return Answer(values.values, first, time.perf_counter() - started, values.dense)
+
+
+def _call_by_size(name: str, reward: Reward, everyone: RewardBatch, patience: Patience) -> Answer:
+    """Returns the answer for samples of several sizes, in batches of one size; no group has two."""
+    parts = everyone.outputs.rows_by_size()
+    answers = [call_reward(name, reward, select(everyone, rows), patience) for rows in parts]
+    joined = RewardValues.join([RewardValues(answer.values, answer.dense) for answer in answers])
+    order, first = torch.cat(parts).argsort(), next((answer.failure for answer in answers if answer.failure), None)
+    dense = None if joined.dense is None else joined.dense[order]
+    return Answer(joined.values[order], first, sum(answer.seconds for answer in answers), dense)
 
 
 def _versions(outputs: Outputs) -> dict[str, int]:

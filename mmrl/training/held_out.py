@@ -22,6 +22,7 @@ from mmrl.media.pictures import Picture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.groups import GroupPlan
+from mmrl.plans.sizes import policy_for
 from mmrl.reporting import drawing, timeline
 from mmrl.reporting.drawing import filmstrip
 from mmrl.scoring.metrics import mean_and_std, num_failed
@@ -132,7 +133,10 @@ class Evaluator:
                         dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
                     continue
                 keys, prompts = zip(*local[start : start + self.chunk], strict=True)
-                plans = [self.sampler.plan(self.policy, key, self.samples_per_prompt) for key in keys]
+                plans = [
+                    self.sampler.plan(policy_for(self.policy, prompt), key, self.samples_per_prompt)
+                    for key, prompt in zip(keys, prompts, strict=True)
+                ]
                 counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
@@ -173,6 +177,8 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
     number, outputs = int(rollout.prompt[row]), rollout.outputs
     if outputs.outcomes is not None:
         return _saved_episode(rollout, row, scores)
+    if outputs.each is not None:  # samples of several sizes
+        outputs, row = outputs.each[row], 0
     prompt, video = rollout.prompts[number], _video(outputs, row)
     image = None if video is None else video.strip(STRIP)
     if video is None:

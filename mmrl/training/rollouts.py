@@ -11,7 +11,9 @@ from mmrl.core.config import GroupSettings
 from mmrl.core.contracts import Advantage, ConfigError, Modality, Sampler
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
+from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import roll_out
+from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import reader_of
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
@@ -196,10 +198,14 @@ class Collector:
 
     def _rollout(self, chunk: Sequence[MemberRequest]) -> Rollout:
         try:
-            plans = [self.sampler.plan(self.policy, one.planned_by, one.size) for one in chunk]
+            plans = [self._plan(one) for one in chunk]
         except ValueError as error:  # a random window of each group may leave nothing to train
             raise ConfigError(f"the sampler cannot plan this group: {error}") from error
         return roll_out(self.policy, [one.prompt for one in chunk], plans, [one.key for one in chunk])
+
+    def _plan(self, one: MemberRequest) -> GroupPlan:
+        plan: GroupPlan = self.sampler.plan(policy_for(self.policy, one.prompt), one.planned_by, one.size)
+        return plan
 
     def _check_unread(self, unread: Mapping[int, str]) -> None:
         """Counts prompts that no process could read; raises ConfigError when their share of all prompts is too large.

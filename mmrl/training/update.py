@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable
+from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable, Sized
 from mmrl.core.data import Outputs, Rollout, WeightsName
 from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
@@ -113,7 +113,8 @@ class Updater:
     def _accumulate_view(
         self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
     ) -> None:
-        parts = view.split(self.micro_batch)
+        alike = self.policy.apart(rollout, view) if isinstance(self.policy, Sized) else [view]
+        parts = [part for one in alike for part in one.split(self.micro_batch)]
         if not parts:
             return self._dummy_view(old)
         most = self.processes.maximum(len(parts))

@@ -1,9 +1,10 @@
 """The base classes of pipelines of diffusers as policies: loading, weights, exporting, the VAE of known families."""
 
+import copy
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +16,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, Cut, Placement, Usage
-from mmrl.core.data import Prompt
+from mmrl.core.contracts import ConfigError, Cut, DifferentiableScore, Placement, Usage
+from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
+from mmrl.core.forward_outputs import ForwardOutputs
+from mmrl.core.keys import GroupKey
+from mmrl.core.views import View
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 
+from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.exporting import save_lora
 from ..loading.hub import source_of, without_adapter
@@ -28,8 +33,12 @@ from ..loading.lora import Lora
 from ..loading.quantise import Quantise, only_with_lora
 from .decisions import Conditioning
 from .policy import FlowPolicy
+from .sized_rollouts import Part, apart, each_part, joined_sizes, score_of
+from .sizes import Size, size_of, sizes_in, small_sizes
 from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
 
+# The parts that encodings depend on, by how their names begin.
+_ENCODERS = ("text_encoder", "tokenizer", "processor", "image_encoder", "image_processor", "feature_extractor", "vae")
 _INDEX = "model_index.json"  # the file that the folder of a pipeline holds
 
 
@@ -42,15 +51,23 @@ class DiffusersPolicy(FlowPolicy):
 
     title: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
     pixel_multiple: ClassVar[int] = 1  # of height and width
+    makes_frames: ClassVar[bool] = False  # sizes may have a number of frames
 
     model: str  # a hub name, a diffusers folder, or `lab:NAME`
     # In pixels: a multiple of 16 (`sd3`) or 8 (`stable_diffusion`); of what the model asks for (`diffusers_pipeline`).
     height: Annotated[int, Field(ge=1)] = 512
     width: Annotated[int, Field(ge=1)] = 512  # the same
+    # Sizes of samples, [width, height] or for videos [width, height, num_frames]. Each prompt gets the nearest one: to
+    # the `width` and `height` (and `num_frames`) of its row; else, in aspect ratio, to its first image; else the first,
+    # which the settings `width` and `height` then are. Empty: all samples have the size of the settings.
+    sizes: tuple[tuple[int, ...], ...] = ()
     lora: Lora | None = None  # null: the whole network is trained
     quantise: Quantise | None = None  # the frozen weights under a LoRA in 4 or 8 bits; null: in the run's precision
     gradient_checkpointing: bool = False  # less memory, more time; the same gradient
     offload_text_encoders: bool = False  # the text encoders wait on the CPU while there are no new prompts
+    # A folder that keeps encoded prompts and condition images by their content, for this run and later ones; null: they
+    # are encoded anew in each run. It has no bound; its files may be deleted at any time.
+    encodings: str | None = None
     attention: str | None = None  # an attention backend of diffusers, for networks whose layers take one
     compile: bool = False  # `torch.compile` on the network
     # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change a bit.
@@ -58,14 +75,23 @@ class DiffusersPolicy(FlowPolicy):
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
+    _by_size: dict[Size, Self] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, and for sizes that are no multiples of `pixel_multiple`."""
         super().__post_init__()
         only_with_lora(self.quantise, self.lora)
+        known = sizes_in("sizes", self.sizes)
+        if known:
+            self.width, self.height = known[0][:2]
+            if known[0].num_frames is not None and not self.makes_frames:
+                raise ValueError(f"sizes of images are width and height, got {list(self.sizes[0])}")
         step = self.pixel_multiple
-        if self.height % step or self.width % step or min(self.height, self.width) < step:
-            raise ValueError(f"height and width must be multiples of {step} pixels, got {self.height} x {self.width}")
+        for size in known or [Size(self.width, self.height)]:
+            if size.height % step or size.width % step or min(size.height, size.width) < step:
+                raise ValueError(
+                    f"height and width must be multiples of {step} pixels, got {size.height} x {size.width}"
+                )
 
     @property
     def declaration(self) -> PolicyDeclaration:
@@ -80,6 +106,8 @@ class DiffusersPolicy(FlowPolicy):
     def prepare(self, placement: Placement) -> None:
         """Loads the pipeline. Raises ConfigError where the model cannot be found or is of another kind."""
         self._placement = placement
+        if self.sizes and placement.maximum is not None:  # processes would make their calls of a size alone
+            raise ConfigError(f"modalities.{self.title[0]}.sizes: not with weights that are sharded over processes")
         self._pipeline = self._load(placement)
         if self.vae_tiling:
             _tile(self._pipeline, f"modalities.{self.title[0]}.vae_tiling")
@@ -156,7 +184,123 @@ class DiffusersPolicy(FlowPolicy):
     def twin(self, folder: Path, **sizes: Any) -> Self:
         """Returns the same settings on the small pipeline in `folder`, of 32 x 32 pixels."""
         lora = None if self.lora is None else replace(self.lora, rank=min(self.lora.rank, 4), path=None)
-        return replace(self, model=str(folder), height=32, width=32, lora=lora, compile=False, **sizes)
+        given: dict[str, Any] = {"height": 32, "width": 32} | sizes
+        if self.sizes:
+            given["sizes"] = small_sizes(self.known_sizes, self.first_size(given))
+        return replace(self, model=str(folder), lora=lora, compile=False, encodings=None, **given)
+
+    def first_size(self, settings: Mapping[str, Any]) -> Size:
+        """Returns the size that settings of a twin name."""
+        return Size(settings["width"], settings["height"])
+
+    # Samples of several sizes: each size has a policy, which shares all but what depends on the size.
+
+    def at(self, size: Size) -> Self:
+        """Returns the policy at a size; known after `prepare`."""
+        if size not in self._by_size:
+            self._by_size[size] = self.made_for(size)
+        return self._by_size[size]
+
+    def made_for(self, size: Size) -> Self:
+        """Returns a policy on the same weights whose samples all have one size. Families add what depends on it."""
+        made = copy.copy(self)
+        made.sizes, made.width, made.height = (), size.width, size.height
+        made._by_size, made._encoded, made._grids, made.num_calls = {}, {}, {}, 0
+        return made
+
+    @property
+    def known_sizes(self) -> tuple[Size, ...]:
+        """Returns the sizes of the settings, the first one for prompts that ask for none; empty: all have one size."""
+        return sizes_in("sizes", self.sizes)
+
+    def size_for(self, prompt: Prompt) -> Size:
+        """Returns the size of a prompt's samples, one of `known_sizes`."""
+        return size_of(prompt, self.known_sizes)
+
+    def sized(self, prompt: Prompt) -> Self:
+        """Returns the policy at the size of a prompt's samples."""
+        return self.at(self.size_for(prompt)) if self.sizes else self
+
+    def apart(self, rollout: Rollout, view: View) -> Sequence[View]:
+        return apart(rollout, view) if self.sizes else [view]
+
+    def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
+        if not self.sizes:
+            return super().rollout(prompts, plans, keys)
+
+        def sampled(one: Self, rows: list[int]) -> Rollout:
+            return one.rollout(
+                [prompts[row] for row in rows], [plans[row] for row in rows], [keys[row] for row in rows]
+            )
+
+        return self._each_size(prompts, sampled)
+
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        if not self.sizes:
+            return super().offline(prompts, outputs, keys)
+
+        def taken(one: Self, rows: list[int]) -> Rollout:
+            own = outputs.select(torch.tensor(rows))
+            return one.offline([prompts[row] for row in rows], own, [keys[row] for row in rows])
+
+        return self._each_size(prompts, taken)
+
+    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+        """Returns what the base class does. Where samples have several sizes, those of a view must have one."""
+        if not self.sizes:
+            return super().forward(rollout, view)
+        part: Part = rollout.trace.part_of(view)
+        with self._counted(part.size) as one:
+            return part.whole(one.forward(part.rollout(rollout), part.local(view)), rollout.num_samples)
+
+    def recorded(self, rollout: Rollout, view: View) -> ForwardOutputs:
+        if not self.sizes:
+            return super().recorded(rollout, view)
+        part: Part = rollout.trace.part_of(view)
+        found = self.at(part.size).recorded(part.rollout(rollout), part.local(view))
+        return part.whole(found, rollout.num_samples)
+
+    def recompute(self, rollout: Rollout, size: int) -> Rollout:
+        if not self.sizes:
+            return super().recompute(rollout, size)
+
+        def recomputed(part: Part, own: Rollout) -> Rollout:
+            with self._counted(part.size) as one:
+                return one.recompute(own, size)
+
+        return each_part(rollout, recomputed)
+
+    def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
+        if not self.sizes:
+            return super().differentiate(rollout, rows, score, size)
+
+        def differentiated(part: Part, own: Rollout) -> Rollout:
+            chosen = torch.isin(part.samples, rows).nonzero()[:, 0]
+            with self._counted(part.size) as one:
+                return one.differentiate(own, chosen, score_of(part, score), size)
+
+        return each_part(rollout, differentiated)
+
+    def _each_size(self, prompts: Sequence[Prompt], roll_out: Callable[[Self, list[int]], Rollout]) -> Rollout:
+        """Returns one rollout of those that `roll_out` makes of the rows of each size's prompts."""
+        rows: dict[Size, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            rows.setdefault(self.size_for(prompt), []).append(row)
+        made = []
+        for size, own in rows.items():
+            with self._counted(size) as one:
+                made.append((size, roll_out(one, own)))
+        return joined_sizes(made)
+
+    @contextmanager
+    def _counted(self, size: Size) -> Iterator[Self]:
+        """Yields the policy at a size, as the core has set this one; counts its network calls."""
+        one = self.at(size)
+        one.records_trajectories, before = self.records_trajectories, one.num_calls
+        try:
+            yield one
+        finally:
+            self.num_calls += one.num_calls - before
 
     @property
     def device(self) -> torch.device:
@@ -187,6 +331,8 @@ class DiffusersPolicy(FlowPolicy):
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """Returns how diffusers samples an image of a prompt with the export, as the plan does."""
         assert self._placement is not None, "prepare() comes first"
+        if self.sizes:
+            return self.sized(prompt).usage(prompt, plan, base)
         grid = grid_of(plan, self.sigmas)
         call = self.call(plan, grid)
         is_adapter = self.lora is not None
@@ -203,6 +349,15 @@ class DiffusersPolicy(FlowPolicy):
         if plan.guidance_scale != 1 and self.negative_prompt:
             arguments["negative_prompt"] = repr(self.negative_prompt)
         return Call(arguments)
+
+    def encoded_files(self) -> EncodedFiles | None:
+        """Returns the files of the setting `encodings`. Raises ConfigError where there can be no such folder."""
+        if self.encodings is None:
+            return None
+        assert self._placement is not None, "prepare() comes first"
+        names = [name for name in self._pipeline.components if name.startswith(_ENCODERS)]
+        identity = identity_of(self._pipeline, names, self._placement.dtype)
+        return EncodedFiles(folder_of(self.encodings, f"modalities.{self.title[0]}.encodings"), identity)
 
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
@@ -271,6 +426,27 @@ class PipelinePolicy(DiffusersPolicy):
     def place(self, pipeline: Any, device: torch.device) -> None:
         # channels_last halves the time of small convolutions on CPUs and does not hurt elsewhere
         pipeline.vae.to(device, memory_format=torch.channels_last)
+
+    _files: EncodedFiles | None = field(default=None, init=False, repr=False)
+
+    def prepare(self, placement: Placement) -> None:
+        super().prepare(placement)
+        self._files = self.encoded_files()
+
+    @property
+    def encoding_settings(self) -> tuple[int, ...]:
+        """Returns the settings that the conditioning of a text depends on."""
+        return ()
+
+    def encoded(self, texts: list[str]) -> Conditioning:
+        if self._files is None:
+            return super().encoded(texts)
+        files, about = self._files, ("conditioning", self.encoding_settings)
+
+        def kept(text: str) -> Conditioning:
+            return Conditioning(files.get((*about, text), lambda: self.encode_prompts([text]).tensors, self.device))
+
+        return Conditioning.join([kept(text) for text in texts])  # one by one: alike, whatever others are missing
 
     def num_read(self, tokenizer: str) -> int:
         """Returns how many tokens the encoder of the part `tokenizer` of the pipeline reads."""

@@ -145,13 +145,17 @@ class FlowPolicy(Checked, ABC):
         missing = [text for text in dict.fromkeys(texts) if text not in self._encoded]
         if missing:
             with torch.no_grad():
-                encoded = self.encode_prompts(missing)
+                encoded = self.encoded(missing)
             fresh = {text: encoded[torch.tensor([n])] for n, text in enumerate(missing)}
             kept = {text: self._encoded[text] for text in texts if text in self._encoded}
             if len(self._encoded) + len(fresh) > self.prompt_cache:
                 self._encoded.clear()
             self._encoded.update(kept | fresh)
         return Conditioning.join([self._encoded[text] for text in texts])
+
+    def encoded(self, texts: list[str]) -> Conditioning:
+        """Returns one row per text, encoded now or in a former run."""
+        return self.encode_prompts(texts)
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
@@ -185,7 +189,8 @@ class FlowPolicy(Checked, ABC):
         outputs = Outputs.filled(decoded, len(clean))
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
         rollout = self._rollout(prompts, keys, outputs, tree, trace, self.num_calls - before)
-        return replace(rollout, levels=tuple(dict.fromkeys(plans[0].paths[0].levels)))
+        levels = tuple(dict.fromkeys(plans[0].paths[0].levels))
+        return replace(rollout, levels={key.prompt_index: levels for key in keys})
 
     @torch.no_grad()
     def dummy_rollout(self, plan: Plan) -> None:

@@ -198,3 +198,31 @@ def test_outputs_are_filled_part_by_part() -> None:
     assert Outputs.filled(iter([whole]), 5).videos is whole.videos  # without a copy
     left = whole.without_videos()
     assert (left.videos, left.fps, left.audio, left.audio_rate) == (None,) * 4
+
+
+def test_outputs_of_several_sizes_keep_each_sample_and_give_back_tensors_of_one_size() -> None:
+    small, wide = torch.rand(2, 3, 4, 4), torch.rand(1, 3, 4, 6)
+    given = torch.tensor([0, 1])
+    joined = Outputs.join([Outputs(images=small, given=given), Outputs(images=wide, given=given[:1])])
+    assert joined.images is None and joined.each is not None and len(joined.each) == 3
+    again = Outputs.join([joined, Outputs(images=wide, given=given[1:])])
+    assert [rows.tolist() for rows in again.rows_by_size()] == [[0, 1], [2, 3]]
+    chosen = again.select(torch.tensor([3, 2]))
+    assert chosen.each is None and chosen.images is not None and torch.equal(chosen.images, wide.repeat(2, 1, 1, 1))
+    assert chosen.given is not None and chosen.given.tolist() == [1, 0]
+    assert again.select(torch.tensor([2, 0])).each is not None and not again.statistics()
+    same = Outputs.join([Outputs(images=small), Outputs(images=small)])
+    assert same.each is None and same.images is not None and same.images.shape == (4, 3, 4, 4)
+
+
+def test_a_joined_rollout_has_the_noise_levels_of_each_prompt_index() -> None:
+    def part(index: int, levels: tuple[float, ...]) -> Rollout:
+        zero = torch.zeros(1, dtype=torch.int64)
+        known = {index: levels} if levels else {}
+        outputs = Outputs(images=torch.zeros(1, 3, 1, 1))
+        return Rollout((Prompt("a"),), (GroupKey(0, 0, index),), zero, zero + index, zero, zero, outputs,
+                       (DecisionBlock.none(1),), _Names("a"), 0, levels=known)  # fmt: skip
+
+    # of a group with offline and sampled members, those of the sampled ones
+    joined = Rollout.join([part(0, (1.0, 0.5)), part(1, (0.9,)), part(0, ())])
+    assert joined.levels == {0: (1.0, 0.5), 1: (0.9,)}

@@ -73,4 +73,6 @@ def rollout(draws: list[int], sizes: list[int], levels: tuple[float, ...] = ()) 
     prompts = tuple(Prompt(str(draw)) for draw in draws)
     outputs = Outputs(images=torch.zeros(size, 3, 1, 1))
     group = torch.tensor(draws)[prompt]
-    return Rollout(prompts, keys, prompt, group, zeros, zeros, outputs, (), None, 0, levels=levels)
+    return Rollout(
+        prompts, keys, prompt, group, zeros, zeros, outputs, (), None, 0, levels=dict.fromkeys(draws, levels)
+    )

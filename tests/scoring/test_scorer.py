@@ -33,6 +33,20 @@ def test_a_reward_without_a_batch_size_is_asked_once() -> None:
     assert reward.calls == [[0, 1, 2, 3]]
 
 
+def test_rewards_see_samples_of_one_size_at_a_time_and_scores_keep_their_order() -> None:
+    reward, whole = ScriptedReward(number, batch_size=3), ScriptedReward(lambda batch: number(batch) * 2, "group")
+    parts = [rollout(num_groups=1, first=n) for n in range(3)]
+    wide = replace(parts[1], outputs=Outputs(images=torch.stack([torch.full((3, 2, 4), v) for v in (2.0, 3.0)])))
+    outputs = Outputs.join([parts[0].outputs, wide.outputs, parts[2].outputs])
+    mixed = replace(rollout(num_groups=3), outputs=outputs)
+    scores = scorer(reward, whole).score(mixed, 0)
+    assert reward.calls == [[0, 1, 4], [5], [2, 3]] and whole.calls == [[0, 1, 4, 5], [2, 3]]
+    assert scores.values.T.tolist() == [[0, 1, 2, 3, 4, 5], [0, 2, 4, 6, 8, 10]]
+    lacking = scorer(refuse(3)).judge(mixed, 0)
+    assert lacking.scores.valid.tolist() == [True, True, True, False, True, True]
+    assert lacking.first_failures[0] is not None and "cannot see 3" in lacking.first_failures[0]
+
+
 def test_batches_for_samples_may_cut_a_group_and_those_for_groups_never_do() -> None:
     samples, groups = ScriptedReward(number, batch_size=4), ScriptedReward(number, "group", batch_size=4)
     scores = scorer(samples, groups).score(rollout(num_groups=3, size=3), 0)

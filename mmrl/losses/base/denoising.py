@@ -102,7 +102,7 @@ class DenoisingLoss(Checked):
         sigma, seeds = torch.empty(rollout.num_samples, self.draws), {}
         for index in rollout.prompt_index[rows].unique().tolist():
             members = (rollout.prompt_index == index).nonzero().squeeze(1)
-            sigma[members] = self._sigma(key.seed_for("sigma", index), len(members), rollout.levels)
+            sigma[members] = self._sigma(key.seed_for("sigma", index), len(members), rollout.levels.get(index, ()))
             for member, row in enumerate(members.tolist()):
                 sharing = (index, member) if self.noise == "sample" else (index,)
                 seeds[row] = [key.seed_for("noise", *sharing, column) for column in range(self.draws)]

@@ -57,6 +57,7 @@ class Driver:
     results_of: Callable[[Any], list[Tensor]] = lambda result: [media_of(result)]
     learned: dict[bool, Learned] = field(default_factory=dict)  # with guidance, and without
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parts of one sample's state
+    media_shape: tuple[int, ...] = ()  # of what one sample is decoded to
     decodes_many: bool = True  # else the stock code decodes one sample at a time
     seed: int = 0  # of what the pipeline draws before its loop, the same in all paused calls
     first_deviation: float = 1.0  # standard deviation of the first state, as the pipeline makes it

@@ -47,12 +47,15 @@ class Tolerance:
         return self.difference(got, wanted) <= self.most
 
 
-def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: Tolerance) -> Learned:
+def learn(
+    driver: Driver, prompts: Sequence[int], scale: float | None, tolerance: Tolerance, like: Learned | None = None
+) -> Learned:
     """Finds what `Learned` holds, leaves it in the driver, and returns it.
 
     Args:
         prompts: numbers of two prompts of different lengths. scale: of guidance; None: without.
         tolerance: what counts as equal.
+        like: what was learned of the same pipeline at another size of samples; only what depends on the size is found.
     Raises:
         NotDriven: the pipeline cannot be driven; says why.
     """
@@ -60,6 +63,12 @@ def learn(driver: Driver, prompts: Sequence[int], scale: float | None, tolerance
     with torch.no_grad():
         try:
             _learn_forms(driver, learned, prompts[0], scale)
+            if like is not None:
+                learned.mode, learned.pads, learned.mask = like.mode, like.pads, like.mask
+                if scale is None:
+                    _decoded(driver, prompts[0])
+                driver.close()
+                return learned
             one_by_one = _Probe.of(driver, prompts, scale, tolerance)
             one_by_one.check_the_loop()
         except (IndexError, TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:  # of stock code
@@ -211,12 +220,19 @@ def _learn_decoding(driver: Driver, probe: _Probe) -> None:
     prompts = [probe.prompts[0]] * 2
     driver.decodes_many = False
     alone = driver.decode(probe.states[:2], prompts)
+    driver.media_shape = tuple(alone.shape[1:])
     driver.decodes_many = True
     try:
         driver.decodes_many = probe.is_near(driver.decode(probe.states[:2], prompts), alone)
     except Exception as error:  # whatever stock code raises for more samples than it expects
         _log.debug("samples are decoded one by one: %s", error)
         driver.decodes_many = False
+
+
+def _decoded(driver: Driver, prompt: int) -> None:
+    """Finds the size of what one sample is decoded to."""
+    state = normal(_SEED, (1, *driver.latent_shape)).to(driver.time_of(1.0).device)
+    driver.media_shape = tuple(driver.decode(state, [prompt]).shape[1:])
 
 
 def _learn_padding(driver: Driver, learned: Learned, probe: _Probe, scale: float | None) -> None:

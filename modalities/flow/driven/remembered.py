@@ -1,41 +1,133 @@
-"""Text encoders that run once for each distinct text, whatever number of paused calls ask for it."""
+"""Encoders that run once for each distinct content, whatever number of paused calls ask for it."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakMethod
 
+import torch
+from torch import Tensor
+
+from ...encoding.encoded_files import EncodedFiles
 from .rows import fingerprint
+
+_METHODS = ("encode_prompt", "encode_image")  # of pipelines: texts, and condition images for another encoder than a VAE
+_VAE = "vae"
+_PLAIN = (str, bool, int, float, type(None), torch.dtype)
+
+
+class _NoContent(Exception):
+    """An argument whose content nobody can read, such as a generator of random numbers."""
 
 
 @dataclass
 class Remembered:
-    """The results of a pipeline's `encode_prompt`, by the content of its arguments."""
+    """The results of a pipeline's encoders, by the content of their arguments."""
 
     capacity: int
     # A weak method: within it, the text encoders are where they can run. Threads of paused calls hold this object, and
     # a strong one would hold its policy with them.
     on_device: "WeakMethod[Callable[[], AbstractContextManager[None]]]"
+    device: torch.device
+    files: EncodedFiles | None = None  # which keep the results for later runs; None: nothing is kept
     _results: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     def install(self, pipeline: Any, scale: float | None) -> None:
-        """Replaces the method of a pipeline's copy. `scale`: of guidance, which the method may read."""
-        encode: Any = getattr(type(pipeline), "encode_prompt", None)
-        if encode is None:
-            return
+        """Replaces the methods of a pipeline's copy. `scale`: of guidance, which the methods may read."""
+        for name in _METHODS:
+            method: Any = getattr(type(pipeline), name, None)
+            if method is not None:
+                pipeline.__dict__[name] = self._remembering(name, scale, method, pipeline)
+        if self.files is not None and getattr(pipeline, _VAE, None) is not None:
+            pipeline.__dict__[_VAE] = _VaeStandIn(getattr(pipeline, _VAE), self)
 
-        def encode_prompt(*args: Any, **kwargs: Any) -> Any:
-            key = (scale, fingerprint(args), fingerprint(kwargs))
+    def _remembering(self, name: str, scale: float | None, method: Any, pipeline: Any) -> Callable[..., Any]:
+        def encode(*args: Any, **kwargs: Any) -> Any:
+            key = (name, scale, fingerprint(args), fingerprint(kwargs))
             if key not in self._results:
-                on_device = self.on_device()
-                assert on_device is not None, "the policy waits for this call"
-                with on_device():
-                    self._results[key] = encode(pipeline, *args, **kwargs)
+                self._results[key] = self._result((name, scale), method, (pipeline, *args), kwargs)
                 while len(self._results) > self.capacity:
                     self._results.popitem(last=False)
             self._results.move_to_end(key)
             return self._results[key]
 
-        pipeline.__dict__["encode_prompt"] = encode_prompt
+        return encode
+
+    def _result(self, about: tuple[str, float | None], method: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        def encode() -> Any:
+            on_device = self.on_device()
+            assert on_device is not None, "the policy waits for this call"
+            with on_device() if about[0] == "encode_prompt" else nullcontext():
+                return method(*args, **kwargs)
+
+        return self.kept((*about, args[1:], kwargs), encode)
+
+    def kept(self, key: Any, encode: Callable[[], Any]) -> Any:
+        """Returns what `encode` returns for a key, from a file where there is one."""
+        if self.files is None:
+            return encode()
+        try:
+            return self.files.get(_content(key), encode, self.device)
+        except _NoContent:
+            return encode()
+
+
+class _VaeStandIn:
+    """A VAE to the pipeline: everything of the real one, but condition images are encoded once."""
+
+    def __init__(self, real: Any, remembered: Remembered) -> None:
+        self.__dict__.update(_real=real, _remembered=remembered)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the VAE's own method returns."""
+        ways = tuple(bool(getattr(self._real, name, False)) for name in ("use_tiling", "use_slicing"))
+        key = ("vae.encode", ways, args, kwargs)
+        return _as_output(self._remembered.kept(key, lambda: _as_plain(self._real.encode(*args, **kwargs))))
+
+
+def _as_plain(output: Any) -> Any:
+    """Returns the tensors of a VAE's output with the name of its kind; other outputs as they are."""
+    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution, EncoderOutput
+    from diffusers.models.modeling_outputs import AutoencoderKLOutput
+
+    if type(output) is AutoencoderKLOutput and type(output.latent_dist) is DiagonalGaussianDistribution:
+        return ["distribution", output.latent_dist.parameters]
+    if type(output) is EncoderOutput:
+        return ["latent", output.latent]
+    return output
+
+
+def _as_output(plain: Any) -> Any:
+    """Returns the output of a VAE: the inverse."""
+    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution, EncoderOutput
+    from diffusers.models.modeling_outputs import AutoencoderKLOutput
+
+    if not isinstance(plain, list):
+        return plain
+    kind, tensor = plain
+    if kind == "latent":
+        return EncoderOutput(latent=tensor)
+    return AutoencoderKLOutput(latent_dist=DiagonalGaussianDistribution(tensor))
+
+
+def _content(value: Any) -> Any:
+    """Returns the content of arguments, the same in all runs and on all GPUs. Raises _NoContent."""
+    if isinstance(value, torch.device):
+        return "device"
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return tuple((str(key), _content(item)) for key, item in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return tuple(_content(item) for item in value)
+    if isinstance(value, Tensor):
+        return fingerprint(value)
+    if hasattr(value, "tobytes"):  # an image, whose mode says what the bytes are, or an array
+        form = [str(getattr(value, name, None)) for name in ("mode", "dtype", "shape")]
+        return *form, fingerprint(value)
+    raise _NoContent(type(value).__name__)
