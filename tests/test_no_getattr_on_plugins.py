@@ -13,7 +13,7 @@ ASKING = {"getattr", "hasattr", "attrgetter"}
 # Functions that ask something else than a plug-in, by what they ask: module, class if any, and function.
 ALLOWED: dict[str, str] = {
     "our own dataclasses, field by field, and sections of a config by the name of a kind": """
-        assembly.build.build commands.finished._summary core.data.Outputs._alone core.data.Outputs.filled
+        assembly.build.build commands.finished._summary core.data.Outputs.filled
         core.data.Outputs.join core.data.Outputs.num_samples core.data.Outputs.select
         modalities.flow.sized_rollouts._joined
         core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.FlowDecisions.join
@@ -29,6 +29,7 @@ ALLOWED: dict[str, str] = {
         losses.diffusion_dpo.DiffusionDpo.measure losses.prdp.Prdp.compare training.update._add_entropy
     """,
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
+        labs.edits.pretrain.train_flow
         modalities.encoding.encoded_files._add_network modalities.encoding.encoded_files._add_tokenizer
         modalities.encoding.families.unread modalities.encoding.positions.rope_positions
         modalities.encoding.prompt_encoder.PromptEncoder._chat_template

@@ -263,7 +263,9 @@ def test_no_wrapper_holds_a_dense_reward() -> None:
     held, images = ({"name": f"tests.core.test_dense:{kind}"} for kind in ("Numbered", "OfImages"))
     plain = {"name": "tests.rewards.inner:Written"}
     several: dict[str, Any] = {"router": {"rewards": {"a": held}}, "uncertainty_weighted": {"rewards": [held, held]}}
+    several |= {"weighted": {"rewards": [held], "weights": [1.0]}}
     beside: dict[str, Any] = {"gated": {"gate": plain}, "trusted": {"accuracy": plain}, "annealed": {"last": 3}}
+    beside |= {"threshold": {"threshold": 0.5}}
     wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), RewardWrapper)]
     assert {"clip_range", "running_normalised", *several, *beside} <= set(wrappers)
     for name in wrappers:

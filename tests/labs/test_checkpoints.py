@@ -12,7 +12,10 @@ from transformers.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration, Q
 
 from mmrl import labs
 
-MOST_BYTES = {"clips": 2_400_000, "edits": 3_000_000, "screens": 3_200_000, "shapes": 4_000_000, "tasks": 3_200_000}
+MOST_BYTES = {
+    **{"clips": 2_400_000, "edits": 3_000_000, "motion": 3_300_000, "screens": 3_200_000, "shapes": 4_000_000},
+    "tasks": 3_200_000,
+}
 NUM_WEIGHTS = {"clips": 1_107_808, "screens": 1_485_280, "tasks": 1_486_304}  # the Qwen2.5-VL
 of_each_qwen = pytest.mark.parametrize("lab", sorted(NUM_WEIGHTS), scope="module")
 
