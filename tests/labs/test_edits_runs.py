@@ -28,6 +28,7 @@ SHORT: dict[str, Any] = {
         "network_batch": 5,
     },
     "rewards": [{"name": "edits"}],
+    "optimizer": {"learning_rate": 1e-3, "epsilon": 1e-5},  # else rounding decides where gradients are tiny
     "averaging": None,
     "evaluation": None,
     "checkpoint": {"every": 1, "keep": 5},

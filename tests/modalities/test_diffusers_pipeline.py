@@ -146,7 +146,9 @@ def test_gradients_of_images_reach_the_weights_through_the_stock_code(driven: An
     gradients = []
     for policy in (driven(), twin_policy(lora=None)):
         latents = torch.randn(2, *policy.latent_shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        policy.decode(latents, policy.conditioning_of(PROMPTS)).square().sum().backward()
+        images = policy.decode(latents, policy.conditioning_of(PROMPTS)).images
+        assert images is not None
+        images.square().sum().backward()
         gradients.append(latents.grad)
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 

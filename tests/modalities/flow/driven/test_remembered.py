@@ -71,7 +71,7 @@ def test_a_second_run_of_an_editing_pipeline_encodes_nothing(tmp_path: Path) -> 
     def run() -> Run:
         policy = DiffusersPipeline(**{
             name: getattr(settings, name)
-            for name in ("model", "height", "width", "arguments", "condition_images")
+            for name in ("model", "height", "width", "arguments", "conditions")
         }, encodings=str(tmp_path / "encodings"))  # fmt: skip
         made = Run(policy, prompts)
         policy.close()
