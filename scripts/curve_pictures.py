@@ -38,7 +38,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73")  # of Okabe and Ito's palette
 
 CLICKS = ("evaluation.also={}", "evaluation.num_prompts=256", "evaluation.every=10", "checkpoint.every=0")
 KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")  # too little to change anything; without it no KL is measured
-IMAGES = ("evaluation.every=5", "checkpoint.every=0")
+IMAGES = ("updates.epochs=4", "evaluation.every=5", "checkpoint.every=0")
 GRADED = "{name: shapes, measure: graded}"
 COLOUR = "{name: python, function: curve_rewards:colour_asked_for}"
 SPREAD = "{name: python, function: curve_rewards:spread, mode: batch, granularity: group, needs: [images], weight: 0}"
@@ -76,10 +76,12 @@ RUNS: Mapping[str, Run] = {
     "dialect": Run("lab/grpo", ("iterations=8", *CLICKS, *KL, "modality.dialect=ui_tars")),
     "cut": Run("lab/grpo", ("iterations=8", *CLICKS, *KL, "sampler.max_tokens=4")),
     "micro": Run("lab/grpo", ("iterations=8", *CLICKS, *KL, "updates.micro_batch=4")),
-    "images": Run("quickstart", (f"rewards=[{GRADED}, {SPREAD}]", *IMAGES)),
+    "images": Run("quickstart", ("iterations=30", f"rewards=[{GRADED}, {SPREAD}]", *IMAGES)),
     "hacked": Run("quickstart", ("iterations=60", f"rewards=[{COLOUR}, {SPREAD}]", *IMAGES)),
-    "jpeg": Run("quickstart", (f"rewards=[{{name: jpeg_size}}, {SPREAD}]", *IMAGES)),
-    "few": Run("quickstart", (f"rewards=[{GRADED}, {SPREAD}]", "prompts.train=two_prompts.txt", *IMAGES)),
+    "jpeg": Run("quickstart", ("iterations=30", f"rewards=[{{name: jpeg_size}}, {SPREAD}]", *IMAGES)),
+    "few": Run(
+        "quickstart", ("iterations=30", f"rewards=[{GRADED}, {SPREAD}]", "prompts.train=two_prompts.txt", *IMAGES)
+    ),
     "clip": Run("lab/flow_grpo", FOUR_PASSES),
     "clip-never": Run("lab/flow_grpo", (*FOUR_PASSES, "loss.clip_low=0.2", "loss.clip_high=0.2")),
     "clip-always": Run("lab/flow_grpo", (*FOUR_PASSES, "loss.clip_low=1.0e-5", "loss.clip_high=1.0e-5")),
