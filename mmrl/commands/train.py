@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 from mmrl.assembly.build import build, closing, make_trainer
 from mmrl.assembly.compatibility import Parts, final_weights
@@ -67,9 +67,12 @@ def train(
     with lock.held() if is_main else nullcontext():
         try:
             check_lock = lock.check if is_main else None
+            settings_kept = start.settings_of(path, config) if is_main else {}  # before the long build
             parts = build(config)
             with closing(parts.policy):
-                return _train(config, parts, folder, resume, check_lock, last_resort, Callbacks(callbacks))
+                return _train(
+                    config, parts, folder, resume, settings_kept, check_lock, last_resort, Callbacks(callbacks)
+                )
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
                 start.forget(path)
@@ -81,12 +84,12 @@ def _train(
     parts: Parts,
     folder: Path,
     resume: bool,
+    settings_kept: dict[str, Any],
     check_lock: Callable[[], None] | None,
     last_resort: LastResort | None,
     callbacks: Callbacks,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
-    settings_kept = start.settings_of(path, config) if check_lock is not None else {}
     run_trackers = [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     trainer.callbacks = callbacks
