@@ -209,8 +209,8 @@ class PromptStream:
         for prompt in (prompt for prompts in self.sets for prompt in prompts):
             names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
             sizes = [picture.size for picture in prompt.media]
-            parts = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
-            parts += [prompt.roles] if prompt.roles else []  # so that older checkpoints without roles stay valid
+            parts: list[Any] = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            parts += [list(prompt.roles)] if prompt.roles else []  # none: as in older checkpoints, which stay valid
             text = json.dumps(parts, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
             digest.update(text.encode() + b"\n")
         return digest.hexdigest()
