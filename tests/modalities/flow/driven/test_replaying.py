@@ -11,7 +11,8 @@ from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
 from mmrl.core.keys import normal
 from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
-from mmrl.modalities.flow.driven.replaying import NotReplayed, StateInput, TimeInput
+from mmrl.modalities.flow.driven.recorded_call import NotReplayed
+from mmrl.modalities.flow.driven.replaying import StateInput, TimeInput
 
 PROMPTS = [Prompt("a cat"), Prompt("two red dogs on a table")]
 
