@@ -24,6 +24,7 @@ from .flow.decoding_memory import Clips, memory_of
 from .flow.diffusers_policy import DiffusersPolicy
 from .flow.driven import conditions, preparing, twins
 from .flow.driven.arguments import without_sizes
+from .flow.driven.encoding import encoded
 from .flow.driven.opening import INDEX_OF_MODULAR, networks_of, open_pipeline, place_parts, text_encoders_of
 from .flow.driven.pipeline import DrivenPipeline
 from .flow.driven.proof import prove, prove_once
@@ -218,13 +219,17 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns why the policy cannot read a prompt, judged by its whole media; None: the prompt is readable."""
         return conditions.broken(prompt) or self.refusal(prompt)
 
-    # rollouts: those that are stored bring prompts that this policy may not have seen
-
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         self.driven.check_guidance(plan.guidance_scale for plan in plans)
         if not self.sizes:
             prove_once(self.driven, prompts[0], plans[0].guidance_scale)
         return super().rollout(prompts, plans, keys)
+
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        """Returns a rollout of supplied images, one per prompt. Raises ConfigError where they cannot be encoded."""
+        made = super().offline(prompts, outputs, keys)
+        levels = self.driven.scale.offline_levels
+        return replace(made, levels={key.prompt_index: levels for key in keys}) if levels else made
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         self.driven.registry.add(rollout.prompts)
@@ -273,7 +278,7 @@ class DiffusersPipeline(DiffusersPolicy):
         return self.driven.pixels(latents, [self.driven.probes()[0]] * len(latents))
 
     def encode_images(self, images: Tensor) -> Tensor:
-        raise ConfigError(f"{self.where}: the latents of supplied images cannot be found; no offline use")
+        return encoded(self.driven, images)
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
         return call_of(self.driven, plan)

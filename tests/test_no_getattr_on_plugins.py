@@ -45,6 +45,9 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy.PipelinePolicy.open
         modalities.flow.diffusers_policy.PipelinePolicy.trained_network
         modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
+        modalities.flow.driven.encoding._RecordedVae.__getattr__ modalities.flow.driven.encoding._decoded
+        modalities.flow.driven.encoding._latents_of modalities.flow.driven.encoding._map_of
+        modalities.flow.driven.encoding._mean_of
         modalities.flow.driven.modular._with_gradients modalities.flow.driven.opening.networks_of
         modalities.flow.driven.opening.open_pipeline modalities.flow.driven.paused_call._body
         modalities.flow.driven.pipeline.DrivenPipeline._call_network

@@ -14,6 +14,7 @@ from mmrl.core.data import Outputs, Prompt
 from ...loading.hub import autocast
 from .arguments import Arguments
 from .driver import Driver
+from .latent_map import LatentMap
 from .modular import with_gradients
 from .noise_levels import NoiseLevels
 from .paused_call import NotDriven, PausedCall
@@ -45,6 +46,7 @@ class DrivenPipeline:
     driver: Driver = field(init=False)
     levels: NoiseLevels = field(init=False)
     replays: Replays | None = field(default=None, init=False)  # None: the paused calls make all network arguments
+    latent_map: LatentMap | None = field(default=None, init=False)  # None: no image was encoded yet
     proven: set[float] = field(default_factory=set, init=False)  # scales of guidance
 
     def __post_init__(self) -> None:

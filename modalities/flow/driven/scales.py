@@ -33,6 +33,11 @@ class Scale:
         """Returns whether every grid ends at 0."""
         return not self.is_discrete and self.num_trailing_steps == 0
 
+    @property
+    def offline_levels(self) -> tuple[float, ...]:
+        """Returns the noise levels, falling, at which images that the data brings are trained; (): all in [0, 1]."""
+        return ()
+
     def level(self, own: Tensor) -> Tensor:
         """Returns the flow's sigma of levels of the pipeline."""
         return own
@@ -114,6 +119,10 @@ class ConstantVariance(Scale):
     is_discrete: ClassVar[bool] = True
 
     schedule: NoiseSchedule = field(kw_only=True)
+
+    @property
+    def offline_levels(self) -> tuple[float, ...]:
+        return tuple(self.schedule.levels.flip(0).tolist())
 
     def nearest(self, sigma: Tensor) -> Tensor:
         return self.schedule.nearest(sigma)
