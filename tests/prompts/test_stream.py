@@ -223,8 +223,8 @@ def test_a_run_does_not_go_on_with_other_prompts(now: Any, message: str) -> None
 
 
 def test_the_same_images_in_other_roles_are_other_prompts() -> None:
-    saved = json.loads(json.dumps(PromptStream([[FRAMES]], [1.0], 0).state_dict()))
-    PromptStream([[replace(FRAMES)]], [1.0], 0).check_same(saved)
+    saved = json.loads(json.dumps(PromptStream([(FRAMES,)], [1.0], 0).state_dict()))
+    PromptStream([(replace(FRAMES),)], [1.0], 0).check_same(saved)
     for roles in (("last_image", "image"), ("image", "reference"), ()):
         with pytest.raises(ConfigError, match="some of them changed"):
-            PromptStream([[replace(FRAMES, roles=roles)]], [1.0], 0).check_same(saved)
+            PromptStream([(replace(FRAMES, roles=roles),)], [1.0], 0).check_same(saved)
