@@ -110,6 +110,16 @@ MODELS = {
         data="first_and_last_frames",
         rows='"image": "first.png", "last_image": "last.png"',
     ),
+    "wan21_flf2v": Model(
+        "Wan 2.1 FLF2V 14B from a first and a last frame",
+        "Wan-AI/Wan2.1-FLF2V-14B-720P-diffusers",
+        5.5,
+        SMALL_CLIP,
+        33,
+        named="image, last_image",
+        data="first_and_last_frames",
+        rows='"image": "first.png", "last_image": "last.png"',
+    ),
     # videos
     "wan21": Model("Wan 2.1 T2V 1.3B", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", 5.0, SMALL_CLIP, 33),
     "wan22": Model(

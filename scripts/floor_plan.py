@@ -45,11 +45,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rewards.text",
         "rewards.video",
         "rewards.wrappers",
-        "modalities.flow.driven",
         "modalities.tokens.vllm",
         "prompts.layouts",
     ),
     ("modalities.flow", "modalities.language", "training", "interop"),
+    ("modalities.flow.driven",),
     ("modalities", "assembly"),
     ("commands",),
     ("",),  # the package itself: its door for Python, and the command line

@@ -37,9 +37,6 @@ ALLOWED: dict[str, str] = {
         modalities.encoding.prompt_encoder.PromptEncoder._encode
         modalities.encoding.prompt_encoder.PromptEncoder._token_types
         modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
-        modalities.diffusers_pipeline.DiffusersPipeline._call_network
-        modalities.diffusers_pipeline.DiffusersPipeline.network_names
-        modalities.diffusers_pipeline.DiffusersPipeline.open
         modalities.flow.decoding_memory._measured
         modalities.flow.diffusers_policy.DiffusersPolicy.encoders_on_device
         modalities.flow.diffusers_policy.DiffusersPolicy.modules
@@ -48,7 +45,12 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy.PipelinePolicy.open
         modalities.flow.diffusers_policy.PipelinePolicy.trained_network
         modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
-        modalities.flow.driven.modular._with_gradients modalities.flow.driven.paused_call._body
+        modalities.flow.driven.encoding._RecordedVae.__getattr__ modalities.flow.driven.encoding._decoded
+        modalities.flow.driven.encoding._latents_of modalities.flow.driven.encoding._map_of
+        modalities.flow.driven.encoding._mean_of
+        modalities.flow.driven.modular._with_gradients modalities.flow.driven.opening.networks_of
+        modalities.flow.driven.opening.open_pipeline modalities.flow.driven.paused_call._body
+        modalities.flow.driven.pipeline.DrivenPipeline._call_network
         modalities.flow.driven.probing._absent_masks modalities.flow.driven.remembered.Remembered.install
         modalities.flow.driven.remembered._VaeStandIn.__getattr__
         modalities.flow.driven.remembered._VaeStandIn.encode modalities.flow.driven.remembered._content

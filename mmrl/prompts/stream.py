@@ -204,12 +204,13 @@ class PromptStream:
 
     @cached_property
     def _digest(self) -> str:
-        """Returns a digest of texts, targets, and names and sizes of images, but not of the images' contents."""
+        """Returns a digest of texts, targets, and names, sizes and roles of images, but not of the images' contents."""
         digest = hashlib.sha256()
         for prompt in (prompt for prompts in self.sets for prompt in prompts):
             names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
             sizes = [picture.size for picture in prompt.media]
-            parts = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            parts: list[Any] = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            parts += [list(prompt.roles)] if prompt.roles else []  # none: as in older checkpoints, which stay valid
             text = json.dumps(parts, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
             digest.update(text.encode() + b"\n")
         return digest.hexdigest()

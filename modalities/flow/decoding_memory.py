@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mmrl.core.contracts import VideoMemory
 from mmrl.system.live_tensors import LiveTensors
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,15 @@ class Clips:
     num_frames: int
     height: int  # pixels
     width: int  # pixels
+
+
+def memory_of(folder: Path, index: str, clips: Clips, is_tiled: bool) -> VideoMemory:
+    """Returns the memory of decoded videos, float32 and RGB, and that of their decoding by a pipeline in a folder.
+
+    `index`: the file that the folder of a pipeline holds; a model that is not on this disk has none.
+    """
+    decoding = decoding_bytes(folder, index, clips, is_tiled) if (folder / index).is_file() else None
+    return VideoMemory(4 * 3 * clips.num_frames * clips.height * clips.width, decoding)
 
 
 def decoding_bytes(folder: Path, index: str, clips: Clips, is_tiled: bool) -> int | None:

@@ -87,7 +87,11 @@ def last_level(scheduler: Any, num_steps: int) -> float:
         own.set_timesteps(num_steps)
         end = float(own.sigmas[-1])
         return end / (1 + end)
-    share = float(DDIMScheduler.from_config(scheduler.config).final_alpha_cumprod)
+    return level_of_share(float(DDIMScheduler.from_config(scheduler.config).final_alpha_cumprod))
+
+
+def level_of_share(share: float) -> float:
+    """Returns the sigma at which the clean latent has this share of the variance."""
     return float((1 - share) ** 0.5 / (share**0.5 + (1 - share) ** 0.5))
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
+from mmrl.modalities.flow.driven.pipeline import DrivenPipeline
 from mmrl.modalities.tiny.pipelines.families import write_tiny_pipeline
 
 pytestmark = pytest.mark.slow  # loads a model
@@ -28,13 +28,13 @@ def small(tmp_path: Path) -> list[str]:
 
 def test_a_model_is_compared_at_the_guidance_of_the_plans(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     scales = []
-    own = DiffusersPipeline.stock_call
+    own = DrivenPipeline.stock_call
 
-    def seen(self: DiffusersPipeline, prompt: Any, scale: float, num_steps: int) -> Any:
+    def seen(self: DrivenPipeline, prompt: Any, scale: float, num_steps: int) -> Any:
         scales.append(scale)
         return own(self, prompt, scale, num_steps)
 
-    monkeypatch.setattr(DiffusersPipeline, "stock_call", seen)
+    monkeypatch.setattr(DrivenPipeline, "stock_call", seen)
     code, found = proven("families/flux", *small, "sampler.guidance_scale=2.5", "evaluation.sampler.guidance_scale=4")
     assert code == 0 and found["is_good"] and scales == [2.5, 4.0]
     assert found["stock_difference"] < 1e-5 and found["batch_difference"] < 1e-4
@@ -42,11 +42,11 @@ def test_a_model_is_compared_at_the_guidance_of_the_plans(small: list[str], monk
 
 
 def test_a_difference_ends_with_1(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    own = DiffusersPipeline.guided_by
+    own = DrivenPipeline.guided_by
 
-    def off(self: DiffusersPipeline, *args: Any) -> Any:
+    def off(self: DrivenPipeline, *args: Any) -> Any:
         return own(self, *args) * 1.1
 
-    monkeypatch.setattr(DiffusersPipeline, "guided_by", off)
+    monkeypatch.setattr(DrivenPipeline, "guided_by", off)
     code, found = proven("families/flux", *small)
     assert code == 1 and not found["is_good"] and found["stock_difference"] > 1e-3

@@ -88,7 +88,7 @@ def test_what_never_gets_a_gradient_is_frozen_as_it_is_by_hand(
 @pytest.mark.parametrize(("replay", "most"), [(False, 0), (True, 1e-5)])
 def test_the_proof_finds_no_difference_to_the_stock_pipeline(replay: bool, most: float, driven: Any) -> None:
     policy = driven(negative_prompt="blurry", replay=replay)
-    proof = prove(policy, PROMPTS[0], [1.0, 3.0])
+    proof = prove(policy.driven, policy.weights, PROMPTS[0], [1.0, 3.0])
     assert proof.stock_difference <= most
     assert proof.gradient_difference is not None
     assert proof.batch_difference < 1e-5 and proof.gradient_difference < 1e-4

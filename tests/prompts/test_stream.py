@@ -202,6 +202,7 @@ def test_a_lab_may_ask_about_pictures_that_are_drawn_when_they_are_looked_at() -
 
 
 SOME = (Prompt("a", target={"answer": "1"}), Prompt("b", (picture(4, 3, 0),)))
+FRAMES = Prompt("c", (picture(4, 3, 0), picture(4, 3, 1)), roles=("image", "last_image"))
 
 
 @pytest.mark.parametrize(
@@ -219,3 +220,11 @@ def test_a_run_does_not_go_on_with_other_prompts(now: Any, message: str) -> None
     PromptStream([(replace(SOME[0], source="moved.jsonl, line 9"), SOME[1])], [1.0], 0).check_same(saved)
     with pytest.raises(ConfigError, match=f"not the prompts that the run began with: {message}"):
         PromptStream(now, [1.0] * len(now), 0).check_same(saved)
+
+
+def test_the_same_images_in_other_roles_are_other_prompts() -> None:
+    saved = json.loads(json.dumps(PromptStream([(FRAMES,)], [1.0], 0).state_dict()))
+    PromptStream([(replace(FRAMES),)], [1.0], 0).check_same(saved)
+    for roles in (("last_image", "image"), ("image", "reference"), ()):
+        with pytest.raises(ConfigError, match="some of them changed"):
+            PromptStream([(replace(FRAMES, roles=roles),)], [1.0], 0).check_same(saved)

@@ -11,13 +11,17 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.system.spelling import near
 
-from .conditions import IMAGE_ARGUMENTS, pictures_of
+from .conditions import IMAGE_ARGUMENTS, condition_arguments, missing, pictures_of
+from .modular import inputs_of
+from .results import FRAME_RATES, SOUND
+from .settings import Settings
 
 _COPIES = ("num_images_per_prompt", "num_videos_per_prompt")
 # What mmrl gives itself: the prompt with its images, the noise, the number of steps, and the form of what is returned.
 _OWN = frozenset(
     {"prompt", "generator", "latents", "num_inference_steps", "output_type", "return_dict", *_COPIES, *IMAGE_ARGUMENTS}
 )
+_SIZES = ("height", "width", "num_frames", "max_area")
 GUIDER = "guider"  # a part of the pipeline that guides, in place of an argument
 
 
@@ -115,6 +119,47 @@ class Arguments:
 def parameters_of(pipeline: Any) -> frozenset[str]:
     """Returns the names of the arguments of a pipeline's call."""
     return frozenset(inspect.signature(type(pipeline).__call__).parameters) - {"self"}
+
+
+def arguments_of(settings: Settings, pipeline: Any) -> Arguments:
+    """Returns the arguments that the settings say. Raises ConfigError where the pipeline's call cannot take them."""
+    takes = inputs_of(pipeline) if settings.modular else parameters_of(pipeline)
+    where, kind = settings.where, type(pipeline).__name__
+    if settings.num_frames is not None and "num_frames" not in takes:
+        raise ConfigError(f"{where}.num_frames: {kind} takes no num_frames; leave it out")
+    sizes = _sizes_of(settings)
+    fixed = {name: value for name, value in sizes.items() if name in takes and value is not None}
+    fixed |= settings.arguments
+    try:
+        names = condition_arguments(pipeline, takes, settings.conditions, settings.condition_images)
+        found = Arguments.of(pipeline, takes, fixed, settings.guidance, settings.negative_prompt, names)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}") from error
+    if not settings.modular and (absent := missing(pipeline, {*names, *fixed})):
+        raise ConfigError(
+            f"{where}.conditions: {kind} needs {' and '.join(absent)}, and {settings.num_conditions} images are set; "
+            f"set conditions: [{', '.join((*names, *absent))}]"
+        )
+    return found
+
+
+def without_sizes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that do not say of which size samples are."""
+    return {name: value for name, value in arguments.items() if name not in _SIZES}
+
+
+def _sizes_of(settings: Settings) -> dict[str, Any]:
+    """Returns what the settings say of sizes, rates and kinds of outputs, by the names that calls have for them."""
+    sizes: dict[str, Any] = {"height": settings.height, "width": settings.width, "num_frames": settings.num_frames}
+    if "max_area" not in settings.arguments:
+        sizes["max_area"] = settings.height * settings.width  # FLUX.1 Kontext scales to a megapixel by itself
+    if settings.modular:
+        sizes["output"] = [f"{settings.output}s", SOUND] if settings.audio else f"{settings.output}s"
+    if (fps := settings.fps) is not None:
+        if twice := sorted(set(FRAME_RATES) & set(settings.arguments)):
+            raise ConfigError(f"{settings.where}.fps: {twice[0]!r} in arguments says it too; leave one out")
+        sizes |= dict.fromkeys(FRAME_RATES, int(fps) if fps == int(fps) else fps)
+    return sizes
 
 
 Describe = Callable[[Arguments], Any]

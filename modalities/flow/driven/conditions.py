@@ -9,6 +9,8 @@ from mmrl.media.pictures import Picture
 from mmrl.media.roles import fits, is_mask, role_of
 from mmrl.system.spelling import nearest
 
+from ...encoding.inputs import called
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -107,6 +109,25 @@ def code_of_conditions(arguments: Sequence[str], size: tuple[int, int] | None) -
             code += "" if size is None else f".resize({size}, 0)"
         found.setdefault(name, []).append(code)
     return {name: codes[0] if len(codes) == 1 else f"[{', '.join(codes)}]" for name, codes in found.items()}
+
+
+def refusal_of(prompt: Prompt, conditions: Sequence[str], count: int) -> str | None:
+    """Returns why a pipeline is not given a prompt, and which prompt it is; None: no reason found.
+
+    See `refusal` for the arguments.
+    """
+    why = "it has a video, which no pipeline is given" if prompt.clips else refusal(prompt, conditions, count)
+    return None if why is None else f"{called(prompt)}: {why}"
+
+
+def broken(prompt: Prompt) -> str | None:
+    """Returns which image of a prompt cannot be read, and why; None: all can."""
+    try:
+        for picture in prompt.media:
+            picture.load()
+    except ConfigError as error:
+        return f"{called(prompt)}: {error}"
+    return None
 
 
 def refusal(prompt: Prompt, conditions: Sequence[str], count: int) -> str | None:

@@ -106,8 +106,10 @@ def _learn_forms(driver: Driver, learned: Learned, prompt: int, scale: float | N
         raise NotDriven("its network calls for two samples are others than those for one")
     for (one, output), (two, outputs) in zip(ones, twos, strict=True):
         try:
-            call_rows = Rows.between((one.args, one.kwargs), (two.args, two.kwargs))
-            form = Form(one, output, call_rows, Rows.between(output, outputs))
+            output_rows = Rows.between(output, outputs)
+            count = None if output_rows.is_shared else output_rows.count(output)
+            call_rows = Rows.between((one.args, one.kwargs), (two.args, two.kwargs), count)
+            form = Form(one, output, call_rows, output_rows)
         except UnknownRows as error:
             raise NotDriven(f"the samples in its network call cannot be told apart: {error}") from error
         learned.forms.setdefault((one.network, one.names), form)

@@ -16,8 +16,8 @@ from mmrl.core.keys import normal
 
 from .driver import Driver, Key
 from .network_calls import Learned
-from .paused_call import PausedCall
 from .probing import Tolerance, difference
+from .recorded_call import NotReplayed, RecordedCall
 from .rows import Axis, Path
 from .stand_ins import NetworkCall
 
@@ -26,10 +26,6 @@ _LEVELS = (0.9, 0.02, 0.98, 0.5)  # timesteps are fitted to the first two
 _EXACT = 1e-5  # relative to the largest value: of fits
 # Of two branches of guidance: each far above the other, and on both sides of rules about the length of their sum.
 _MIXTURES = (((1, 0), (0, 1)), ((100, 0), (0, 1)), ((1, 0), (0, 100)), ((1, 0), (1.4, 0)), ((1.4, 0), (1, 0)))
-
-
-class NotReplayed(Exception):
-    """A pipeline whose network arguments cannot be used again; the message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +175,7 @@ class Replays:
         """Returns the calls of one sample of a prompt, captured once."""
         key = Key(prompt, scale, 1)
         if key not in self._captured:
-            call = _RecordedCall(self.driver, key)
+            call = RecordedCall(self.driver, key)
             with torch.no_grad(), torch.inference_mode(False):
                 self._captured[key] = call(call.state(0), _LEVELS[0])[0]
             call.close()
@@ -193,7 +189,7 @@ class Replays:
         if len(self.driver.shapes) > 1:
             raise NotReplayed("its state has several parts")
         learned = self.driver.learned[scale is not None]
-        call = _RecordedCall(self.driver, Key(self.prompts[0], scale, 1))
+        call = RecordedCall(self.driver, Key(self.prompts[0], scale, 1))
         try:
             made = _replay_of(learned, call)
         finally:
@@ -213,40 +209,7 @@ class Replays:
         return made
 
 
-class _RecordedCall:
-    """A paused call whose network calls are seen, and answered with outputs of the caller's choice."""
-
-    def __init__(self, driver: Driver, key: Key) -> None:
-        self._driver, self._call = driver, driver.make(key)
-        self._blank = driver.learned[key.scale is not None].blank
-        self.device = driver.time_of(1.0).device
-
-    def state(self, number: int) -> Tensor:
-        """Returns a random state [1, ...]."""
-        return normal(_SEED + number, (1, *self._driver.latent_shape)).to(self.device)
-
-    def __call__(
-        self, state: Tensor, sigma: float, outputs: Sequence[Any] | None = None
-    ) -> tuple[list[NetworkCall], Tensor]:
-        """Returns the calls of an iteration, and its output for the scheduler."""
-        call: PausedCall = self._call
-        call.begin(self._driver.split(state), sigma, self._driver.time_of(sigma))
-        calls: list[NetworkCall] = []
-        while call.call is not None:
-            calls.append(call.call)
-            number = len(calls) - 1
-            if outputs is not None and number >= len(outputs):
-                raise NotReplayed("the number of its network calls changes")
-            found = call.reply(self._blank(call.call) if outputs is None else outputs[number])
-        assert found is not None, "no network call waits"
-        return calls, self._driver.joined(found)
-
-    def close(self) -> None:
-        """Ends the paused call."""
-        self._call.close()
-
-
-def _replay_of(learned: Learned, recorded: _RecordedCall) -> Replay:
+def _replay_of(learned: Learned, recorded: RecordedCall) -> Replay:
     """Returns the replay of a paused call. Raises NotReplayed."""
     first, second = recorded.state(0), recorded.state(1)
     by_level = [recorded(first, sigma)[0] for sigma in _LEVELS]
@@ -254,7 +217,7 @@ def _replay_of(learned: Learned, recorded: _RecordedCall) -> Replay:
     kinds = {tuple((call.network, call.names) for call in calls) for calls in (*by_level, moved)}
     if len(kinds) != 1:
         raise NotReplayed("its network calls depend on the noise level")
-    times = [recorded._driver.time_of(sigma) for sigma in _LEVELS]
+    times = [recorded.time_of(sigma) for sigma in _LEVELS]
     inputs, branches = [], []
     for n, call in enumerate(by_level[0]):
         rows = learned.form(call).call_rows
@@ -280,7 +243,7 @@ def _replay_of(learned: Learned, recorded: _RecordedCall) -> Replay:
 
 
 def _weights(
-    learned: Learned, recorded: _RecordedCall, calls: Sequence[NetworkCall], branches: Sequence[int]
+    learned: Learned, recorded: RecordedCall, calls: Sequence[NetworkCall], branches: Sequence[int]
 ) -> tuple[float, ...]:
     """Returns the weights of the branches in the output for the scheduler. Raises NotReplayed where it is no sum."""
     if sum(branches) > 2:

@@ -23,11 +23,25 @@ class Rows:
     """Where the samples are in nested arguments: an axis for each leaf, in the order of the arguments."""
 
     axes: Mapping[Path, Axis]
+    # Leaves with several entries for each row, side by side, such as the features of a first and of a last frame.
+    widths: Mapping[Path, int] = field(default_factory=dict)
 
     @classmethod
-    def between(cls, one: Any, two: Any) -> Self:
-        """Finds the axes from the same arguments, captured for one sample and for two samples of the same prompt."""
-        return cls(dict(_axes(one, two, ())))
+    def between(cls, one: Any, two: Any, count: int | None = None) -> Self:
+        """Finds the axes from the same arguments, captured for one sample and for two samples of the same prompt.
+
+        `count`: the rows of one sample; None: those of the longest leaf.
+        """
+        found = cls(dict(_axes(one, two, ())))
+        if count is None:
+            return found
+        sizes = {path: _size(leaf, found.axes[path]) for path, leaf in found._with_rows(one)}
+        return cls(found.axes, {path: size // count for path, size in sizes.items() if size > count})
+
+    @property
+    def is_shared(self) -> bool:
+        """Returns whether nothing belongs to single samples."""
+        return all(axis == "shared" for axis in self.axes.values())
 
     def leaves(self, value: Any) -> Leaves:
         """Returns the leaves of arguments of this form."""
@@ -35,14 +49,12 @@ class Rows:
 
     def count(self, value: Any) -> int:
         """Returns the number of rows: one for each sample, and for each branch of guidance where they share a call."""
-        sizes = [
-            _size(leaf, self.axes[path]) for path, leaf in self.leaves(value).items() if self.axes[path] != "shared"
-        ]
+        sizes = [_size(leaf, self.axes[path]) // self._width(path) for path, leaf in self._with_rows(value)]
         return max(sizes, default=1)
 
     def with_argument(self, path: Path, axis: Axis) -> "Rows":
         """Returns the same with one more leaf."""
-        return Rows({**self.axes, path: axis})
+        return Rows({**self.axes, path: axis}, self.widths)
 
     def replaced(self, value: Any, found: Leaves) -> Any:
         """Returns arguments with some of their leaves replaced."""
@@ -55,7 +67,7 @@ class Rows:
         found: Leaves = {}
         for path, axis in self.axes.items():
             given = [leaves[path] for leaves in split]
-            found[path] = _joined(given, axis, counts)
+            found[path] = _joined(given, axis, counts, self._width(path))
         return _with_leaves(values[0], found, ()), counts
 
     def parted(self, value: Any, counts: Sequence[int]) -> list[Any]:
@@ -67,6 +79,12 @@ class Rows:
         """Returns an output for as many rows, by repeating those that are there."""
         found = {path: _spread(leaf, self.axes[path], count) for path, leaf in self.leaves(value).items()}
         return _with_leaves(value, found, ())
+
+    def _with_rows(self, value: Any) -> Iterator[tuple[Path, Any]]:
+        return ((path, leaf) for path, leaf in self.leaves(value).items() if self.axes[path] != "shared")
+
+    def _width(self, path: Path) -> int:
+        return self.widths.get(path, 1)
 
 
 def fingerprint(value: Any) -> Any:
@@ -170,33 +188,34 @@ def _size(leaf: Any, axis: Axis) -> int:
     return leaf.shape[axis] if isinstance(axis, int) else len(leaf)
 
 
-def _spread(leaf: Any, axis: Axis, count: int) -> Any:
-    """Returns the leaf with `count` rows: each branch of guidance is repeated for its members."""
-    if axis == "shared" or (times := count // _size(leaf, axis)) == 1:
+def _spread(leaf: Any, axis: Axis, count: int, width: int = 1) -> Any:
+    """Returns the leaf with `count` rows of `width` entries: each branch of guidance is repeated for its members."""
+    if axis == "shared" or (times := count * width // _size(leaf, axis)) == 1:
         return leaf
     if axis == "list":
-        return [item for item in leaf for _ in range(times)]
-    return leaf.repeat_interleave(times, axis)
+        rows = [leaf[n : n + width] for n in range(0, len(leaf), width)]
+        return [item for row in rows for _ in range(times) for item in row]
+    return leaf.unflatten(axis, (-1, width)).repeat_interleave(times, axis).flatten(axis, axis + 1)
 
 
-def _joined(given: Sequence[Any], axis: Axis, counts: Sequence[int]) -> Any:
+def _joined(given: Sequence[Any], axis: Axis, counts: Sequence[int], width: int) -> Any:
     first = given[0]
     if axis == "shared":
         if not isinstance(first, Tensor) or all(leaf.shape == first.shape for leaf in given):
             return first
         return max(given, key=Tensor.numel)  # positions: those of the longest serve all
     if len(given) == 1:
-        return _spread(first, axis, counts[0])
+        return _spread(first, axis, counts[0], width)
     if axis == "list":
-        return [item for leaf, count in zip(given, counts, strict=True) for item in _spread(leaf, axis, count)]
+        return [item for leaf, count in zip(given, counts, strict=True) for item in _spread(leaf, axis, count, width)]
     padded = _padded(given, axis)
-    return torch.cat([_widened(leaf, axis, count) for leaf, count in zip(padded, counts, strict=True)], axis)
+    return torch.cat([_widened(leaf, axis, count, width) for leaf, count in zip(padded, counts, strict=True)], axis)
 
 
-def _widened(leaf: Tensor, axis: int, count: int) -> Any:
+def _widened(leaf: Tensor, axis: int, count: int, width: int) -> Any:
     """Returns what `_spread` returns; rows that are all alike are not copied."""
     if leaf.shape[axis] != 1:
-        return _spread(leaf, axis, count)
+        return _spread(leaf, axis, count, width)
     return leaf.expand([count if n == axis else -1 for n in range(leaf.dim())])
 
 

@@ -11,7 +11,7 @@ from .edits import qwen_edit_parts, replaced
 from .family import PipelineFamily
 from .images import flux_parts, flux_transformer
 from .parts import CLIP, GUIDANCE, NO_GUIDANCE, SIZE, TRUE_GUIDANCE, assemble, euler, t5, wan_vae
-from .videos import wan_transformer
+from .videos import wan_i2v, wan_transformer
 
 
 def flux_control() -> Any:
@@ -49,6 +49,14 @@ def wan22_flf2v() -> Any:
         tokenizer=reader, image_encoder=None, image_processor=None, boundary_ratio=0.9)  # fmt: skip
 
 
+def wan21_flf2v() -> Any:
+    """Returns a Wan 2.1 pipeline from a first and a last frame (model card Wan-AI/Wan2.1-FLF2V-14B-720P).
+
+    CLIP sees both frames, and the transformer takes their features as two entries of a batch for each sample.
+    """
+    return wan_i2v(pos_embed_seq_len=2 * (8 * 8 + 1))  # tokens of CLIP for both frames
+
+
 _FLUX = {**SIZE, "max_sequence_length": 48, "guidance_scale": 3.5}
 
 CONDITIONED: Mapping[str, PipelineFamily] = MappingProxyType(
@@ -66,6 +74,9 @@ CONDITIONED: Mapping[str, PipelineFamily] = MappingProxyType(
             TRUE_GUIDANCE,
             condition_arguments=("image", "mask_image"),
             small=_small_inpaint,
+        ),
+        "wan21_flf2v": PipelineFamily(
+            wan21_flf2v, CLIP, NO_GUIDANCE, GUIDANCE, makes="video", condition_arguments=("image", "last_image")
         ),
         "wan22_flf2v": PipelineFamily(
             wan22_flf2v,

@@ -78,15 +78,18 @@ def wan22_5b_i2v() -> Any:
     return assemble("WanImageToVideoPipeline", image_encoder=None, image_processor=None, **_wan22_5b_parts())
 
 
-def wan_i2v() -> Any:
-    """Returns a Wan 2.1 pipeline from a first frame (model card Wan-AI/Wan2.1-I2V-14B-480P): CLIP sees the frame."""
+def wan_i2v(**settings: Any) -> Any:
+    """Returns a Wan 2.1 pipeline from a first frame (model card Wan-AI/Wan2.1-I2V-14B-480P): CLIP sees the frame.
+
+    `settings`: of the transformer.
+    """
     encoder, reader = t5("UMT5")
     vision = _transformers.CLIPVisionConfig(
         hidden_size=4, projection_dim=4, num_hidden_layers=2, num_attention_heads=2, image_size=8, intermediate_size=16,
         patch_size=1)  # fmt: skip
     return assemble(
-        "WanImageToVideoPipeline", transformer=wan_transformer(in_channels=36, image_dim=4), vae=wan_vae(),
-        scheduler=euler(), text_encoder=encoder, tokenizer=reader,
+        "WanImageToVideoPipeline", vae=wan_vae(), scheduler=euler(), text_encoder=encoder,
+        transformer=wan_transformer(**{"in_channels": 36, "image_dim": 4, **settings}), tokenizer=reader,
         image_encoder=_transformers.CLIPVisionModel(vision),
         image_processor=_transformers.CLIPImageProcessor(crop_size=8, size=8))  # fmt: skip
 

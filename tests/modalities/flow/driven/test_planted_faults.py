@@ -112,12 +112,12 @@ def test_a_paused_call_that_is_silently_narrow_is_not_used_wide(driven_sd3: Any)
         return changed
 
     policy = driven_sd3(planted)
-    assert policy.driver.learned[False].mode == "copies"
-    number, states = policy.numbers([Prompt("a cat")])[0], torch.randn(3, *policy.latent_shape)
+    assert policy.driven.driver.learned[False].mode == "copies"
+    number, states = policy.driven.numbers([Prompt("a cat")])[0], torch.randn(3, *policy.latent_shape)
     sigma = torch.full((3,), 0.7)
     with torch.no_grad():
-        whole = policy.guided_by(states, sigma, [number] * 3, 1.0)
-        alone = [policy.guided_by(states[[n]], sigma[[n]], [number], 1.0) for n in range(3)]
+        whole = policy.driven.guided_by(states, sigma, [number] * 3, 1.0)
+        alone = [policy.driven.guided_by(states[[n]], sigma[[n]], [number], 1.0) for n in range(3)]
     torch.testing.assert_close(whole, torch.cat(alone), atol=1e-5, rtol=0)
 
 
@@ -139,15 +139,15 @@ def test_padding_that_changes_outputs_is_not_used(driven_sd3: Any) -> None:
         return with_network(planted)(pipeline)
 
     policy = driven_sd3(ragged)
-    learned = policy.driver.learned[False]
+    learned = policy.driven.driver.learned[False]
     assert learned.pads == () and learned.mask is None
-    numbers = policy.numbers([Prompt("a dog"), Prompt("a longer text of a red dog")])
+    numbers = policy.driven.numbers([Prompt("a dog"), Prompt("a longer text of a red dog")])
     states, sigma = torch.randn(2, *policy.latent_shape), torch.tensor([0.7, 0.7])
     with torch.no_grad():
-        before = policy.driver.num_network_calls
-        whole = policy.guided_by(states, sigma, numbers, 1.0)
-        assert policy.driver.num_network_calls == before + 2  # one call for each length
-        alone = [policy.guided_by(states[[n]], sigma[[n]], [numbers[n]], 1.0) for n in (0, 1)]
+        before = policy.driven.driver.num_network_calls
+        whole = policy.driven.guided_by(states, sigma, numbers, 1.0)
+        assert policy.driven.driver.num_network_calls == before + 2  # one call for each length
+        alone = [policy.driven.guided_by(states[[n]], sigma[[n]], [numbers[n]], 1.0) for n in (0, 1)]
     torch.testing.assert_close(whole, torch.cat(alone), atol=1e-6, rtol=0)
 
 
@@ -170,7 +170,7 @@ def test_a_first_state_that_holds_parts_of_a_condition_is_refused(driven_sd3: An
 
 def test_a_difference_to_the_stock_run_is_refused_with_the_number(driven_sd3: Any) -> None:
     policy = driven_sd3()
-    refuse_difference(stock_difference(policy, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)
-    policy.driver.time_of = lambda sigma: torch.tensor(sigma * 900)
+    refuse_difference(stock_difference(policy.driven, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)
+    policy.driven.driver.time_of = lambda sigma: torch.tensor(sigma * 900)
     with pytest.raises(ConfigError, match="guidance_scale 3 differ from those of the stock pipeline by"):
-        refuse_difference(stock_difference(policy, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)
+        refuse_difference(stock_difference(policy.driven, Prompt("a cat"), 3.0, 2), 3.0, 1e-5)

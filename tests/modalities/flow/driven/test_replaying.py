@@ -11,7 +11,8 @@ from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
 from mmrl.core.keys import normal
 from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
-from mmrl.modalities.flow.driven.replaying import NotReplayed, StateInput, TimeInput
+from mmrl.modalities.flow.driven.recorded_call import NotReplayed
+from mmrl.modalities.flow.driven.replaying import StateInput, TimeInput
 
 PROMPTS = [Prompt("a cat"), Prompt("two red dogs on a table")]
 
@@ -36,21 +37,21 @@ def family(tmp_path: Path) -> Iterator[Any]:
 def evaluated(policy: Any, scale: float, *, is_driven: bool) -> tuple[torch.Tensor, torch.Tensor, int, int]:
     """Outputs and gradient of the weights for two prompts at three levels; calls of the network; paused calls kept."""
     states, sigma = normal(7, (5, *policy.latent_shape)), torch.tensor([0.95, 0.4, 0.4, 0.1, 0.95])
-    numbers = [policy.numbers(PROMPTS)[n] for n in (0, 1, 0, 1, 0)]
-    replays = policy._replays
+    numbers = [policy.driven.numbers(PROMPTS)[n] for n in (0, 1, 0, 1, 0)]
+    replays = policy.driven.replays
     if is_driven:
-        policy._replays = None
-    before = policy.driver.num_network_calls
-    outputs = policy.guided_by(states, sigma, numbers, scale)
-    calls = policy.driver.num_network_calls - before
-    policy._replays = replays
+        policy.driven.replays = None
+    before = policy.driven.driver.num_network_calls
+    outputs = policy.driven.guided_by(states, sigma, numbers, scale)
+    calls = policy.driven.driver.num_network_calls - before
+    policy.driven.replays = replays
     weights = list(policy.weights.parameters.values())
     gradient = torch.autograd.grad((outputs * normal(8, tuple(outputs.shape))).sum(), weights, allow_unused=True)
     return (
         outputs.detach(),
         torch.cat([g.flatten() for g in gradient if g is not None]),
         calls,
-        len(policy.driver._free),
+        len(policy.driven.driver._free),
     )
 
 
@@ -59,8 +60,10 @@ def evaluated(policy: Any, scale: float, *, is_driven: bool) -> tuple[torch.Tens
 def test_replayed_outputs_and_gradients_are_the_driven_ones(name: str, calls: tuple[int, int], family: Any) -> None:
     policy = family(name, replay=True, negative_prompt="blurry")
     for scale, num_driven in zip((1.0, 2.5), calls, strict=True):
-        policy.guided_by(normal(6, (2, *policy.latent_shape)), torch.ones(2), policy.numbers(PROMPTS), scale)
-        policy.driver.close()  # it was probed at this scale
+        policy.driven.guided_by(
+            normal(6, (2, *policy.latent_shape)), torch.ones(2), policy.driven.numbers(PROMPTS), scale
+        )
+        policy.driven.driver.close()  # it was probed at this scale
         got, gradient, num_calls, kept = evaluated(policy, scale, is_driven=False)
         assert num_calls == 1 and kept == 0
         wanted, gradient_2, driven_calls, _ = evaluated(policy, scale, is_driven=True)

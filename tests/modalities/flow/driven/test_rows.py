@@ -54,6 +54,29 @@ def test_a_prompt_that_is_there_once_a_branch_is_repeated_for_its_members() -> N
     assert counts == [6] and named["text"][:, 0, 0].tolist() == [1, 1, 1, 2, 2, 2]
 
 
+def test_a_sample_may_have_several_entries_of_an_argument_side_by_side() -> None:
+    """As the features of a first and of a last frame, for which the network has one row of tokens."""
+
+    def call(samples: int) -> Any:
+        frames = torch.arange(2.0).repeat(samples)[:, None]
+        return (), {"latents": torch.zeros(samples, 3), "frames": frames, "names": ["first", "last"] * samples}
+
+    rows = Rows.between(call(1), call(2), count=1)
+    assert rows.widths == {(1, "frames"): 2, (1, "names"): 2} and rows.count(call(3)) == 3
+    wide = call(1)[1] | {"latents": torch.zeros(3, 3)}
+    (_, named), counts = rows.joined([((), wide), call(2)])
+    assert counts == [3, 2] and named["latents"].shape == (5, 3)
+    assert named["frames"][:, 0].tolist() == [0, 1] * 5 and named["names"] == ["first", "last"] * 5
+    assert Rows.between(call(1), call(2)).count(call(3)) == 6  # without the number of rows it looks like two branches
+
+
+def test_branches_of_guidance_with_several_entries_are_repeated_whole() -> None:
+    one, two = (((torch.zeros(2 * n, 1), torch.arange(4.0).repeat_interleave(n)),) for n in (1, 2))
+    rows = Rows.between(one, two, count=2)
+    ((_, entries),), _ = rows.joined([((torch.zeros(6, 1), torch.arange(4.0)),)])
+    assert entries.tolist() == [0, 1] * 3 + [2, 3] * 3
+
+
 def test_lengths_are_padded_at_the_end_only_where_it_is_allowed() -> None:
     rows = Rows.between(arguments(1), arguments(2))
     short, long = arguments(1, tokens=2), arguments(1, tokens=5)

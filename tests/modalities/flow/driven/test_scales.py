@@ -28,7 +28,7 @@ def own_output(scale: Scale) -> Tensor:
     return CLEAN - NOISE if isinstance(scale, Rising) else NOISE
 
 
-@pytest.mark.parametrize("scale", [Rising(), ExplodingVariance(1)])
+@pytest.mark.parametrize("scale", [Rising(), ExplodingVariance(1, 80.0)])
 def test_states_levels_and_velocities_are_those_of_a_flow(scale: Scale) -> None:
     own = scale.own_level(LEVELS)
     torch.testing.assert_close(scale.level(own), LEVELS)
@@ -37,7 +37,7 @@ def test_states_levels_and_velocities_are_those_of_a_flow(scale: Scale) -> None:
     torch.testing.assert_close(scale.velocity(own_output(scale), flow(LEVELS), LEVELS), NOISE - CLEAN)
 
 
-@pytest.mark.parametrize("scale", [Rising(), ExplodingVariance(1)])
+@pytest.mark.parametrize("scale", [Rising(), ExplodingVariance(1, 80.0)])
 def test_a_step_of_euler_leads_to_the_same_state(scale: Scale) -> None:
     """For any output of the network, also one that is wrong."""
     sigma, following = torch.full((3,), 0.7).double(), torch.full((3,), 0.4).double()
@@ -52,7 +52,7 @@ def test_a_step_of_euler_leads_to_the_same_state(scale: Scale) -> None:
 def test_first_states_are_the_pipelines_own() -> None:
     """Cosmos-Predict2 begins with 80 times the noise, at the level 80; Mochi with the noise, at 0."""
     sigma = torch.full((3,), 80 / 81, dtype=torch.float64)
-    exploding = ExplodingVariance(1)
+    exploding = ExplodingVariance(1, 80.0)
     torch.testing.assert_close(exploding.own_state(exploding.first(NOISE, sigma), sigma), 80 * NOISE)
     torch.testing.assert_close(Rising().first(NOISE, torch.ones(3).double()), NOISE)
 
@@ -60,13 +60,13 @@ def test_first_states_are_the_pipelines_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, None),
+        ({}, Scale()),
         ({"invert_sigmas": True}, Rising()),
-        ({"sigma_max": 80.0, "final_sigmas_type": "sigma_min"}, ExplodingVariance(1)),
-        ({"sigma_max": 80.0}, ExplodingVariance(0)),
+        ({"sigma_max": 80.0, "final_sigmas_type": "sigma_min"}, ExplodingVariance(1, 80.0)),
+        ({"sigma_max": 80.0}, ExplodingVariance(0, 80.0)),
     ],
 )
-def test_the_scale_follows_from_the_scheduler(settings: dict[str, Any], expected: Scale | None) -> None:
+def test_the_scale_follows_from_the_scheduler(settings: dict[str, Any], expected: Scale) -> None:
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler: Any = FlowMatchEulerDiscreteScheduler()

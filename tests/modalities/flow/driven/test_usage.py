@@ -79,7 +79,7 @@ def test_the_code_of_a_card_draws_what_mmrl_draws(
     usage = policy.usage(prompt, plan, repr(policy.model))
     assert usage.notes == () and usage.task == f"{'image' if media else 'text'}-to-{policy.output}"
 
-    stock, _ = policy.stock_call(prompt, scale, 3)
+    stock, _ = policy.driven.stock_call(prompt, scale, 3)
     drawn, first = theirs(usage.code, type(stock.scheduler), out, monkeypatch)
     monkeypatch.setattr(tree_sampling, "root_noise", lambda plan, key, shape: first.float())
     outputs = policy.rollout([prompt], [plan], [KEY]).outputs
