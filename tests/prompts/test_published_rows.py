@@ -18,6 +18,7 @@ import pytest
 from mmrl.core.config import DatasetSettings, RunConfig, load_config
 from mmrl.core.data import Prompt
 from mmrl.core.reward_batches import Demands
+from mmrl.media.video import StoredClip
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.scoring.scorer import build_scorer
 from mmrl.system.errors import ConfigError
@@ -267,13 +268,20 @@ def test_a_field_that_is_missing_is_named(one: Published, tmp_path: Path) -> Non
             read(one, folder, row)
 
 
+def part(prompt: Prompt) -> tuple[float | None, float | None]:
+    """From where to where the video of a prompt is shown."""
+    (clip,) = prompt.clips
+    assert isinstance(clip, StoredClip)
+    return clip.start, clip.end
+
+
 def test_a_part_of_a_whole_video_is_cut(tmp_path: Path) -> None:
     whole = ROWS[1]
     (name,) = whole.media
     prompt = read(Published(whole.config, "train", whole.row, (), "", {}, {name: 86}), tmp_path, whole.row)
-    assert (prompt.clips[0].start, prompt.clips[0].end) == (39.0, 84.7)
+    assert part(prompt) == (39.0, 84.7)
     cut = read(whole, tmp_path / "cut", whole.row)
-    assert (cut.clips[0].start, cut.clips[0].end) == (None, None)
+    assert part(cut) == (None, None)
 
 
 def charades(folder: Path, about: Any) -> tuple[Prompt, ...]:
