@@ -14,9 +14,9 @@ from mmrl.core.contracts import Granularity, RewardBatch
 class InvalidAction(Checked):
     """A penalty: -1 for each turn whose answer names no action of the dialect, else 0.
 
-    verl-agent takes 0.1 off the reward of such a turn (`use_invalid_action_penalty`, Feng et al. 2025, arXiv 2505.10978):
-    this reward with a weight of 0.1. With advantages that add up the rewards after a turn (`gigpo`, `turn_returns`) the
-    turns before it bear it too. An action that the environment refuses is an action.
+    verl-agent takes 0.1 off the reward of such a turn (`use_invalid_action_penalty`, with Feng et al. 2025, arXiv
+    2505.10978): this reward with a weight of 0.1. With advantages that add up the rewards after a turn (`gigpo`,
+    `turn_returns`) the turns before it bear it too. An action that the environment refuses is an action.
     """
 
     source: ClassVar[str] = "Feng et al. 2025 (GiGPO), arXiv 2505.10978, as in verl-agent"
