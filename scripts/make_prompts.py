@@ -1,12 +1,15 @@
 """Writes the prompts in configs/prompts/, no prompt in both files of a kind.
 
 compositions_*.txt: objects with colours, counts and places, for pictures. motions_*.txt: subjects that move, with a
-place and a camera, for videos.
+place and a camera, for videos. geneval_*.jsonl: compositions of objects that detectors of COCO know, with the metadata
+that the reward `geneval` reads. texts_*.txt: things that bear a text, which stands in quotes for the reward `ocr_text`.
 """
 
+import json
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 OBJECTS = (
     "apple", "backpack", "banana", "bench", "bicycle", "bird", "boat", "book", "bottle", "bowl", "bus", "cake", "car",
@@ -17,6 +20,22 @@ OBJECTS = (
 COLOURS = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "brown", "black", "white")
 COUNTS = ("two", "three", "four")
 PLACES = ("to the left of", "to the right of", "above", "below", "in front of", "behind")
+NOT_IN_COCO = {"guitar", "lamp", "mug", "shoe", "sofa", "teapot", "tree"}
+# the tasks that models fail at most have most prompts: the shares of Flow-GRPO's training set, arXiv 2505.05470
+SHARES = {"position": 7, "counting": 5, "color_attr": 3, "colors": 1, "two_object": 1}
+RELATIONS = ("left of", "right of", "above", "below")
+BEARERS = (
+    "a wooden sign at a crossroads", "a neon sign above a bar", "a chalkboard in a cafe", "the cover of an old book",
+    "a birthday cake", "a white coffee cup", "a T-shirt on a hanger", "a poster on a brick wall",
+    "a note on a refrigerator", "the side of a delivery van", "a glass bottle with a label", "a banner in a stadium",
+    "a road sign in the desert", "a sticker on a laptop", "a banner behind a small aeroplane", "a stone above a gate",
+)  # fmt: skip
+ADJECTIVES = ("Quiet", "Golden", "Lucky", "Northern", "Hidden", "Electric", "Sweet", "Brave", "Last", "Second")
+NOUNS = ("Harbor", "Garden", "Robot", "Bakery", "Summer", "River", "Chance", "Library", "Orbit", "Window")
+SAYINGS = (
+    "OPEN", "Room 12", "Back at 5", "No Parking", "Keep Left", "Fresh Bread", "Happy Birthday", "Wet Paint",
+    "Lost and Found", "Mind the Step", "Free Wi-Fi", "Ticket Office", "Exit 47", "Since 1962", "Think Twice",
+)  # fmt: skip
 SIZES = {"train": 1000, "held_out": 64}
 ACTORS = {  # who moves, and how
     ("a brown dog", "a white horse", "a black cat", "a small goat"): (
@@ -76,11 +95,72 @@ def motions() -> list[str]:
     return prompts
 
 
+def texts() -> list[str]:
+    """All prompts of things with a text on them, shuffled."""
+    names = [f"{adjective} {noun}" for adjective, noun in product(ADJECTIVES, NOUNS)]
+    prompts = [f'{bearer} that says "{text}"' for bearer, text in product(BEARERS, (*names, *SAYINGS))]
+    Random(0).shuffle(prompts)
+    return prompts
+
+
+def scenes() -> list[str]:
+    """Rows of GenEval's metadata with their prompts, as JSON: its tasks in the shares of Flow-GRPO's training set."""
+    random = Random(0)
+    nouns = [noun for noun in OBJECTS if noun not in NOT_IN_COCO]
+    pairs = [(noun, other) for noun, other in product(nouns, nouns) if noun != other]
+
+    def row(tag: str, prompt: str, include: list[dict[str, Any]], **more: Any) -> str:
+        return json.dumps({"tag": tag, "include": include, **more, "prompt": f"a photo of {prompt}"})
+
+    def one(noun: str, **more: Any) -> dict[str, Any]:
+        return {"class": noun, "count": 1, **more}
+
+    rows = {
+        "position": [
+            row("position", f"{article(a)} {place} {article(b)}", [one(b), one(a, position=[place, 0])])
+            for place, (a, b) in product(RELATIONS, pairs)
+        ],
+        "counting": [
+            row(
+                "counting",
+                f"{word}{f' {color}' if color else ''} {plural(noun)}",
+                [{"class": noun, "count": number} | ({"color": color} if color else {})],
+                exclude=[{"class": noun, "count": number + 1}],
+            )
+            for color, (number, word), noun in product(("", *COLOURS), enumerate(COUNTS, 2), nouns)
+        ],
+        "color_attr": [
+            row(
+                "color_attr",
+                f"{article(color)} {a} and {article(other)} {b}",
+                [one(a, color=color), one(b, color=other)],
+            )
+            for (a, b), color, other in product(pairs, COLOURS, COLOURS)
+            if color != other
+        ],
+        "colors": [
+            row("colors", f"{article(color)} {noun}", [one(noun, color=color)])
+            for noun, color in product(nouns, COLOURS)
+        ],
+        "two_object": [row("two_object", f"{article(a)} and {article(b)}", [one(a), one(b)]) for a, b in pairs],
+    }
+    unit = 64  # prompts of a share of 1; 17 of these are a few more than are taken
+    mixed = [one for task, share in SHARES.items() for one in random.sample(rows[task], share * unit)]
+    random.shuffle(mixed)
+    return mixed
+
+
 def main() -> None:
     folder = Path(__file__).parents[1] / "configs" / "prompts"
-    for kind, prompts in (("compositions", compositions()), ("motions", motions())):
+    kinds = {
+        "compositions_{}.txt": compositions(),
+        "motions_{}.txt": motions(),
+        "texts_{}.txt": texts(),
+        "geneval_{}.jsonl": scenes(),
+    }
+    for file, prompts in kinds.items():
         for name, size in SIZES.items():
-            (folder / f"{kind}_{name}.txt").write_text("\n".join(prompts[:size]) + "\n", encoding="utf-8")
+            (folder / file.format(name)).write_text("\n".join(prompts[:size]) + "\n", encoding="utf-8")
             prompts = prompts[size:]
 
 

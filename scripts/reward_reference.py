@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Video": ("flicker", "frame_mean", "frame_similarity", "motion_smoothness", "video_align"),
     "Episodes, labs and labels": (
-        "edits", "episode_success", "given_score", "motion", "shapes", "soft_shapes", "step_reward",
+        "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (
         "annealed", "cached", "clip_range", "delta", "dithered", "gated", "length_penalised", "router",

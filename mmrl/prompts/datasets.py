@@ -19,9 +19,9 @@ from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling
 from mmrl.plans.offline import OFFLINE
 from mmrl.prompts import synthetic_rows
-from mmrl.prompts.layout import Layout, find, names
+from mmrl.prompts.layout import Layout, PartsLayout, find, names
 from mmrl.prompts.row import Row, check_marks, without_none
-from mmrl.prompts.row_files import FILES, RawRow, Source, parsed, rows_with_progress
+from mmrl.prompts.row_files import FILES, HUB_NAME, RawRow, Source, parsed, rows_with_progress
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.system.errors import ConfigError, shortened
 from mmrl.system.spelling import did_you_mean, nearest
@@ -53,7 +53,7 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
     layout = find(settings.layout)
     _check_columns(settings, layout)
     reader = _Reader(settings, layout, needed or Demands())
-    rows = rows_with_progress(_chosen(settings), ", ".join(_paths(settings)))
+    rows = rows_with_progress(_chosen(settings, layout), ", ".join(_paths(settings)))
     prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
     reader.report(len(prompts))
     if not prompts:
@@ -98,8 +98,8 @@ def is_here(settings: DatasetSettings) -> bool:
 
 
 def missing_files(settings: DatasetSettings) -> list[str]:
-    """Returns the files of a data set that are not on this machine; names of the hub are not looked up."""
-    paths = [path for path in _paths(settings) if Path(path).suffix.lower() in FILES]
+    """Returns the files and folders of a data set that are not on this machine; names of the hub are not looked up."""
+    paths = [path for path in _paths(settings) if Path(path).suffix.lower() in FILES or not HUB_NAME.fullmatch(path)]
     return [path for path in paths if not Source(path).is_here]
 
 
@@ -210,12 +210,25 @@ def _decode(prompt: Prompt) -> None:
         raise BadRow(str(error)) from error
 
 
-def _chosen(settings: DatasetSettings) -> Iterator[RawRow]:
+def _parts(row: RawRow, layout: Layout) -> Iterator[RawRow]:
+    """Yields the rows that a raw row holds: itself, but for a layout whose files are one object."""
+    if not isinstance(layout, PartsLayout) or row.fault is not None:
+        yield row
+        return
+    path = row.place.rpartition(", row ")[0]
+    try:
+        for place, values in layout.parts(row.values):
+            yield RawRow(f"{path}, {place}", values, row.images)
+    except BadRow as error:
+        yield RawRow(path, {}, row.images, str(error))
+
+
+def _chosen(settings: DatasetSettings, layout: Layout) -> Iterator[RawRow]:
     """Returns the rows to read: all, the first `limit`, or `limit` random ones where there is a seed."""
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise ConfigError(f"prompts: images: there is no folder {settings.images!r}")
     sources = [Source(path, settings.subset, settings.split, settings.cache) for path in _paths(settings)]
-    rows = (row for source in sources for row in source.rows())
+    rows = (part for source in sources for row in source.rows() for part in _parts(row, layout))
     if settings.seed is None:
         return islice(rows, settings.limit)
     every = list(rows)

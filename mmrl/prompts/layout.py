@@ -1,6 +1,7 @@
 """The contract of a layout of data sets, and the layouts by name."""
 
 import importlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
@@ -54,6 +55,15 @@ class ClipLayout(Protocol):
     """A layout whose rows have videos. Optional."""
 
     has_clips: ClassVar[bool]
+
+
+@runtime_checkable
+class PartsLayout(Protocol):
+    """A layout whose files are one object that holds all rows. Optional."""
+
+    def parts(self, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields each row of the object with its place. Raises BadRow for an object that is none of this layout."""
+        ...
 
 
 class Layout(Protocol):

@@ -58,11 +58,19 @@ def seconds(value: Any, name: str) -> float:
     return float(value)
 
 
-def span(value: Any, name: str, duration: float | None = None, clips: Sequence[StoredClip] = ()) -> tuple[float, float]:
+def span(
+    value: Any,
+    name: str,
+    duration: float | None = None,
+    clips: Sequence[StoredClip] = (),
+    *,
+    overhang: float = 1.0,
+) -> tuple[float, float]:
     """Returns start and end in seconds, in this order.
 
-    The end lies at most a second behind the end of the video, by the `duration` that the row gives and by the header of
-    the first clip, as far as they are known. Raises BadRow.
+    The start lies before the end of the video, and the end at most `overhang` seconds behind it, by the `duration` that
+    the row gives and by the header of the first clip, as far as they are known. Annotations of Charades reach up to
+    some seconds beyond the video; their layouts take any overhang, as the projects do. Raises BadRow.
     """
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise BadRow(f"{name} needs [start, end] in seconds, got {value!r:.80}")
@@ -71,7 +79,7 @@ def span(value: Any, name: str, duration: float | None = None, clips: Sequence[S
         known = [one for one in (duration, *(clip.duration() for clip in clips[:1])) if one is not None]
     except ConfigError as error:  # the frames of a file whose header says no duration
         raise BadRow(str(error)) from error
-    if not start < end or any(end > one + 1 for one in known):
+    if not start < end or any(end > one + overhang or start >= one for one in known):
         within = f", within {min(known):g} seconds of video" if known else ""
         raise BadRow(f"{name} needs start < end{within}, got {value!r:.80}")
     return start, end

@@ -96,7 +96,7 @@ def with_stand_ins(settings: PromptSettings, folder: Path, seed: int) -> tuple[P
 
     def present(source: DatasetSettings, name: str) -> DatasetSettings:
         files = datasets.missing_files(source)
-        missing.extend(files)
+        missing.extend(file for file in files if file not in missing)
         return datasets.stand_in(source, folder / name, seed) if files else source
 
     return _replaced(settings, present), missing

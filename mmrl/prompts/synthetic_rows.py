@@ -9,7 +9,7 @@ from typing import Any
 
 from mmrl.media.pictures import Role
 from mmrl.prompts import row_clips
-from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, find
+from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, PartsLayout, find
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
 SIDES = (64, 96)  # pixels: shortest and longest side; FLUX.2 edits no smaller images
@@ -65,7 +65,7 @@ def write(
         made = [{**row, name: [task.image] * len(roles)} for row, task in zip(made, tasks, strict=True)]
     if layout == "edit":
         made = [_with_roles(row, task.image, roles, columns) for row, task in zip(made, tasks, strict=True)]
-    _save(path, made)
+    _save(path, made, is_one=isinstance(chosen, PartsLayout))
     return path
 
 
@@ -92,7 +92,8 @@ def _renamed(chosen: Layout, layout: str, task: Example, columns: Mapping[str, s
     return {columns.get(key, key): value for key, value in row.items()}
 
 
-def _save(path: Path, rows: list[dict[str, Any]]) -> None:
+def _save(path: Path, rows: list[dict[str, Any]], *, is_one: bool = False) -> None:
+    """Writes rows to a file of their type; `is_one`: as one object that holds them all."""
     if path.suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet
@@ -103,7 +104,8 @@ def _save(path: Path, rows: list[dict[str, Any]]) -> None:
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     else:
-        path.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
+        content = dict(item for row in rows for item in row.items()) if is_one else rows
+        path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _mask(size: tuple[int, int], box: IntBox) -> bytes:

@@ -160,10 +160,10 @@ def test_each_file_is_opened_once_and_no_frame_is_decoded(
         ("columns", {"prompt": "?", "video": "clip.mp4", "span": [1, 6]}, "span needs start < end, within 4 seconds"),
         ("columns", {"prompt": "?", "videos": ["clip.mp4"], "span": [7, 9], "duration": 20}, "within 4 seconds"),
         ("columns", {"prompt": "?", "video": "clip.mp4", "span": [1, 3.9], "duration": 2}, "within 2 seconds"),
-        ("time_r1", {"video": "clip.mp4", "sentence": "a", "timestamp": [1, 6]}, "timestamp needs .* within 4 seconds"),
+        ("time_r1", {"video": "clip.mp4", "sentence": "a", "timestamp": [5, 6]}, "timestamp needs .* within 4 seconds"),
         (
             "time_r1",
-            {"video": "clip.mp4", "sentence": "a", "timestamp": [1, 3], "video_start": 2.5},
+            {"video": "clip.mp4", "sentence": "a", "timestamp": [2, 3], "video_start": 2.5},
             "within 1.5 seconds",
         ),
         (
@@ -173,8 +173,8 @@ def test_each_file_is_opened_once_and_no_frame_is_decoded(
         ),
         (
             "charades_sta",
-            "clip 2.0 5.3##a person sits.",
-            r"the line needs start < end, within 4 seconds .*\[2.0, 5.3\]",
+            "clip 4.0 5.3##a person sits.",
+            r"the line needs start < end, within 4 seconds .*\[4.0, 5.3\]",
         ),
     ],
 )
@@ -194,6 +194,25 @@ def test_a_span_may_end_within_a_second_of_its_videos_end(tmp_path: Path, four_s
     in_file(tmp_path, four_seconds)
     (prompt,) = loaded(rows_file(tmp_path, {"prompt": "?", "video": "clip.mp4", "span": [1, 4.9]}))
     assert prompt.target["span"] == (1.0, 4.9)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "row"),
+    [
+        ("charades_sta", "rows.txt", "clip 2.0 9.5##a person sits."),
+        ("time_r1", "rows.json", {"video": "clip.mp4", "sentence": "A person sits.", "timestamp": [2, 9.5]}),
+        ("tvgbench", "rows.json", {"path": "clip.mp4", "question": "a person sits", "answer": "2.0-9.5"}),
+    ],
+)
+def test_annotations_of_charades_may_end_behind_their_video(
+    layout: str, name: str, row: Any, tmp_path: Path, four_seconds: bytes
+) -> None:
+    in_file(tmp_path, four_seconds)
+    path = rows_file(tmp_path, row, name=name)
+    if name.endswith("txt"):
+        path.write_text(row + "\n")
+    (prompt,) = loaded(path, layout)
+    assert (prompt.text, prompt.target["span"]) == ("a person sits", (2.0, 9.5))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from mmrl.prompts.layout import Example
 ROWS, SEED = 5, 3
 GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspot", "screenspot_hf", "screenspot_pro")
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
-CLIPS = ("time_r1", "charades_sta", "video_r1")
-GIVEN = ("given_images", "given_answers")
+CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1")
+GIVEN = ("given_images", "given_answers", "pick_a_pic")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
     "flow_grpo_edit", "vbench_i2v",
@@ -68,7 +68,7 @@ def test_rows_are_read_as_they_were_written(written: Any, layout: str) -> None:
     prompts = written(layout)
     assert len(prompts) == ROWS
     for prompt, task in zip(prompts, tasks(), strict=True):
-        if not prompt.clips and layout != "given_images":
+        if not prompt.clips and layout not in ("given_images", "pick_a_pic"):
             assert [picture.size for picture in prompt.media] == [task.size] * (len(prompt.roles) or 1)
         assert prompt.text.count("<image>") in (0, 1)
         assert layout in CLIPS or not prompt.clips
@@ -91,7 +91,7 @@ def test_the_answer_is_a_text_without_tags(written: Any, layout: str) -> None:
 
 
 @pytest.mark.slow  # most of a second each, or more
-@pytest.mark.parametrize("layout", ["time_r1", "charades_sta"])
+@pytest.mark.parametrize("layout", ["time_r1", "tvgbench", "charades_sta", "videochat_r1_charades"])
 def test_the_span_is_when_the_frames_say(written: Any, layout: str) -> None:
     """By the colour in the middle of every frame of the file; a frame of 1/8 second begins at its own time."""
     for prompt, task in zip(written(layout), tasks(), strict=True):
@@ -100,7 +100,7 @@ def test_the_span_is_when_the_frames_say(written: Any, layout: str) -> None:
         away = frames.pixels[:, :, 24, 24].double() - torch.tensor(synthetic_rows.COLOURS[task.name.split()[0]])
         shown = frames.seconds[away.abs().sum(1) < 60]
         assert prompt.target["span"] == pytest.approx((float(shown.min()), float(shown.max()) + 1 / 8))
-        assert prompt.target.get("duration") == (4.0 if layout == "time_r1" else None)
+        assert prompt.target.get("duration") == (None if layout == "charades_sta" else 4.0)
 
 
 def test_part_of_a_video_counts_from_its_own_start(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from mmrl.core.data import Prompt
@@ -31,7 +32,7 @@ class CharadesSta:
             raise BadRow("a line is `VIDEO start end##sentence`")
         row.values["video"] = f"{match[1]}.mp4"
         clip = row.needed_clip(["video"])
-        target = {"span": span([float(match[2]), float(match[3])], "the line", clips=[clip])}
+        target = {"span": span([float(match[2]), float(match[3])], "the line", clips=[clip], overhang=inf)}
         return row.prompt(match[4].strip().removesuffix("."), (), target, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:

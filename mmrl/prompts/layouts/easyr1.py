@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from mmrl.core.data import Prompt
 from mmrl.prompts import row_values
 from mmrl.prompts.layout import Example, FileType
-from mmrl.prompts.row import Row
+from mmrl.prompts.row import IMAGE_MARK, Row
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,10 @@ class EasyR1:
 
     def prompt(self, row: Row) -> Prompt:
         text = row.text("prompt" if "problem" not in row.values and "prompt" in row.values else "problem")
-        return row.prompt(text, row.images(), {"answer": row_values.answers(row.need("answer"))})
+        media = row.images()
+        if not media and IMAGE_MARK in text:
+            row.need("images")
+        return row.prompt(text, media, {"answer": row_values.answers(row.need("answer"))})
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

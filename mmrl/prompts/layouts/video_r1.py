@@ -10,11 +10,22 @@ from mmrl.prompts.row import Row
 from mmrl.prompts.row_pictures import BadRow
 
 CHOICE = "multiple choice"
+INSTRUCTIONS = {  # what the answer to each kind of question looks like
+    CHOICE: "Answer with the letter of one option.",
+    "numerical": "Answer with a number, such as 42 or 3.14.",
+    "OCR": "Answer with the text exactly as it is written there.",
+    "free-form": "Answer in your own words.",
+    "regression": "Answer with a number, as near as you can, such as 42 or 3.14.",
+}
 
 
 @dataclass(frozen=True)
 class VideoR1:
-    """Problems, followed by the options of a multiple choice; `problem_type` and all other fields join the target."""
+    """Problems, followed by the options of a multiple choice; `problem_type` and all other fields join the target.
+
+    `target.instruction`, for `{row.instruction}` of a template, says in our words what the answer to such a kind of
+    question looks like; Video-R1 has a sentence for each of its five kinds too.
+    """
 
     file: ClassVar[FileType] = "json"
     fields: ClassVar[tuple[str, ...]] = ("problem", "data_type", "options", "path", "solution")
@@ -25,7 +36,11 @@ class VideoR1:
         options = row_values.texts(row.take("options") or [], "options")
         if row.values.get("problem_type") == CHOICE and options:
             text = "\n".join([text, "Options:", *options])
-        target = {"answer": row_values.answer(row.text("solution")), "options": options or None}
+        target = {
+            "answer": row_values.answer(row.text("solution")),
+            "options": options or None,
+            "instruction": INSTRUCTIONS.get(row.values.get("problem_type", "")),
+        }
         if kind == "video":
             return row.prompt(text, (), target, clips=(row.needed_clip(["path"]),))
         if kind == "image":

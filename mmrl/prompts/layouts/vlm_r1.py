@@ -8,7 +8,7 @@ from mmrl.media.pictures import StoredPicture
 from mmrl.prompts import row_values
 from mmrl.prompts.layout import Example, FileType
 from mmrl.prompts.messages import media_of, question
-from mmrl.prompts.row import Row
+from mmrl.prompts.row import IMAGE_MARK, Row
 from mmrl.prompts.row_pictures import BadRow
 
 
@@ -27,6 +27,8 @@ class VlmR1:
         if conversation.answer is None:
             raise BadRow("its conversation has no answer of gpt")
         media = media_of(row, conversation, ("image", "images"))
+        if not media and IMAGE_MARK in conversation.text:
+            row.need("image")
         answer = row_values.answer(conversation.answer) or ""
         return row.prompt(
             conversation.text,
