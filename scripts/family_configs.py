@@ -22,6 +22,7 @@ class Model:
     guidance: float = 1.0  # of the plan; 1: off, also where guidance is an input of the network
     size: tuple[int, int] = SQUARE
     frames: int | None = None  # of a video
+    has_sound: bool = False  # the pipeline makes sound beside the video
     conditions: int = 0  # images that each prompt brings, all for the argument of the picture to edit
     named: str = ""  # the argument for each image, as YAML, where they are others
     arguments: str = ""  # further ones of the call, as YAML
@@ -137,9 +138,9 @@ MODELS = {
     "wan_i2v": Model("Wan 2.1 I2V 14B", "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", 5.0, SMALL_CLIP, 33, conditions=1),
     "ltx": Model("LTX-Video", "Lightricks/LTX-Video", 3.0, SMALL_CLIP, 33),
     "ltx_i2v": Model("LTX-Video from a first frame", "Lightricks/LTX-Video", 3.0, SMALL_CLIP, 33, conditions=1),
-    "ltx2": Model("LTX-2", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33),
-    "ltx2_i2v": Model("LTX-2 from a first frame", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33, conditions=1),
-    "ltx25": Model("LTX-2.5", "Lightricks/LTX-2.5-Diffusers", 4.0, SMALL_CLIP, 33, modular=True),
+    "ltx2": Model("LTX-2", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33, True),
+    "ltx2_i2v": Model("LTX-2 from a first frame", "Lightricks/LTX-2", 4.0, SMALL_CLIP, 33, True, conditions=1),
+    "ltx25": Model("LTX-2.5", "Lightricks/LTX-2.5-Diffusers", 4.0, SMALL_CLIP, 33, True, modular=True),
     "hunyuan_video": Model(
         "HunyuanVideo", "hunyuanvideo-community/HunyuanVideo", 1.0, SMALL_CLIP, 33, arguments="guidance_scale: 6.0"
     ),
@@ -159,7 +160,7 @@ MODELS = {
         "Kandinsky 5.0 T2V Lite", "kandinskylab/Kandinsky-5.0-T2V-Lite-sft-5s-Diffusers", 5.0, (512, 768), 121
     ),
     "kandinsky6": Model(
-        "Kandinsky 6.0 Pro", "kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers", 1.0, (512, 768), 121
+        "Kandinsky 6.0 Pro", "kandinskylab/Kandinsky-6.0-Pro-distill-5s-Diffusers", 1.0, (512, 768), 121, True
     ),
     "cosmos25": Model("Cosmos-Predict2.5 2B", "nvidia/Cosmos-Predict2.5-2B", 7.0, (704, 1280), 93),
     "mochi": Model("Mochi 1", "genmo/mochi-1-preview", 4.5, (480, 848), 31),
@@ -228,6 +229,7 @@ def text_of(family: str, model: Model) -> str:
     settings = [f"family: {family}", f"model: {model.hub}"]
     settings += [f"height: {model.size[0]}", f"width: {model.size[1]}"]
     settings += [f"num_frames: {model.frames}", "output: video"] if is_video else []
+    settings += ["audio: true"] if model.has_sound else []
     settings += [f"condition_images: {model.conditions}"] if model.conditions else []
     settings += [f"conditions: [{model.named}]"] if model.named else []
     settings += [f"arguments: {{{model.arguments}}}"] if model.arguments else []

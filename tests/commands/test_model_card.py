@@ -11,7 +11,7 @@ from PIL import Image
 
 import mmrl
 from mmrl.commands import train
-from mmrl.commands.model_card import _head, _text
+from mmrl.commands.model_card import _head, _needed_images, _text
 from mmrl.core.config import load_config
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
@@ -130,3 +130,12 @@ def test_the_name_of_a_run_s_config_outlives_a_resume(tmp_path: Path) -> None:
     assert load_config(tmp_path / "config.yaml").iterations == 77
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     assert config_name(tmp_path) == ""
+
+
+def test_the_card_says_which_condition_images_its_code_loads() -> None:
+    code = (
+        'image=[load_image("condition_0.png"), load_image("condition_1.png")], mask_image=load_image("condition_2.png")'
+    )
+    (said,) = _needed_images(code)
+    assert said.endswith("beside the code: condition_0.png, condition_1.png, condition_2.png.")
+    assert _needed_images('pipe(prompt="condition")') == []

@@ -44,6 +44,17 @@ def test_another_reader_finds_frames_rate_size_and_colours(tmp_path: Path, fps: 
     assert (read.permute(0, 3, 1, 2).float() - frames.float()).abs().mean() < 4.5
 
 
+def test_the_same_clip_is_written_as_the_same_bytes(tmp_path: Path) -> None:
+    """With the macroblock tree six writes of this clip made two to six different files."""
+    noise = 3 * torch.randn(9, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    frames = (moving() + noise).clamp(0, 255).to(torch.uint8)
+    contents = set()
+    for number in range(6):
+        write_mp4(tmp_path / f"{number}.mp4", frames, 8)
+        contents.add((tmp_path / f"{number}.mp4").read_bytes())
+    assert len(contents) == 1
+
+
 def test_greys_are_kept_within_two_steps(tmp_path: Path) -> None:
     greys = torch.arange(0, 256, 4, dtype=torch.uint8).expand(3, 3, 64, 64)
     write_mp4(tmp_path / "greys.mp4", greys, 10)
