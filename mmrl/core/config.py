@@ -101,6 +101,8 @@ class DatasetSettings(Settings):
     images: str | None = None  # the folder that image paths are relative to; null: that of the file
     outside: bool = False  # image paths may leave that folder
     columns: dict[str, str] = Field(default={})  # fields of the layout -> the columns of the files for them
+    # Texts that join the target of every row, such as `{task: chart}`, by which the reward `router` chooses.
+    target: dict[str, str] = Field(default={})
     template: str | None = None  # a text around every prompt, with {prompt} in it; {row.NAME} is another column
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
