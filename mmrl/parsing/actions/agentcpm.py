@@ -157,10 +157,9 @@ def prompt(canvas: Canvas) -> str:
     return (
         "Answer with the next action as one compact JSON object and nothing else: "
         '{"POINT":[x,y]} taps, with "duration":1000 it is held (milliseconds), with "to":"up", "down", "left" or '
-        '"right" the finger swipes that way, with "to":[x,y] to another point; {"PRESS":"BACK"}, "HOME" or "ENTER" is a '
-        "button; "
-        '{"TYPE":"..."} types; {"duration":3000} waits; {"STATUS":"finish"} ends the task, {"STATUS":"impossible"} '
-        f'gives it up. A "thought" may come first. In points {canvas.range_in_words}.'
+        '"right" the finger swipes that way, with "to":[x,y] to another point; {"PRESS":"BACK"}, "HOME" or "ENTER" is '
+        'a button; {"TYPE":"..."} types; {"duration":3000} waits; {"STATUS":"finish"} ends the task, '
+        f'{{"STATUS":"impossible"}} gives it up. A "thought" may come first. In points {canvas.range_in_words}.'
     )
 
 
