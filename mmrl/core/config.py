@@ -150,9 +150,9 @@ class CurriculumSettings(Settings):
 class PromptSettings(Settings):
     """Where prompts come from.
 
-    A source is `lab:NAME/SPLIT`, a .txt file with one prompt a line, a .jsonl file with `prompt` and the fields that
-    rewards need, or a section with the settings of a data set. Paths are looked up in the working folder, then beside
-    the shipped configs.
+    A source is `lab:NAME/SPLIT` (`lab:NAME/SPLIT[:n]` for its first n prompts), a .txt file with one prompt a line, a
+    .jsonl file with `prompt` and the fields that rewards need, or a section with the settings of a data set. Paths are
+    looked up in the working folder, then beside the shipped configs.
     """
 
     # A source, or a list of weighted sources.

@@ -68,6 +68,13 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
                     "accu_reward_method": "od_ap"},
          {"answer": BOXES, "boxes": ((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)), "labels": ("cat", "dog"),
           "accu_reward_method": "od_ap"}),
+        ("vlm_r1_ovd", {"image": "a.png", "accu_reward_method": "odLength", "conversations": [
+            HUMAN, {"from": "gpt", "value": "```json\nNone\n```"}]},
+         {"answer": "```json\nNone\n```", "boxes": (), "labels": (), "accu_reward_method": "odLength"}),
+        ("vlm_r1_ovd", {"image": "a.png", "conversations": [
+            HUMAN, {"from": "gpt", "value": '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]\n```'}]},
+         {"answer": '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]\n```', "boxes": ((1.0, 2.0, 3.0, 4.0),),
+          "labels": ("cat",), "box": (1.0, 2.0, 3.0, 4.0)}),
         ("vlm_r1_rec", {"image": "a.png", "problem": "?", "solution": [1, 2, 3, 4]}, {"box": (1.0, 2.0, 3.0, 4.0)}),
         ("r1_v", {"image": "a.png", "problem": "How many?", "solution": "<answer> 3 </answer>"}, {"answer": "3"}),
         ("verl", {"prompt": [{"role": "user", "content": "<image>What?"}], "images": ["a.png"], "data_source": "x",
@@ -108,7 +115,7 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
                        "solution": '[["cat", [1.5, 2, 3, 4]], ["cat", [5, 6, 7, 8]]]', "target_id_maps": '{"cat": 17}'},
          {"boxes": ((1.5, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)), "labels": ("cat", "cat"), "width": 80, "height": 50,
           "num_instances": 2}),
-        ("vlm_r1_rec", {"image": "a.png", "problem": "click", "solution": [1.5, 2.75, 3, 4], "rate": 1.5},  # GUI-G1's
+        ("gui_g1", {"image": "a.png", "problem": "click", "solution": [1.5, 2.75, 3, 4], "rate": 1.5},
          {"box": (1.5, 2.75, 3.0, 4.0), "rate": 1.5}),
         ("agentcpm_gui", {"id": "0", "image": {"<image_00>": "a.png"}, "conversations": [
             {"role": "system", "content": "s"}, {"role": "user", "content": "<Question>Go</Question>\n<image_00>"},
@@ -231,6 +238,7 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("visual_rft", {"image": "a.png", "problem": "?", "solution": "<answer>[{'Position': [1, 2]}]</answer>"},
          "Position 1 needs 4 numbers"),
         ("visual_rft_labels", {"image": "a.png", "problem": "?", "solution": "<answer> </answer>"}, "holds no label"),
+        ("vlm_r1_ovd", {"image": "a.png", "conversations": [HUMAN, {"from": "gpt", "value": "cat"}]}, "a JSON list"),
         ("seg_zero", {"image": "a.png", "problem": "?", "solution": "<box>(1,2),(3,4)</box>"}, "needs <box>"),
         ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True]]}, "the mask is of 1 x 1 pixels, the image"),
         ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True], []]}, "rows of one length"),

@@ -15,7 +15,17 @@ from mmrl.prompts.datasets import layout_names, load_dataset_prompts, write_synt
 from mmrl.prompts.layout import Example
 
 ROWS, SEED = 5, 3
-GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspot", "screenspot_hf", "screenspot_pro")
+GROUNDING = (
+    "columns",
+    "ms_swift",
+    "vlm_r1",
+    "vlm_r1_rec",
+    "gui_g1",
+    "gui_g2",
+    "screenspot",
+    "screenspot_hf",
+    "screenspot_pro",
+)
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "charades_sta", "video_r1", "nextgqa")
 GIVEN = ("given_images", "given_answers")
@@ -55,6 +65,7 @@ def test_these_are_the_layouts() -> None:
             "reason_seg",
             "crowd_vlm_r1",
             "vision_r1",
+            "vlm_r1_ovd",
             "agentcpm_gui",
             "videochat_tracking",
             *CLIPS,
@@ -180,8 +191,9 @@ def test_reason_seg_has_the_run_lengths_of_pycocotools(written: Any) -> None:
         assert box == coloured(prompt, task.name.split()[0]) and len(rows) == (box[2] - box[0]) * (box[3] - box[1])
 
 
-def test_vision_r1_has_boxes_with_labels(written: Any) -> None:
-    for prompt, task in zip(written("vision_r1"), tasks(), strict=True):
+@pytest.mark.parametrize("layout", ["vision_r1", "vlm_r1_ovd"])
+def test_detections_have_boxes_with_labels(written: Any, layout: str) -> None:
+    for prompt, task in zip(written(layout), tasks(), strict=True):
         names = task.names[: 1 + task.number % 2]
         assert prompt.target["labels"] == names
         assert [list(box) for box in prompt.target["boxes"]] == [coloured(prompt, name.split()[0]) for name in names]

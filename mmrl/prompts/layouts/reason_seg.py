@@ -30,7 +30,7 @@ class ReasonSeg:
         if not len(rows):
             raise BadRow("the mask is empty")
         box = tuple(map(float, (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)))
-        return row.prompt(row.text("text"), media, {"box": box, "mask": _run_lengths(mask)})
+        return row.prompt(row.text("text"), media, {"box": box, "mask": run_lengths(mask)})
 
     def row(self, example: Example) -> dict[str, Any]:
         (width, height), (x1, y1, x2, y2) = example.size, example.box
@@ -56,7 +56,7 @@ def _pixels(value: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(value, dtype=bool)
 
 
-def _run_lengths(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
+def run_lengths(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
     """Returns COCO's run lengths of a mask [H, W]: pixels outside and inside in turn, column by column."""
     flat = np.concatenate([[False], mask.flatten(order="F")])  # begins with a run outside, which may be empty
     ends = np.flatnonzero(flat[1:] != flat[:-1])
