@@ -27,8 +27,8 @@ class Gui(VisionLanguage):
 
     makes: ClassVar[frozenset[str]] = VisionLanguage.makes | {"actions"}
 
-    # How the model writes actions: `qwen` (tool calls in JSON), `ui_tars`, `gui_r1`, `ui_r1`, `pyautogui` (calls) or
-    # `plain` (a point or a box).
+    # How the model writes actions: `qwen` (tool calls in JSON), `ui_tars`, `gui_r1`, `ui_r1`, `agentcpm`, `pyautogui`
+    # (calls) or `plain` (a point or a box).
     dialect: DialectName
     # Actions that the model may take, such as `[click, type]`; any other counts as not understood. null: all of the
     # dialect.

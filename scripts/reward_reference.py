@@ -16,14 +16,14 @@ from mmrl.core import plugins
 FILE = Path(__file__).parents[1] / "docs" / "reward_reference.md"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Geometry and GUI": (
-        "box_iou", "classification", "click_distance", "count", "detection", "gaussian_click", "gui_action", "gui_g1",
-        "mask_iou", "point_in_box", "seg_zero", "tracking_iou",
+        "box_count", "box_iou", "classification", "click_distance", "count", "detection", "gaussian_click",
+        "gui_action", "gui_g1", "mask_iou", "point_in_box", "seg_zero", "tracking_iou",
     ),
     "Time": ("temporal_contrast", "temporal_iou", "temporal_segments"),
     "Text and reasoning": (
         "anls", "answer_consistency", "bleu", "cider", "exact_answer", "finished", "format_tags", "grounded_boxes",
-        "json_schema", "length_window", "majority_vote", "math_answer", "multiple_choice", "number", "overlong",
-        "repetition", "response_diversity", "rouge", "semantic_similarity", "text_f1", "vqa_soft", "wer",
+        "json_schema", "length_curve", "length_window", "majority_vote", "math_answer", "multiple_choice", "number",
+        "overlong", "repetition", "response_diversity", "rouge", "semantic_similarity", "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity",

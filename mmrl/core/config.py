@@ -101,6 +101,8 @@ class DatasetSettings(Settings):
     images: str | None = None  # the folder that image paths are relative to; null: that of the file
     outside: bool = False  # image paths may leave that folder
     columns: dict[str, str] = Field(default={})  # fields of the layout -> the columns of the files for them
+    # Texts that join the target of every row, such as `{task: chart}`, by which the reward `router` chooses.
+    target: dict[str, str] = Field(default={})
     template: str | None = None  # a text around every prompt, with {prompt} in it; {row.NAME} is another column
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
@@ -148,9 +150,9 @@ class CurriculumSettings(Settings):
 class PromptSettings(Settings):
     """Where prompts come from.
 
-    A source is `lab:NAME/SPLIT`, a .txt file with one prompt a line, a .jsonl file with `prompt` and the fields that
-    rewards need, or a section with the settings of a data set. Paths are looked up in the working folder, then beside
-    the shipped configs.
+    A source is `lab:NAME/SPLIT` (`lab:NAME/SPLIT[:n]` for its first n prompts), a .txt file with one prompt a line, a
+    .jsonl file with `prompt` and the fields that rewards need, or a section with the settings of a data set. Paths are
+    looked up in the working folder, then beside the shipped configs.
     """
 
     # A source, or a list of weighted sources.

@@ -136,6 +136,9 @@ class _Reader:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
             prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
+            if clash := self.settings.target.keys() & prompt.target.keys():
+                raise BadRow(f"target: the row has {', '.join(sorted(clash))} already, got {prompt.target!r:.80}")
+            prompt = replace(prompt, target={**prompt.target, **self.settings.target})
             prompt = replace(prompt, text=self._templated(prompt), source=raw.place)
             check_marks(prompt)
             self._check_target(prompt, raw)

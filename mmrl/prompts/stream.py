@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -225,10 +226,14 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
     """Returns the prompts of a lab, whose world has texts, or questions with `text`, `target`, and `media` or `clips`.
 
     `lab:NAME/pairs`: the training prompts with a good and a bad output for each, of labs that have a file `pairs`.
+    `lab:NAME/SPLIT[:n]`: the first n prompts, such as the one prompt of a run that overfits.
     """
     from mmrl import labs
 
-    lab, _, split = source.removeprefix("lab:").partition("/")
+    whole, bracket, end = source.removeprefix("lab:").partition("[:")
+    if bracket and not re.fullmatch(r"[1-9]\d{0,6}\]", end):
+        raise ConfigError(f"prompts: {source!r}: behind a split stands nothing, or [:n] for its first n prompts")
+    lab, _, split = whole.partition("/")
     try:
         labs.folder(lab)
         if split == "pairs" and (labs.folder(lab) / "pairs.py").is_file():
@@ -237,7 +242,8 @@ def _lab_prompts(source: str) -> tuple[Prompt, ...]:
             questions = importlib.import_module(f"mmrl.labs.{lab}.world").prompts(split or "train")
     except (KeyError, ValueError) as error:
         raise ConfigError(f"prompts: {source!r}: {error}") from error
-    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in questions)
+    chosen = questions[: int(end[:-1])] if bracket else questions
+    return tuple(Prompt(one) if isinstance(one, str) else _prompt_of(one) for one in chosen)
 
 
 def _prompt_of(question: Any) -> Prompt:

@@ -2,9 +2,10 @@
 
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
@@ -13,7 +14,7 @@ from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, extract
 
 from ..base.answers import TagReward
 
-Kind = Literal["one", "set"]
+Kind = Literal["one", "set", "penalised"]
 MAX_LABEL = 1000  # characters; composing Unicode can take quadratic time
 
 
@@ -23,13 +24,17 @@ class Classification(TagReward):
 
       one  1 where it is the right label, or one of several right ones; else 0
       set  F1 of the set of answered labels, between commas, and the set of right ones: 2 |both| / (|one| + |other|)
+      penalised  of the right labels the share that is answered, less `penalty` for each answered label that is wrong,
+                 |both| / |right| - penalty |wrong|, at least -1; -1 for no label at all. Listing everything and saying
+                 nothing both lose (after STAR-R1, Li et al. 2025, arXiv 2505.15804, which pays objects, attributes and
+                 values apart; the numbers are ours)
     Labels are compared in composed Unicode (NFC) and case-folded letters, without white space and underscores, as Liu
     et al. 2025 (Visual-RFT, arXiv 2503.01785) compare those of fine-grained classes: `Boeing_737-200` is `boeing
     737-200`. With `strict`, only white space at the ends and its amount inside do not matter.
 
     The paper's code also accepts a true label anywhere in the answer, so that a list of all classes is always right,
     and `male` is in `female`; here the answer must be the label. Labels that are answered twice count once. The score
-    is 0 where the text does not hold exactly one such tag, or the tag is empty.
+    is the lowest, 0 or -1, where the text does not hold exactly one such tag, or the tag is empty.
     """
 
     source: ClassVar[str] = "Liu et al. 2025 (Visual-RFT), arXiv 2503.01785"
@@ -39,9 +44,15 @@ class Classification(TagReward):
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.label"})
     batch_size: ClassVar[int | None] = None
 
-    kind: Kind = "one"  # one label, or a set of labels between commas
+    kind: Kind = "one"  # one label, or a set of labels between commas, by its F1 or with penalties
+    penalty: Annotated[float, Field(ge=0)] = 0.5  # of `penalised`: what each wrong label costs
     strict: bool = False  # whether capitals and underscores count
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind == "penalised":
+            object.__setattr__(self, "range", (-1.0, 1.0))
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no label or list of labels, or one is empty."""
@@ -57,15 +68,19 @@ class Classification(TagReward):
         return torch.tensor([self._judge(text, right) for text, right in pairs], dtype=torch.float32)
 
     def _judge(self, text: str, right: set[str]) -> float:
+        nothing = self.range[0]
         if len(text) > MAX_CHARACTERS:
-            return 0.0
+            return nothing
         try:
             answer = extract(text, self.tag)
         except ParseError:
-            return 0.0
+            return nothing
         if self.kind == "one":
             return float(self._plain(answer) in right)
         answered = {self._plain(label) for label in answer.split(",")} - {""}
+        if self.kind == "penalised":
+            share = len(answered & right) / len(right) - self.penalty * len(answered - right)
+            return max(nothing, share) if answered else nothing
         return 2 * len(answered & right) / (len(answered) + len(right))
 
     def _right_labels(self, prompt: Prompt) -> set[str]:
@@ -77,8 +92,8 @@ class Classification(TagReward):
                 f"target.label must be a text or a list of texts, of at most {MAX_LABEL} characters, "
                 f"got {given!r} for {prompt.text!r}"
             )
-        if self.kind == "set" and any("," in label for label in labels):
-            raise ValueError(f"target.label of kind set may have no commas, got {given!r} for {prompt.text!r}")
+        if self.kind != "one" and any("," in label for label in labels):
+            raise ValueError(f"target.label of kind {self.kind} may have no commas, got {given!r} for {prompt.text!r}")
         return set(map(self._plain, labels))
 
     def _plain(self, label: str) -> str:

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from math import dist
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +13,12 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.parsing.answers import ParseError, extract, read_boxed, read_numbers
 
 from ..base.answers import TagReward
+from ..base.boxes import box_overlaps, has_area
+from ..base.grounding import answered_boxes, answered_clicks, canvas_of
 from ..base.references import answer_text
+
+Same = Literal["text", "click", "box"]
+Place = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,12 @@ class MajorityVote(TagReward):
     text without exactly one answer, or with an empty one, does not vote and scores 0: in MM-UPT's code "no answer" is
     an answer that can win. Controls do not vote either.
 
+    Places are seldom equal. With `same: click` an answer is a point or box (or the click that a policy makes), and with
+    `same: box` one box; two of them are the same where the clicks are at most `within` of the image apart (x and y run
+    from 0 to 1), or where the IoU of the boxes is at least 1 - `within`. Clusters grow by such pairs, so that a chain
+    of near answers is one (single linkage), and the order of samples does not matter. SEED-GRPO (Chen et al. 2025,
+    arXiv 2505.12346) clusters answers by their meaning; that places mean the same by nearness is ours.
+
     A tie has no majority: all of the group score 0, where the papers' code takes the answer that came first, so that
     the order of samples decides. With a `min_share` an answer needs at least that share of the votes too. So a group
     without votes scores 0 throughout, and the one vote of a group wins.
@@ -40,16 +52,26 @@ class MajorityVote(TagReward):
     batch_size: ClassVar[int | None] = None
 
     soft: bool = False  # whether a sample scores its answer's share of the votes
+    same: Same = "text"  # when two answers are the same: by their text or number, as clicks, or as boxes
+    # of clicks: largest distance of two that are the same, as a share of the image; of boxes: largest 1 - IoU
+    within: Annotated[float, Field(gt=0, lt=1)] = 0.1
     # share of the votes that an answer needs; the papers have none
     min_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     # whether the answer stands in the one `\boxed{...}` of that text; MM-UPT's and TTRL's, with `tag` null
     boxed: bool = False
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.same != "text":
+            if self.boxed:
+                raise ValueError(f"boxed is for same 'text', got same {self.same!r}")
+            object.__setattr__(self, "needs", self.needs | {"canvases"})
+
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; 0 for the controls."""
         assert batch.outputs.texts is not None, "scoring checks needs"
-        answers = [self._answer(text) for text in batch.outputs.texts]
+        answers = [self._answer(text) for text in batch.outputs.texts] if self.same == "text" else self._places(batch)
         scores = torch.zeros(len(batch))
         for rows in batch.members():
             given = [(row, answer) for row in rows.tolist() if (answer := answers[row]) is not None]
@@ -57,6 +79,44 @@ class MajorityVote(TagReward):
             for row, answer in given:
                 scores[row] = worth.get(answer, 0.0)
         return scores
+
+    def _places(self, batch: RewardBatch) -> list[str | None]:
+        """Returns the name of each sample's cluster of places, in its group; None for a text without a place."""
+        names: list[str | None] = [None] * len(batch)
+        places = self._boxes(batch) if self.same == "box" else self._clicks(batch)
+        for rows in batch.members():
+            left = [row for row in rows.tolist() if places[row] is not None]
+            while left:
+                cluster, near = [left.pop(0)], 0
+                while near < len(cluster):  # the cluster grows while it is walked
+                    one = cluster[near]
+                    joined = [row for row in left if self._is_same(places[one], places[row])]
+                    left = [row for row in left if row not in joined]
+                    cluster, near = cluster + joined, near + 1
+                for row in cluster:
+                    names[row] = str(min(cluster))
+        return names
+
+    def _clicks(self, batch: RewardBatch) -> list[Place | None]:
+        """Returns where each sample clicks, in shares of its image."""
+        places: list[Place | None] = []
+        for row, click in enumerate(answered_clicks(batch, self.tag)):
+            width, height = canvas_of(batch, row).original
+            point = None if click is None else click.point
+            places.append(None if point is None else (point[0] / width, point[1] / height))
+        return places
+
+    def _boxes(self, batch: RewardBatch) -> list[Place | None]:
+        boxes = answered_boxes(batch, self.tag)
+        pairs = zip(boxes.tolist(), has_area(boxes).tolist(), strict=True)
+        return [tuple(box) if is_box else None for box, is_box in pairs]
+
+    def _is_same(self, one: Place | None, other: Place | None) -> bool:
+        assert one is not None and other is not None, "only places are compared"
+        if self.same == "click":
+            return dist(one, other) <= self.within
+        pair = torch.tensor([one, other], dtype=torch.float64)
+        return float(box_overlaps(pair[:1], pair[1:])) >= 1 - self.within
 
     def _worth(self, votes: Counter[str]) -> dict[str, float]:
         """Returns the scores of the answers of a group; an answer that is not there scores 0."""

@@ -26,6 +26,10 @@ class LengthPenalised(RewardWrapper):
                  over the right ones; sigmoid(0) where all are of one length
                  (Arora and Zanette 2025, arXiv 2502.04463, equation 2)
 
+    With `min_right` the length counts only in groups of which at least that share is right; the others keep r (a gate
+    by group accuracy, as GRPO-lambda has it, Dai et al. 2025, arXiv 2505.18086, which takes the best groups of a batch
+    instead: the same answers score otherwise there beside other groups).
+
     An answer is right where r is at least `threshold`. Samples drawn for comparison only set no length.
 
     Raises ValueError for `efficient` with a penalty of 1 and more, and for a reward of groups or episodes.
@@ -35,6 +39,8 @@ class LengthPenalised(RewardWrapper):
     kind: Kind = "kimi"  # the paper's formula
     penalty: Annotated[float, Field(gt=0)] = 0.5  # how much the length counts; below 1 for efficient
     threshold: float = 0.5  # score from which an answer is right
+    # share of a group's answers that must be right for the length to count; 0: it always counts
+    min_right: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     source: ClassVar[str] = "Kimi Team 2025, arXiv 2501.12599; Arora and Zanette 2025, arXiv 2502.04463"
     range: ClassVar[tuple[float, float]] = (
@@ -65,6 +71,14 @@ class LengthPenalised(RewardWrapper):
         scores, lengths = score_inner(self.reward, batch).cpu(), batch.outputs.num_tokens.double().cpu()
         is_right = scores >= self.threshold
         is_learned = torch.ones_like(is_right) if batch.is_control is None else ~batch.is_control.cpu()
+        share = group_mean(is_right.double(), batch.group, is_learned)  # [B]
+        is_open = share >= self.min_right
+        return torch.where(is_open, self._with_length(scores, lengths, is_right, is_learned, batch), scores)
+
+    def _with_length(
+        self, scores: Tensor, lengths: Tensor, is_right: Tensor, is_learned: Tensor, batch: RewardBatch
+    ) -> Tensor:
+        """Returns the scores [B] with the bonus or penalty of the kind."""
         if self.kind == "kimi":
             bonus = _shorter(lengths, batch.group, is_learned)
             return scores + self.penalty * torch.where(is_right, bonus, bonus.clamp(max=0)).float()

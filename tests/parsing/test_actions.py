@@ -69,6 +69,7 @@ def canvases(draw: st.DrawFn) -> Canvas:
 
 
 KEYS = st.sampled_from(["ctrl", "c", "enter", "shift", "'", '"', "\\", "back", "é"])
+BUTTONS = st.sampled_from(["home", "back", "enter", "appselect"])
 NASTY = [
     "it's",
     "a \"b\" 'c'\n",
@@ -95,7 +96,8 @@ def actions(draw: st.DrawFn, name: DialectName, canvas: Canvas) -> Action:
     points = st.tuples(share.map(lambda x: x * width), share.map(lambda y: y * height))
     parts: dict[str, Any] = {}
     for part in vocabulary[kind].split():
-        is_needed = (kind, part) not in [("finish", "text"), ("wait", "amount"), ("long_press", "amount")]
+        is_phone = name == "agentcpm"  # which has four buttons, and says how long it waits
+        is_needed = is_phone or (kind, part) not in [("finish", "text"), ("wait", "amount"), ("long_press", "amount")]
         if part in ("point", "end"):
             parts[part] = draw(points)
         elif part == "box" and draw(st.booleans()):
@@ -107,9 +109,12 @@ def actions(draw: st.DrawFn, name: DialectName, canvas: Canvas) -> Action:
         elif part == "text":
             parts[part] = draw(st.sampled_from(["success", "failure"]) if kind == "finish" else TYPED)
         elif part == "keys":
-            parts[part] = tuple(draw(st.lists(KEYS, min_size=1, max_size=3)))
+            parts[part] = (draw(BUTTONS),) if is_phone else tuple(draw(st.lists(KEYS, min_size=1, max_size=3)))
         elif part == "amount" and (is_needed or draw(st.booleans())):
-            parts[part] = 100.0 * draw(st.integers(1, 30)) if kind == "scroll" else draw(st.integers(0, 9000)) / 1000
+            least = 201 if is_phone else 0  # a shorter press is a click there
+            parts[part] = (
+                100.0 * draw(st.integers(1, 30)) if kind == "scroll" else draw(st.integers(least, 9000)) / 1000
+            )
     return Action(kind, **parts)
 
 
@@ -141,7 +146,7 @@ def test_an_action_comes_back_from_its_text(name: DialectName, data: st.DataObje
     assert dialect.write(parsed, canvas) == text, "what stands on the grid stays there"
 
 
-@pytest.mark.parametrize("name", ["gui_r1", "pyautogui", "qwen", "ui_tars"])
+@pytest.mark.parametrize("name", ["agentcpm", "gui_r1", "pyautogui", "qwen", "ui_tars"])
 @pytest.mark.parametrize("text", NASTY)
 def test_typed_text_never_breaks_out_of_its_call(name: DialectName, text: str) -> None:
     typed = Action("type", text=text)

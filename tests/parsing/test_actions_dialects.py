@@ -184,3 +184,64 @@ def test_a_tag_in_typed_text_does_not_end_the_call() -> None:
     text = DIALECTS["qwen"].write(typed, THOUSAND)
     assert text.count("<tool_call>") == text.count("</tool_call>") == 1
     assert parse("qwen", text) == typed
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"POINT":[500,250]}', Action("click", point=AT)),
+        ('{"thought":"there","POINT":[500,250],"duration":200}', Action("click", point=AT)),
+        ('{"POINT":[500,250],"duration":1000}', Action("long_press", point=AT, amount=1)),
+        ('{"POINT":[500,250],"to":"up"}', Action("scroll", point=AT, direction="down")),  # the contents go up
+        ('{"POINT":[500,250],"to":"left","STATUS":"continue"}', Action("scroll", point=AT, direction="right")),
+        ('{"POINT":[0,1000],"to":[500,250]}', Action("drag", point=(0, 1080), end=AT)),
+        ('{"PRESS":"BACK"}', Action("hotkey", keys=("back",))),
+        ('{"TYPE":"a \\"b\\""}', Action("type", text='a "b"')),
+        ('{"duration":3000}', Action("wait", amount=3)),
+        ('{"STATUS":"finish"}', Action("finish")),
+        ('{"STATUS":"impossible"}', Action("finish", text="failure")),
+        ('{"PRESS":"ENTER","STATUS":"finish"}', Action("hotkey", keys=("enter",))),
+    ],
+)
+def test_agentcpm_objects(text: str, action: Action) -> None:
+    assert parse("agentcpm", text) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"POINT":[500,250]} ok',
+        '[{"POINT":[500,250]}]',
+        '{"POINT":[500,250],"POINT":[1,2]}',
+        '{"POINT":[500,250],"PRESS":"BACK"}',
+        '{"point":[500,250]}',
+        '{"POINT":[500]}',
+        '{"POINT":[true,250]}',
+        '{"POINT":[500,250],"to":"forward"}',
+        '{"POINT":[500,250],"duration":-1}',
+        '{"to":"up"}',
+        '{"PRESS":"back"}',
+        '{"TYPE":3}',
+        '{"STATUS":"continue"}',
+        '{"STATUS":"done"}',
+        '{"thought":"I wait"}',
+        '{"thought":3,"PRESS":"BACK"}',
+    ],
+)
+def test_other_agentcpm_objects_are_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse("agentcpm", text)
+
+
+def test_agentcpm_is_compact() -> None:
+    def written(action: Action) -> str:
+        return DIALECTS["agentcpm"].write(action, THOUSAND)
+
+    assert written(Action("click", point=AT)) == '{"POINT":[500,250]}'
+    assert written(Action("scroll", point=AT, direction="down")) == '{"POINT":[500,250],"to":"up"}'
+    assert written(Action("wait", amount=0.25)) == '{"duration":250}'
+    assert written(Action("hotkey", keys=("home",))) == '{"PRESS":"HOME"}'
+    with pytest.raises(ValueError, match="the buttons HOME, BACK, ENTER, APPSELECT, got ctrl c"):
+        written(Action("hotkey", keys=("ctrl", "c")))

@@ -27,6 +27,7 @@ def by_hand(folder: Path, layout: str, row: dict[str, Any], **settings: Any) -> 
 HUMAN = {"from": "human", "value": "<image>Where?"}
 BOXES = '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}, {"bbox_2d": [5, 6, 7, 8], "label": "dog"}]\n```'
 CLICK = {"image": "a.png", "instruction": "Go", "gt_action": "CLICK", "gt_input_text": "no input text"}
+MASK = [[1 <= y < 3 and 3 <= x < 5 for x in range(WIDTH)] for y in range(HEIGHT)]
 PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
@@ -67,6 +68,13 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
                     "accu_reward_method": "od_ap"},
          {"answer": BOXES, "boxes": ((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)), "labels": ("cat", "dog"),
           "accu_reward_method": "od_ap"}),
+        ("vlm_r1_ovd", {"image": "a.png", "accu_reward_method": "odLength", "conversations": [
+            HUMAN, {"from": "gpt", "value": "```json\nNone\n```"}]},
+         {"answer": "```json\nNone\n```", "boxes": (), "labels": (), "accu_reward_method": "odLength"}),
+        ("vlm_r1_ovd", {"image": "a.png", "conversations": [
+            HUMAN, {"from": "gpt", "value": '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]\n```'}]},
+         {"answer": '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]\n```', "boxes": ((1.0, 2.0, 3.0, 4.0),),
+          "labels": ("cat",), "box": (1.0, 2.0, 3.0, 4.0)}),
         ("vlm_r1_rec", {"image": "a.png", "problem": "?", "solution": [1, 2, 3, 4]}, {"box": (1.0, 2.0, 3.0, 4.0)}),
         ("r1_v", {"image": "a.png", "problem": "How many?", "solution": "<answer> 3 </answer>"}, {"answer": "3"}),
         ("verl", {"prompt": [{"role": "user", "content": "<image>What?"}], "images": ["a.png"], "data_source": "x",
@@ -93,6 +101,34 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
          {"answer": ("a", "b")}),
         ("trl", {"prompt": "What?", "solution": 0.00001}, {"answer": "0.00001"}),
         ("columns", {"prompt": "What?", "answer": 1e16}, {"answer": "10000000000000000"}),
+        ("visual_rft_labels", {"image": "a.png", "problem": "What?", "solution": "<answer>Boeing_737-200</answer>"},
+         {"label": "Boeing_737-200"}),
+        ("seg_zero", {"id": "x_1", "image": "a.png", "problem": "the cat", "img_height": 480, "img_width": 640,
+                      "solution": "<box>(1,2),(30,40)</box><points>(5,6),(7,8)</points>"},
+         {"box": (1.0, 2.0, 30.0, 40.0), "points": ((5.0, 6.0), (7.0, 8.0)), "id": "x_1", "img_height": 480,
+          "img_width": 640}),
+        ("reason_seg", {"image": "a.png", "text": "Who sleeps?", "mask": MASK, "ann_id": "0"},
+         {"mask": {"size": [50, 80], "counts": [50 * 3 + 1, 2, 48, 2, 50 * 80 - 50 * 4 - 3]},
+          "box": (3.0, 1.0, 5.0, 3.0), "ann_id": "0"}),
+        ("crowd_vlm_r1", {"image": "a.png", "problem": "How many?", "solution": 12}, {"count": 12}),
+        ("vision_r1", {"image": "a.png", "problem": "Locate every cat", "width": 80, "height": 50, "num_instances": 2,
+                       "solution": '[["cat", [1.5, 2, 3, 4]], ["cat", [5, 6, 7, 8]]]', "target_id_maps": '{"cat": 17}'},
+         {"boxes": ((1.5, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)), "labels": ("cat", "cat"), "width": 80, "height": 50,
+          "num_instances": 2}),
+        ("gui_g1", {"image": "a.png", "problem": "click", "solution": [1.5, 2.75, 3, 4], "rate": 1.5},
+         {"box": (1.5, 2.75, 3.0, 4.0), "rate": 1.5}),
+        ("agentcpm_gui", {"id": "0", "image": {"<image_00>": "a.png"}, "conversations": [
+            {"role": "system", "content": "s"}, {"role": "user", "content": "<Question>Go</Question>\n<image_00>"},
+            {"role": "assistant", "content": '{"thought":"t","POINT":[500,200]}'}]},
+         {"action": "click", "point": (40.0, 10.0), "id": "0"}),
+        ("agentcpm_gui", {"image": "a.png", "conversations": [
+            {"role": "user", "content": "Go"}, {"role": "assistant", "content": '{"POINT":[197,634],"to":"right"}'}]},
+         {"action": "scroll", "input_text": "left"}),
+        ("agentcpm_gui", {"image": "a.png", "conversations": [
+            {"role": "user", "content": "Go"}, {"role": "assistant", "content": '{"PRESS":"HOME"}'}]},
+         {"action": "press_home"}),
+        ("videochat_tracking", {"path": ".", "object": "duck", "gt": [[0.49, 0.585, 0.677, 0.867]]},
+         {"track": ((0.49, 0.585, 0.677, 0.867),), "start": "[0.49, 0.585, 0.677, 0.867]"}),
     ],
 )  # fmt: skip
 def test_a_row_by_hand_has_this_target(tmp_path: Path, layout: str, row: dict[str, Any], expected: Any) -> None:
@@ -107,6 +143,14 @@ def test_messages_are_a_system_text_and_a_marked_question(tmp_path: Path) -> Non
     ]
     prompt = by_hand(tmp_path, "trl", {"prompt": messages})
     assert (prompt.system, prompt.text, len(prompt.media)) == ("Be brief.", "<image>What?<image> Why?", 2)
+
+
+def test_texts_join_the_target_of_every_row(tmp_path: Path) -> None:
+    row = {"image": "a.png", "problem": "How many?", "solution": 12}
+    prompt = by_hand(tmp_path, "crowd_vlm_r1", row, target={"task": "count"}, template="{prompt} ({row.task})")
+    assert prompt.target == {"count": 12, "task": "count"} and prompt.text == "How many? (count)"
+    with pytest.raises(ConfigError, match="target: the row has task already"):
+        by_hand(tmp_path, "crowd_vlm_r1", row | {"task": "x"}, target={"task": "count"})
 
 
 def test_columns_of_another_name_are_read(tmp_path: Path) -> None:
@@ -193,6 +237,20 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("visual_rft", {"image": "a.png", "problem": "?", "solution": "<answer>many</answer>"}, "list of objects with"),
         ("visual_rft", {"image": "a.png", "problem": "?", "solution": "<answer>[{'Position': [1, 2]}]</answer>"},
          "Position 1 needs 4 numbers"),
+        ("visual_rft_labels", {"image": "a.png", "problem": "?", "solution": "<answer> </answer>"}, "holds no label"),
+        ("vlm_r1_ovd", {"image": "a.png", "conversations": [HUMAN, {"from": "gpt", "value": "cat"}]}, "a JSON list"),
+        ("seg_zero", {"image": "a.png", "problem": "?", "solution": "<box>(1,2),(3,4)</box>"}, "needs <box>"),
+        ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True]]}, "the mask is of 1 x 1 pixels, the image"),
+        ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True], []]}, "rows of one length"),
+        ("reason_seg", {"image": "a.png", "text": "?", "mask": [[False] * 80] * 50}, "the mask is empty"),
+        ("refspatial", {"rgb": "a.png", "prompt": "?", "mask": "a.png"}, "the mask is empty"),
+        ("crowd_vlm_r1", {"image": "a.png", "problem": "?", "solution": 2.5}, "a whole number of at least 0"),
+        ("vision_r1", {"image": "a.png", "problem": "?", "solution": [[1, 2, 3, 4]]}, "pairs of a label and a box"),
+        ("agentcpm_gui", {"image": "a.png", "conversations": [HUMAN]}, "no answer of the assistant"),
+        ("agentcpm_gui", {"image": "a.png", "conversations": [HUMAN, {"from": "gpt", "value": "{}"}]}, "cannot be"),
+        ("videochat_tracking", {"path": "..", "object": "duck", "gt": [[0, 0, 1, 1]]}, "lies outside of"),
+        ("videochat_tracking", {"path": ".", "object": "duck", "gt": [[0, 0, 1, 1]] * 2}, "1 frames, but there are 2"),
+        ("nextgqa", {"video": "x.mp4", "question": "?"}, "there is no video file 'x.mp4'"),
         ("ms_swift", {"messages": [{"role": "user", "content": "<ref-object>?"}], "objects": {}}, "more marks <ref-"),
         ("ms_swift", {"messages": [{"role": "user", "content": "<bbox>?"}]}, "a mark <bbox>"),
         ("ms_swift", {"messages": [{"role": "user", "content": "?"}], "images": ["a.png"],

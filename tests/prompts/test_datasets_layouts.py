@@ -15,9 +15,19 @@ from mmrl.prompts.datasets import layout_names, load_dataset_prompts, write_synt
 from mmrl.prompts.layout import Example
 
 ROWS, SEED = 5, 3
-GROUNDING = ("columns", "ms_swift", "vlm_r1", "vlm_r1_rec", "gui_g2", "screenspot", "screenspot_hf", "screenspot_pro")
+GROUNDING = (
+    "columns",
+    "ms_swift",
+    "vlm_r1",
+    "vlm_r1_rec",
+    "gui_g1",
+    "gui_g2",
+    "screenspot",
+    "screenspot_hf",
+    "screenspot_pro",
+)
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
-CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1")
+CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
 GIVEN = ("given_images", "given_answers", "pick_a_pic")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
@@ -50,6 +60,15 @@ def test_these_are_the_layouts() -> None:
             "gui_r1_pixels",
             "ui_r1",
             "visual_rft",
+            "visual_rft_labels",
+            "seg_zero",
+            "reason_seg",
+            "refspatial",
+            "crowd_vlm_r1",
+            "vision_r1",
+            "vlm_r1_ovd",
+            "agentcpm_gui",
+            "videochat_tracking",
             *CLIPS,
             *GIVEN,
             *EDITS,
@@ -68,8 +87,8 @@ def test_rows_are_read_as_they_were_written(written: Any, layout: str) -> None:
     prompts = written(layout)
     assert len(prompts) == ROWS
     for prompt, task in zip(prompts, tasks(), strict=True):
-        if not prompt.clips and layout not in ("given_images", "pick_a_pic"):
-            assert [picture.size for picture in prompt.media] == [task.size] * (len(prompt.roles) or 1)
+        if not prompt.clips and layout not in ("given_images", "pick_a_pic", "videochat_tracking"):
+            assert {picture.size for picture in prompt.media} == {task.size}
         assert prompt.text.count("<image>") in (0, 1)
         assert layout in CLIPS or not prompt.clips
         assert task.name.split()[0] in prompt.text or task.number % 3 == 2 or layout == "video_r1"
@@ -154,6 +173,55 @@ def test_visual_rft_has_boxes_from_thousandths(written: Any) -> None:
         half = [side / 2000 + 1e-9 for side in (*task.size, *task.size)]  # of a thousandth, in pixels
         assert (np.abs(np.subtract(prompt.target["boxes"], expected)) <= half).all()
         assert ("box" in prompt.target) == (len(names) == 1)
+
+
+@pytest.mark.parametrize("layout", ["seg_zero", "reason_seg"])
+def test_a_segmented_object_has_the_box_of_its_pixels(written: Any, layout: str) -> None:
+    for prompt, task in zip(written(layout), tasks(), strict=True):
+        assert prompt.target["box"] == tuple(coloured(prompt, task.name.split()[0]))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of pycocotools itself
+def test_reason_seg_has_the_run_lengths_of_pycocotools(written: Any) -> None:
+    mask = pytest.importorskip("pycocotools.mask")
+    for prompt, task in zip(written("reason_seg"), tasks(), strict=True):
+        height, width = prompt.target["mask"]["size"]
+        packed = mask.frPyObjects(prompt.target["mask"], height, width)
+        rows, columns = np.nonzero(mask.decode(packed))
+        box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert box == coloured(prompt, task.name.split()[0]) and len(rows) == (box[2] - box[0]) * (box[3] - box[1])
+
+
+def test_refspatial_has_the_mask_of_reason_seg_and_the_depth_behind_the_picture(written: Any) -> None:
+    for prompt, other in zip(written("refspatial"), written("reason_seg"), strict=True):
+        assert prompt.target["mask"] == other.target["mask"] and len(prompt.media) == 2
+
+
+@pytest.mark.parametrize("layout", ["vision_r1", "vlm_r1_ovd"])
+def test_detections_have_boxes_with_labels(written: Any, layout: str) -> None:
+    for prompt, task in zip(written(layout), tasks(), strict=True):
+        names = task.names[: 1 + task.number % 2]
+        assert prompt.target["labels"] == names
+        assert [list(box) for box in prompt.target["boxes"]] == [coloured(prompt, name.split()[0]) for name in names]
+
+
+def test_tracking_has_a_frame_for_each_box(written: Any) -> None:
+    prompts = written("videochat_tracking")  # whose folder holds the five images of all rows
+    assert [picture.name.rpartition("/")[2] for picture in prompts[0].media] == ["0000.png", "0004.png"]
+    assert all(len(prompt.target["track"]) == 2 for prompt in prompts)
+
+
+def test_agentcpm_gui_has_the_actions_of_its_dialect(written: Any) -> None:
+    found = [prompt.target for prompt in written("agentcpm_gui")]
+    assert [target["action"] for target in found] == ["click", "scroll", "type", "press_back", "finish"]
+    assert [target.get("input_text") for target in found] == [None, "down", tasks()[2].answer, None, None]
+    assert np.abs(np.subtract(found[0]["point"], tasks()[0].point)).max() <= 96 / 2000 + 1e-9
+
+
+def test_nextgqa_has_the_times_and_the_options(written: Any) -> None:
+    for prompt, task in zip(written("nextgqa"), tasks(), strict=True):
+        assert prompt.target["spans"] == (task.span,) and prompt.target["span"] == task.span
+        assert prompt.text.endswith(f"(A) {task.names[0]}\n(B) {task.names[1]}") and prompt.target["answer"] == "(A)"
 
 
 def test_columns_has_all_fields_of_a_target(written: Any) -> None:

@@ -27,6 +27,13 @@ def next_texts(stream: PromptStream, count: int) -> list[str]:
     return [prompt.text for _, prompt in stream.take(count)]
 
 
+def test_a_lab_gives_its_first_prompts() -> None:
+    every = load_prompts("lab:shapes/train")
+    assert load_prompts("lab:shapes/train[:1]") == every[:1] and load_prompts("lab:shapes/train[:5]") == every[:5]
+    with pytest.raises(ConfigError, match="behind a split stands nothing, or"):
+        load_prompts("lab:shapes/train[:0]")
+
+
 def test_each_line_of_a_text_file_is_a_prompt(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes("\ufeffa red circle  \r\n\n  two lines?\u2028no\n\tcaf\u00e9".encode())

@@ -64,5 +64,6 @@ class Columns:
             "answer": example.answer,
             "action": "click",
             "input_text": example.name,
+            "label": [example.name],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
         }

@@ -117,3 +117,16 @@ def test_a_target_without_area_cannot_judge() -> None:
 def test_impossible_weights_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"hit_weight must be at least 0, got -1|must not all be 0"):
         GuiG1(**settings)
+
+
+def test_the_difficulty_multiplies_the_score() -> None:
+    # the box has 800 of 20,000 pixels: 0.04 of the screen
+    assert judge([f"{BOX}"], difficulty="area", typical_area=0.01) == [0.5]  # sqrt(1 / 4), the least
+    assert judge([f"{BOX}"], difficulty="area", typical_area=0.09, most=4) == [1.5]
+    assert judge([f"{BOX}"], difficulty="area", typical_area=0.9) == [2.0]  # sqrt(22.5), cut
+    rows = answers([f"{BOX}", "nothing"], {"box": BOX, "rate": 1.25}, canvases=(SCREEN,) * 2)
+    assert GuiG1(difficulty="row").score(rows).tolist() == [1.25, 0.0]
+    assert GuiG1(difficulty="row").range == (0.0, float("inf")) and GuiG1(difficulty="area").range == (0.0, 2.0)
+    assert "target.rate" in GuiG1(difficulty="row").needs
+    with pytest.raises(ValueError, match=r"target\.rate must be a number of at least 0, got -1"):
+        GuiG1(difficulty="row").check(Prompt("?", target={"box": BOX, "rate": -1}))

@@ -123,3 +123,11 @@ def test_labels_of_a_set_have_no_commas() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Classification(**settings)
+
+
+def test_wrong_labels_and_silence_cost_by_hand() -> None:
+    said = ["cat, dog", "cat", "cat, fox", "cat, dog, fox, hen", "fox, hen, red panda", ""]
+    assert judge(said, ["cat", "dog"], kind="penalised") == [1, 0.5, 0, 0, -1, -1]
+    assert judge(said[:3], ["cat", "dog"], kind="penalised", penalty=0.25) == [1, 0.5, 0.25]
+    assert Classification(kind="penalised").range == (-1, 1)
+    assert Classification(kind="penalised").score(answers(["cat"], {"label": "cat"})).tolist() == [-1]  # without a tag

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl.core.contracts import RewardBatch
+from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.text.majority_vote import MajorityVote
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
@@ -113,3 +114,34 @@ def test_hostile_texts_have_scores() -> None:
 def test_a_megabyte_has_a_score(piece: str) -> None:
     check_scores(MajorityVote(), answers(megabytes(piece)))
     check_scores(MajorityVote(tag=None, boxed=True), answers(megabytes(piece)))
+
+
+SCREEN = Canvas((200, 100), (200, 100), "original")
+
+
+def places(texts: list[str], groups: list[int] | None = None, **settings: Any) -> list[float]:
+    batch = replace(answers(texts, canvases=(SCREEN,) * len(texts)), group=torch.tensor(groups or [0] * len(texts)))
+    found: list[float] = MajorityVote(tag=None, soft=True, **settings).score(batch).tolist()
+    return found
+
+
+def test_clicks_that_are_near_are_one_answer() -> None:
+    # 10 pixels to the right are 0.05 of the width, 10 down 0.1 of the height; 30 and 40 pixels are too far
+    near = ["(20, 50)", "(30, 50)", "(40, 50)", "(20, 90)", "none"]
+    assert places(near, same="click", within=0.06) == [0.75, 0.75, 0.75, 0.25, 0]  # by a chain of two steps
+    assert places(near[::-1], same="click", within=0.06) == [0, 0.25, 0.75, 0.75, 0.75]
+    assert places(near, same="click", within=0.04) == [0.25, 0.25, 0.25, 0.25, 0]
+    assert places(["(20, 50)", "(20, 60)"], same="click", within=0.06) == [0.5, 0.5]
+    assert places(["(20, 50)", "(20, 50)"], [0, 1], same="click") == [1, 1], "groups vote apart"
+
+
+def test_boxes_that_overlap_enough_are_one_answer() -> None:
+    boxes = ["[0, 0, 10, 10]", "[0, 0, 10, 9]", "[50, 50, 60, 60]", "[10, 10, 0, 0]"]  # the IoU of the first two is 0.9
+    assert places(boxes, same="box", within=0.11) == pytest.approx([2 / 3, 2 / 3, 1 / 3, 0])
+    assert places(boxes, same="box", within=0.09) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+
+def test_places_need_the_image_and_are_no_formulas() -> None:
+    assert "canvases" in MajorityVote(same="box").needs
+    with pytest.raises(ValueError, match="boxed is for same 'text', got same 'click'"):
+        MajorityVote(same="click", boxed=True)

@@ -65,3 +65,14 @@ def test_the_lower_end_may_lie_below_that_of_the_inner_reward() -> None:
     assert reward.range == pytest.approx((0.3, 1.0))
     scores = reward.score(lengths((0.5, 900), *[(0.5, 1)] * 3))
     assert 0.3 < float(scores.min()) < 0.4
+
+
+def test_the_length_counts_only_in_groups_that_are_right_enough() -> None:
+    # 3 of 4 and 1 of 4 are right; the second group keeps its scores
+    batch = lengths((1, 10), (1, 20), (1, 30), (0, 30), (1, 10), (0, 20), (0, 30), (0.4, 30))
+    plain = wrapped("length_penalised", penalty=0.4).score(batch).tolist()
+    gated = wrapped("length_penalised", penalty=0.4, min_right=0.5).score(batch).tolist()
+    assert gated[:4] == plain[:4] == pytest.approx([1.2, 1, 0.8, -0.2])
+    assert gated[4:] == pytest.approx([1, 0, 0, 0.4]) and plain[4:] != gated[4:]
+    assert wrapped("length_penalised", penalty=0.4, min_right=0.75).score(batch).tolist() == gated
+    assert wrapped("length_penalised", penalty=0.4, min_right=0.8).score(batch).tolist() == [1, 1, 1, 0, *gated[4:]]
