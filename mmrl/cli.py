@@ -152,7 +152,7 @@ def list_plugins(
     kind: Annotated[str, typer.Argument(help="configs, recipes, rewards ...; without one the kinds are listed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the shipped configs, the recipes with their papers, or the plug-ins of a kind."""
+    """List the shipped configs, the recipes with their papers, the systems, or the plug-ins of a kind."""
     from mmrl.commands import listing
 
     rows = listing.rows(kind)
