@@ -16,14 +16,14 @@ HEAD = """# Published systems
 Written by `python scripts/systems_page.py`; `mmrl list systems` prints the same rows, and with `--json` also what each
 must do before it counts. A row is one system of a paper, or several that need the same part.
 
-- *whole*: nothing of it is known to be missing; at least one config names it under `systems:`; each of these configs ran
-  small (`mmrl check --tiny`), as it is now, in the last run of `python scripts/check_systems.py`; and the tests of its
-  particular part exist.
+- *whole*: nothing of it is known to be missing; at least one config names it under `systems:`; each of these configs
+  ran small (`mmrl check --tiny`), as it is now, in the last run of `python scripts/check_systems.py`; and the tests of
+  its particular part exist.
 - *part*: some of it is there.
 - *no*: nothing of it is there yet.
 
-The status is never written down: it follows from configs, tests and `configs/systems/checked.json`, and a config that is
-edited counts again after its next dry run. Priority 1 is what most users expect or many other rows need. The
+The status is never written down: it follows from configs, tests and `configs/systems/checked.json`, and a config that
+is edited counts again after its next dry run. Priority 1 is what most users expect or many other rows need. The
 [levels](algorithms.md) say how far a config was tried: none was trained to its paper's numbers.
 """
 

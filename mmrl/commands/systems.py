@@ -9,15 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mmrl.core.config import SHIPPED, RecipeSettings, shipped_names
+from mmrl.commands.shipped import sections_in, sections_of
+from mmrl.core.config import RecipeSettings, shipped_names
 from mmrl.core.systems import FOLDER, System, systems
 
 LEVELS = tuple(RecipeSettings.model_fields["level"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
 NOT_PROVEN = ("recipe", "systems")  # sections that a run does not depend on
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Proof:
 
     @classmethod
     def load(cls, path: Path | None = None) -> "Proof":
-        """Returns the proof of a file that `check_systems.py` wrote; without a path, of the one that comes with mmrl."""
+        """Returns the proof of a file that `check_systems.py` wrote; without a path, of that of mmrl."""
         text = (path or FOLDER.joinpath("checked.json")).read_text(encoding="utf-8")
         found = json.loads(text)
         passed = {row["config"]: row["digest"] for row in found["configs"] if row["passed"]}
@@ -44,22 +41,15 @@ class Proof:
 
 def digest(config: str | Path) -> str:
     """Returns the SHA-256 of a config's settings, without comments and what a run does not depend on."""
-    tree = {name: section for name, section in _read(config).items() if name not in NOT_PROVEN}
+    tree = {name: section for name, section in sections_in(config).items() if name not in NOT_PROVEN}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
-
-
-def _read(config: str | Path) -> dict[str, Any]:
-    """Returns the sections of a shipped config, or of a file, by the fastest parser of YAML: a list reads them all."""
-    path = Path(config)
-    text = (path if path.is_file() else SHIPPED.joinpath(f"{config}.yaml")).read_text(encoding="utf-8")
-    return dict(yaml.load(text, Loader=_LOADER))
 
 
 def named_by() -> dict[str, list[str]]:
     """Returns the shipped configs that name each system, in the order of their names; only systems that one names."""
     names: dict[str, list[str]] = {}
     for config in shipped_names():
-        for system in _read(config).get("systems") or ():
+        for system in sections_of(config).get("systems") or ():
             names.setdefault(system, []).append(config)
     return names
 
@@ -91,7 +81,7 @@ def row_of(system: System, configs: Sequence[str], proof: Proof) -> dict[str, An
         "status": "whole" if not missing else "part" if has_part else "no",
         "configs": list(configs),
         "missing": "; ".join(missing),
-        "level": max((_read(name)["recipe"]["level"] for name in configs), key=LEVELS.index, default=None),
+        "level": max((sections_in(name)["recipe"]["level"] for name in configs), key=LEVELS.index, default=None),
         "works": system.works,
     }
 

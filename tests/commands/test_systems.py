@@ -48,7 +48,9 @@ def test_every_system_has_one_row() -> None:
 
 
 def test_the_configs_of_a_row_are_those_that_name_it() -> None:
-    named = {config: set(load_config(config).systems) for config in ("lab/dpo", "lab/mix_grpo", "lab/sft", "quickstart_gui")}
+    named = {
+        config: set(load_config(config).systems) for config in ("lab/dpo", "lab/mix_grpo", "lab/sft", "quickstart_gui")
+    }
     for row in systems.rows():
         assert [one for one in row["configs"] if one in named] == [one for one in named if row["name"] in named[one]]
 
@@ -101,12 +103,16 @@ def test_the_tests_that_count_are_in_their_files() -> None:
     wanted = {name for one in all_systems() for name in one.tests}
     missing = {name for name in wanted if not check_systems.is_there(name)}
     assert not missing and wanted == Proof.load().tests, "run: python scripts/check_systems.py"
-    assert not check_systems.is_there("tests/losses/test_nft.py::test_soap") and not check_systems.is_there("tests/x.py")
+    assert not check_systems.is_there("tests/losses/test_nft.py::test_soap") and not check_systems.is_there(
+        "tests/x.py"
+    )
 
 
 def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
     tree = read_yaml("lab/nft")
-    with pytest.raises(ConfigError, match=r"config\.systems: there is no system 'Dance GRPO' \(did you mean 'DanceGRPO'"):
+    with pytest.raises(
+        ConfigError, match=r"config\.systems: there is no system 'Dance GRPO' \(did you mean 'DanceGRPO'"
+    ):
         check_config(tree | {"systems": ["Dance GRPO"]})
     with pytest.raises(ConfigError, match="`mmrl list systems` names those"):
         check_config(tree | {"systems": ["!"]})
