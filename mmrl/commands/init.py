@@ -389,6 +389,7 @@ def fitted(tree: Mapping[str, Any], wishes: Wishes) -> tuple[dict[str, Any], lis
         weights = 0.6 * size
         modality["quantise"] = {"bits": 4}
         reasons.append(f"4-bit weights under the LoRA: about {weights:.0f} GB where bfloat16 takes {2 * size:.0f} GB")
+        reasons.append('4 bits need bitsandbytes: pip install "mmrl[quantise]"')
         if weights > 0.8 * memory:
             raise ConfigError(
                 f"{wishes.model} needs about {weights / 0.8:.0f} GB in 4 bits with a LoRA, and --memory is {memory:g}; "

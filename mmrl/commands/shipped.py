@@ -9,7 +9,7 @@ import yaml
 
 from mmrl.core.config import SHIPPED
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 @cache

@@ -140,7 +140,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
 def test_a_written_config_runs_small(kind: str, shots: Path, prompts: Path, tmp_path: Path) -> None:
     given = (VLM, str(shots), "box_iou") if kind == "answers" else (FLUX, str(prompts), "pick_score")
     out = tmp_path / "mine.yaml"
-    flags = ["--model", given[0], "--data", given[1], "--reward", given[2], "--memory", "24", "--out", str(out)]
+    flags = ["--model", given[0], "--data", given[1], "--reward", given[2], "--memory", "80", "--out", str(out)]
     ended = CliRunner().invoke(app, ["init", *flags])
     assert ended.exit_code == 0 and ended.stdout.endswith(f"  mmrl check {out} --tiny\n  mmrl train {out}\n")
     config = load_config(out, ["threads=1"])
