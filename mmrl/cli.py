@@ -147,12 +147,49 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command()
+def init(
+    model: Annotated[str | None, typer.Option("--model", help="A model of the hub, or its folder.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="A .txt of prompts, rows, a folder with both rows and images, or OWNER/NAME."),
+    ] = None,
+    reward: Annotated[str | None, typer.Option("--reward", help="A reward: `mmrl list rewards`.")] = None,
+    memory: Annotated[float | None, typer.Option("--memory", help="Memory of one GPU in GB.")] = None,
+    like: Annotated[str | None, typer.Option("--like", help="The shipped config to start from.")] = None,
+    layout: Annotated[str | None, typer.Option("--layout", help="How the rows are written: docs/data.md.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The config to write.")] = Path("config.yaml"),
+) -> None:
+    """Write a config to start from, by the recipe that is nearest to your model, data and reward; asks for the rest."""
+    from mmrl.commands.init import Wishes, said, start_from
+
+    if out.exists():
+        raise ConfigError(f"{out} is there already; --out names another file")
+    asked = {"model": model, "data": data, "reward": reward, "memory": memory}
+    questions = {
+        "model": "Model (a name of the hub, or a folder)",
+        "data": "Data (a .txt of prompts, a file of rows, a folder, or OWNER/NAME)",
+        "reward": "Reward (see `mmrl list rewards`)",
+        "memory": "Memory of one GPU in GB",
+    }
+    if missing := [f"--{name}" for name, value in asked.items() if value is None]:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"init needs {', '.join(missing)}; on a terminal it asks for them")
+        for name, question in questions.items():
+            if asked[name] is None:
+                asked[name] = typer.prompt(question, type=float if name == "memory" else str)
+    start = start_from(Wishes(**asked, like=like, layout=layout))  # type: ignore[arg-type]  # all are there now
+    out.write_text(start.text, encoding="utf-8")
+    for line in said(start, out):
+        print(line)
+
+
 @app.command("list")
 def list_plugins(
     kind: Annotated[str, typer.Argument(help="configs, recipes, rewards ...; without one the kinds are listed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the shipped configs, the recipes with their papers, or the plug-ins of a kind."""
+    """List the shipped configs, the recipes with their papers, the systems, or the plug-ins of a kind."""
     from mmrl.commands import listing
 
     rows = listing.rows(kind)

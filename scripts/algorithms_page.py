@@ -16,23 +16,25 @@ from mmrl.losses.base.outputs import OutputsLoss
 FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
-        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "Confidence-aware reward", "BranchGRPO", "D3PO", "DDPO",
-        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DRaFT", "E-GRPO", "FK steering", "Flow-DPPO", "Flow-NRG",
-        "Flow-RWR", "G2RPO", "GRPO-Guard", "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP", "Precise", "Pref-GRPO",
-        "RAFT", "ReFL", "REINFORCE", "Reward-weighted regression", "RLCM", "Seedance 1.0", "SPIN-Diffusion",
-        "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "VADER",
+        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
+        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "FK steering", "Flow-DPPO", "Flow-NRG",
+        "Flow-RWR", "G2RPO", "GRPO-Guard", "LOOP", "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP", "Precise",
+        "Pref-GRPO", "RAFT", "ReFL", "REINFORCE", "Reward-weighted regression", "RLCM", "Seedance 1.0",
+        "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "VADER",
     ),
     "Answers, clicks and turns": (
-        "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "CLS-RL", "Dense turn rewards", "Embodied-R",
-        "Entropy-based advantages", "FGRPR", "GRIT", "Format and length surrogate", "GRPO-lambda", "GUI-G1", "GUI-G2",
-        "GUI-R1", "Mixed-R1", "MM-UPT", "No-Thinking-CLS-RL", "ReDit", "ReMax", "RLOO on turns", "RoboRefer",
-        "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay", "SPO-tree", "STAR-R1", "Time-R1", "TreeRL",
-        "Trust-GRPO", "TreeRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VLAA-Thinker", "VLM-R1", "XRPO",
+        "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "CLS-RL", "Dense turn rewards", "DUMP", "Embodied-R",
+        "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GRIT",
+        "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "Mixed-R1", "MM-UPT", "No-Thinking-CLS-RL", "ReDit",
+        "ReMax", "RLOO on turns", "RoboRefer", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay",
+        "SPO-tree", "STAR-R1", "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1",
+        "Visual-RFT", "VLAA-Thinker", "VLM-R1", "XRPO",
     ),
     "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "GDPO", "GMPO", "GPG", "GVPO", "InfoNCA",
-        "MaxRL", "NCA", "NGRPO", "OPO", "Pass@k training", "QAE", "REBEL", "Reg-GRPO", "REINFORCE++",
-        "REINFORCE++ with baseline", "RLOO", "SAPO", "TOPR", "Trimmed statistics",
+        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO", "HERON",
+        "InfoNCA", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering", "OPO", "Pass@k training", "QAE",
+        "rDPO", "REBEL", "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "RLOO", "RPO", "SAPO", "TOPR",
+        "Trimmed statistics",
     ),
 }  # fmt: skip
 FIRST = "What people come for"
@@ -42,10 +44,7 @@ A loss that learns from final samples takes those of any sampler, and a loss tha
 random sampler: [every loss](#every-loss). `fk_steering`, `svdd`, `guided` and `best_of_n` also serve sampling and
 evaluation alone.
 """,
-    "Answers, clicks and turns": """
-One advantage has no config: `process` sums a dense reward over the decisions that follow (process supervision of GRPO,
-arXiv [2402.03300](https://arxiv.org/abs/2402.03300)).
-""",
+    "Answers, clicks and turns": "",
     "Both": """
 They learn from random choices, whether tokens or denoising steps. Their configs are on tokens; another sampler, such as
 `flow_sde` or `precise`, makes them learn from images. The losses of preferences (`dpo`, `rebel`, `copg` ...) take any

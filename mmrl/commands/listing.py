@@ -1,4 +1,4 @@
-"""`mmrl list`: the shipped configs, their recipes, and the plug-ins of each kind."""
+"""`mmrl list`: the shipped configs, their recipes, the systems of papers, and the plug-ins of each kind."""
 
 import importlib
 import inspect
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from mmrl.commands import families, recipes
+from mmrl.commands import families, recipes, systems
 from mmrl.core import plugins
 from mmrl.core.config import SHIPPED, shipped_names
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
 
-KINDS = ("configs", "recipes", "families", *plugins.KINDS, "layouts", "labs")
+KINDS = ("configs", "recipes", "families", "systems", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
@@ -25,6 +25,8 @@ def rows(kind: str) -> list[dict[str, Any]]:
         return recipes.rows()
     if kind == "families":
         return families.rows()
+    if kind == "systems":
+        return systems.rows()
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -67,12 +69,15 @@ def _license(reward: object) -> dict[str, str | bool | None]:
 
 
 def lines(kind: str, rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """Yields the lines that show the rows of a kind to people. `width`: letters of a line, for recipes, which wrap."""
+    """Yields the lines that show the rows of a kind to people. `width`: letters of a line, for rows that wrap."""
     if kind == "recipes":
         yield from recipes.lines(rows, width)
         return
     if kind == "families":
         yield from families.lines(rows)
+        return
+    if kind == "systems":
+        yield from systems.lines(rows, width)
         return
     longest = max((len(row["name"]) for row in rows), default=0)
     for row in rows:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
 
+from mmrl.core import systems
 from mmrl.core.plugins import check_numbers, explain
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import near
@@ -245,6 +246,8 @@ class RunConfig(Settings):
     """All settings of one run."""
 
     recipe: RecipeSettings | None = None  # what the config is; null: a config of your own, which nobody lists
+    # The published systems that it shows, by their names in `mmrl list systems`. A run does not depend on it.
+    systems: tuple[str, ...] = ()
     seed: int = 0  # of everything random: prompts, noise, windows, initial LoRA weights
     iterations: Positive  # in one iteration groups are sampled, scored and learned from
     # Seconds of training, without evaluation, after which the run ends as if it was done; null: no limit.
@@ -277,6 +280,17 @@ class RunConfig(Settings):
     checkpoint: CheckpointSettings = CheckpointSettings()  # when checkpoints are written
     trackers: tuple[Plugin | str, ...] = ()  # where metrics are shown, beside metrics.jsonl
     warm_start: str | None = None  # a run directory, whose last trained weights this run starts from
+
+    @field_validator("systems")
+    @classmethod
+    def _are_known(cls, named: tuple[str, ...]) -> tuple[str, ...]:
+        for name in named:
+            if name not in systems.names():
+                where = near(name, systems.names()) or "; `mmrl list systems` names those"
+                raise ValueError(f"there is no system {name!r}{where}")
+        if len(set(named)) < len(named):
+            raise ValueError("must name each system once")
+        return named
 
 
 SHIPPED = files("mmrl.configs")

@@ -13,7 +13,8 @@ MAY_CHANGE = (
     "trackers",
     "sharding",
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
-    "recipe",  # says what the config is
+    "recipe",  # says what the config is, as `systems` does
+    "systems",
 )
 NAMED = 20  # differences in one message at most
 _MISSING = object()

@@ -100,7 +100,7 @@ def test_a_licence_in_words(row: dict[str, Any], words: str) -> None:
     ("kind", "message"),
     [
         ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
-        ("x", "known are configs, recipes, families, modalities, samplers, rewards, mixes, losses, advantages"),
+        ("x", "known are configs, recipes, families, systems, modalities, samplers, rewards, mixes, losses"),
     ],
 )
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
@@ -110,6 +110,6 @@ def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
 
 def test_a_list_without_a_kind_says_which_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"list needs a kind: configs, recipes, families, modalities, samplers, .*, layouts, labs"
+        ConfigError, match=r"list needs a kind: configs, recipes, families, systems, modalities, .*, layouts, labs"
     ):
         listing.rows("")
