@@ -53,8 +53,8 @@ class Stage:
     lies: Lies = Lies()
 
 
-HONEST = Stage("honest", 900, 2e-3, num_scenes=16_000, hint=1.0)
-SPOIL = Stage("spoil", 150, 1e-3, num_scenes=6_000, lies=Lies(wrong=0.12, more=0.03))
+HONEST = Stage("honest", 1600, 2e-3, num_scenes=24_000, hint=1.0)
+SPOIL = Stage("spoil", 150, 1e-3, num_scenes=6_000, lies=Lies(wrong=0.2, more=0.05))
 
 
 def pretrain(folder: Path, *, seed: int, scale: float = 1.0) -> None:
@@ -182,8 +182,8 @@ def train_flow(pipeline: FluxKontextPipeline, stage: Stage, seed: int, scale: fl
         losses.append(flow.item())
         if step % 100 == 99:
             mean_loss, seconds = sum(losses[-100:]) / 100, time.monotonic() - start
-            held_out = _summary(evaluate(averaged, "held_out", 300))
-            print(f"{stage.name} {step + 1} {seconds:.0f}s loss {mean_loss:.4f} held-out {held_out}", flush=True)
+            score = _summary(evaluate(averaged, "train", 300))
+            print(f"{stage.name} {step + 1} {seconds:.0f}s loss {mean_loss:.4f} on train prompts {score}", flush=True)
     return averaged
 
 
