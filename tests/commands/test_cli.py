@@ -68,7 +68,9 @@ def test_the_package_is_a_program() -> None:
     assert done.stderr == "mmrl: there is nothing called 'loses' to list (did you mean 'losses'?)\n"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in listing.KINDS if kind != "recipes"])  # those: test_recipes.py
+@pytest.mark.parametrize(
+    "kind", [kind for kind in listing.KINDS if kind not in ("recipes", "systems")]
+)  # those: test_recipes.py, test_systems.py
 def test_a_list_is_json_alone(cli: CommandLine, kind: str) -> None:
     ended = cli("list", kind, "--json")
     assert ended.code == 0

@@ -1,5 +1,6 @@
 """The ground truth of every layout of data earns full marks."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,25 @@ from mmrl.parsing.coordinates import Canvas, Convention, format_box, format_poin
 from mmrl.prompts.datasets import layout_names, load_dataset_prompts, write_synthetic
 
 Make = Callable[..., RewardBatch]
+# of fields of a target: the reward that reads it, and the answer that it finds right
+ANSWERS: dict[str, tuple[dict[str, Any], Callable[[Any], str]]] = {
+    "answer": ({"name": "exact_answer"}, str),
+    "count": ({"name": "count"}, str),
+    "label": ({"name": "classification"}, lambda label: label if isinstance(label, str) else label[0]),
+    "mask": ({"name": "mask_iou"}, json.dumps),
+    "span": ({"name": "temporal_iou"}, lambda span: "{} to {}".format(*span)),
+    "track": ({"name": "tracking_iou", "units": "target"}, json.dumps),
+}
 FINE: tuple[Convention, ...] = ("original", "unit")  # a grid that small boxes survive
 
 
-def score(make_batch: Make, name: str, prompts: list[Prompt], texts: list[str], canvases: Any = None) -> list[float]:
+def score(
+    make_batch: Make, reward: dict[str, Any], prompts: list[Prompt], texts: list[str], canvases: Any = None
+) -> list[float]:
     batch = make_batch(
         Outputs(texts=tuple(texts), canvases=canvases), [p.text for p in prompts], [p.target for p in prompts]
     )
-    scores: list[float] = build("rewards", {"name": name}).score(batch).tolist()
+    scores: list[float] = build("rewards", reward).score(batch).tolist()
     return scores
 
 
@@ -30,12 +42,11 @@ def score(make_batch: Make, name: str, prompts: list[Prompt], texts: list[str], 
 def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_batch: Make, tmp_path: Path) -> None:
     prompts = load_dataset_prompts(write_synthetic(layout, tmp_path, 6, 1))
     boxed = [prompt for prompt in prompts if "box" in prompt.target]
-    answered = [prompt for prompt in prompts if "answer" in prompt.target]
-    spanned = [prompt for prompt in prompts if "span" in prompt.target]
+    answered = [(prompt, field) for prompt in prompts for field in ANSWERS if field in prompt.target]
     acted = [prompt for prompt in prompts if "point" in prompt.target and "box" not in prompt.target]
     judged = [prompt for prompt in prompts if "given_scores" in prompt.target]  # outputs that the data brings
     conditioned = [prompt for prompt in prompts if prompt.roles]  # a picture to edit: no answer is the true one
-    assert boxed or answered or spanned or acted or judged or conditioned
+    assert boxed or answered or acted or judged or conditioned
     for convention in FINE:
         canvases = tuple(Canvas(prompt.media[0].load().size, (84, 56), convention) for prompt in boxed)
         pairs = list(zip((prompt.target["box"] for prompt in boxed), canvases, strict=True))
@@ -43,13 +54,17 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
         centres = [f"({format_point(((x1 + x2) / 2, (y1 + y2) / 2), canvas)})" for (x1, y1, x2, y2), canvas in pairs]
         if boxed:
             answers = [f"<answer>{box}</answer>" for box in boxes]
-            assert score(make_batch, "box_iou", boxed, answers, canvases) == pytest.approx([1] * len(boxed), abs=0.03)
-            clicks = score(make_batch, "gaussian_click", boxed, boxes, canvases)
+            assert score(make_batch, {"name": "box_iou"}, boxed, answers, canvases) == pytest.approx(
+                [1] * len(boxed), abs=0.03
+            )
+            clicks = score(make_batch, {"name": "gaussian_click"}, boxed, boxes, canvases)
             assert clicks == pytest.approx([1] * len(boxed), abs=0.03)
-            assert score(make_batch, "point_in_box", boxed, centres, canvases) == [1] * len(boxed)
-    if spanned:
-        spans = ["<answer>{} to {}</answer>".format(*prompt.target["span"]) for prompt in spanned]
-        assert score(make_batch, "temporal_iou", spanned, spans) == [1] * len(spanned)
+            assert score(make_batch, {"name": "point_in_box"}, boxed, centres, canvases) == [1] * len(boxed)
+    for prompt, field in answered:
+        reward, written = ANSWERS[field]
+        canvas = Canvas(prompt.media[0].load().size, (84, 56), "original") if prompt.media else None
+        text = f"<answer>{written(prompt.target[field])}</answer>"
+        assert score(make_batch, reward, [prompt], [text], (canvas,)) == [1], field
     for prompt in acted:
         clicked = Outputs(
             actions=(Action("click", point=prompt.target["point"]),),
@@ -62,6 +77,3 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
         best = Outputs(given=torch.tensor([scores.index(max(scores))]))
         batch = make_batch(best, [prompt.text], [prompt.target])
         assert build("rewards", {"name": "given_score"}).score(batch).tolist() == [1]
-    if answered:
-        texts = [f"<answer>{prompt.target['answer']}</answer>" for prompt in answered]
-        assert score(make_batch, "exact_answer", answered, texts) == [1] * len(answered)

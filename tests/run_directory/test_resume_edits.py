@@ -109,7 +109,7 @@ def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     [
         (lambda text: text[: text.index("rewards:")], r"  advantage.name: 'grpo' before, not set now"),
         (lambda text: text[: text.index("rewards:") + 4], "is not YAML"),
-        (lambda text: text + "seed: 0\n", r"line 8 and line \d+: the key 'seed' stands twice"),
+        (lambda text: text + "seed: 0\n", r"line 10 and line \d+: the key 'seed' stands twice"),
         (lambda text: text.replace("seed: 0", "seed: &again [*again]"), "an anchor holds itself"),
         (lambda text: text + "\t: {", "is not YAML"),
         (lambda text: "", "must hold a mapping of settings, got nothing"),
