@@ -11,7 +11,7 @@ import yaml
 
 from mmrl.commands.init_text import written
 from mmrl.commands.shipped import sections_of
-from mmrl.core.config import check_config, near_config, shipped_names
+from mmrl.core.config import DatasetSettings, check_config, near_config, shipped_names
 from mmrl.prompts import layout as layouts
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
@@ -248,10 +248,10 @@ def find_data(wishes: Wishes, tree: Mapping[str, Any]) -> Data:
     if train[0].suffix not in ROWS:
         raise ConfigError(f"--data {train[0]}: prompts stand in a .txt or a file of rows ({', '.join(ROWS)})")
     fields = frozenset(first_row(train[0]))
-    layout = wishes.layout or layout_of(fields, train[0], tree)
+    images = {"images": str(path)} if path.is_dir() and _has_media(path) else {}
+    layout = wishes.layout or layout_of(fields, tree) or layout_that_reads(train[0], images, wishes.reward, fields)
     check_targets(wishes.reward, layout, fields)
     rows = count_rows(train[0])
-    images = {"images": str(path)} if path.is_dir() and _has_media(path) else {}
 
     def section(file: Path) -> Any:
         return _templated({"path": str(file), "layout": layout, **images}, tree, wishes.reward)
@@ -309,8 +309,8 @@ def first_row(file: Path) -> dict[str, Any]:
     return row
 
 
-def layout_of(fields: frozenset[str], file: Path, tree: Mapping[str, Any]) -> str:
-    """Returns the layout that a row's fields belong to. Raises ConfigError where they do not say it."""
+def layout_of(fields: frozenset[str], tree: Mapping[str, Any]) -> str | None:
+    """Returns the layout that a row's fields belong to; None where they do not say it."""
     if tree["modality"].get("condition_images") or tree["modality"].get("conditions"):
         candidates: tuple[str, ...] = (
             "edit",
@@ -342,9 +342,36 @@ def layout_of(fields: frozenset[str], file: Path, tree: Mapping[str, Any]) -> st
         return named[0]
     if {"prompt", "messages"} & fields:
         return "edit" if "edit" in candidates else "columns"
+    return None
+
+
+def layout_that_reads(file: Path, images: dict[str, str], reward: str, fields: frozenset[str]) -> str:
+    """Returns the layout that reads the first rows and finds what the reward judges by.
+
+    Raises ConfigError where no layout does, or several do and read different prompts.
+    """
+    from mmrl.core import plugins
+    from mmrl.prompts.datasets import load_dataset_prompts
+
+    needs = plugins.find("rewards", reward).needs  # type: ignore[attr-defined]
+    targets = {need.removeprefix("target.") for need in needs if need.startswith("target.")}
+    fits = {}
+    for name in layouts.names():
+        settings = {"path": str(file), "layout": name, "limit": 4, **images}
+        try:
+            prompts = load_dataset_prompts(DatasetSettings.model_validate(settings))
+        except ConfigError:
+            continue
+        if all(targets <= prompt.target.keys() for prompt in prompts):
+            fits[name] = [(prompt.text, prompt.target) for prompt in prompts]
+    if fits and all(read == next(iter(fits.values())) for read in fits.values()):
+        return next(iter(fits))
+    judged = f" with {', '.join(sorted(targets))} for {reward}" if targets else ""
+    found = f"{len(fits)} layouts read it{judged}; --layout names one of {', '.join(fits)}"
     raise ConfigError(
-        f"--data {file} has the fields {', '.join(sorted(fields))}, which say no layout; --layout names one of "
-        f"{', '.join(layouts.names())}, or rename the fields to those of `columns`: prompt, images, answer, box ..."
+        f"--data {file} has the fields {', '.join(sorted(fields))}: "
+        + (found if fits else f"no layout of docs/data.md reads it{judged}")
+        + ". Or rename the fields to those of `columns`: prompt, images, answer, box ..."
     )
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mmrl.cli import app
 from mmrl.commands.check import check_tiny, plan_summary
-from mmrl.commands.init import Start, Wishes, billions, layout_of, start_from
+from mmrl.commands.init import Start, Wishes, billions, layout_of, layout_that_reads, start_from
 from mmrl.commands.init_text import blocks_of
 from mmrl.core.config import load_config, read_yaml
 from mmrl.system.errors import ConfigError
@@ -97,7 +97,17 @@ def test_full_training_of_a_recipe_becomes_a_lora_where_it_does_not_fit(prompts:
     ],
 )
 def test_the_layout_is_found_by_the_fields(fields: set[str], recipe: str, layout: str) -> None:
-    assert layout_of(frozenset(fields), Path("rows.jsonl"), read_yaml(recipe)) == layout
+    assert layout_of(frozenset(fields), read_yaml(recipe)) == layout
+
+
+def test_the_layout_is_one_that_reads_the_rows_and_has_what_the_reward_needs(tmp_path: Path) -> None:
+    Image.new("RGB", (80, 50)).save(tmp_path / "a.png")
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}) + "\n")
+    fields = frozenset({"image", "problem", "solution"})
+    assert layout_that_reads(file, {}, "box_iou", fields) == "gui_g1"
+    with pytest.raises(ConfigError, match=r"no layout of docs/data\.md reads it with span for temporal_iou"):
+        layout_that_reads(file, {}, "temporal_iou", fields)
 
 
 @pytest.mark.parametrize(
