@@ -3,11 +3,13 @@
     python benchmarks/compare.py shapes --tune
     python benchmarks/compare.py shapes
     python benchmarks/compare.py shapes --longer --configs lab/d3po lab/prdp
+    python benchmarks/compare.py shapes --once --configs lab/loop lab/flow_grpo
 
 The first line tunes each config, all with the same effort: the learning rate of its file, twice and four times that, on
 a seed of its own, with three quarters of the budgets. The second takes the best of the three, on three other seeds. The
 rest of a config is that of its file; schedules of the learning rate are left out, since they would know the end. The
-third goes on to six times the budgets, at the best rate and at that of the file.
+third goes on to six times the budgets, at the best rate and at that of the file. The last runs one seed at the rate of
+the file, without tuning: a first look.
 
 Each run trains a config until it has used up both budgets: network calls (forward passes of one latent or answer, a
 backward pass counted as two) and CPU seconds of training on one thread, evaluations not counted; at 1.5 times the
@@ -34,13 +36,15 @@ from mmrl.assembly.build import build, make_trainer
 from mmrl.commands.check import plan_summary
 from mmrl.core.config import RunConfig, dump_yaml, load_config, shipped_names
 from mmrl.reporting.tracking import Tracking
+from mmrl.system.progress_bars import Counter
 from mmrl.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLLOUT, UPDATES = "network calls of a rollout", "network calls of the updates"  # as `mmrl check` says
 PASSES = "forward passes per iteration, a backward pass as two"
-RESULTS, TUNING, LONGER = (
-    ROOT / "benchmarks" / "results" / f"{name}.jsonl" for name in ("compare", "tuning", "compare_longer")
+RESULTS, TUNING, LONGER, ONCE = (
+    ROOT / "benchmarks" / "results" / f"{name}.jsonl"
+    for name in ("compare", "tuning", "compare_longer", "compare_once")
 )
 SEEDS, TUNING_SEED = (0, 1, 2), 10
 FACTORS, TUNING_SHARE = (1, 2, 4), 0.75  # of the learning rate of a config's file; of the budgets
@@ -101,6 +105,10 @@ class Meter:
             self.trainer.stop_requested = is_used_up or self.seconds >= OVERTIME * self.budget.seconds
         self._since = time.process_time()
 
+    def counter(self, what: str, total: int) -> Counter:
+        """Returns a counter that is shown nowhere."""
+        return Counter(what, total, None)
+
     def sync(self) -> None:
         """Nothing is on a disk."""
 
@@ -138,7 +146,7 @@ def run(name: str, seed: int, learning_rate: float, budget: Budget) -> dict[str,
 
 def line_key(config: RunConfig, name: str) -> dict[str, Any]:
     """What tells one run from another."""
-    deciding = {key: value for key, value in config.model_dump(mode="json").items() if key != "recipe"}
+    deciding = {key: value for key, value in config.model_dump(mode="json").items() if key not in ("recipe", "systems")}
     settings = hashlib.sha256(dump_yaml(deciding).encode()).hexdigest()[:12]
     return {"config": name, "seed": config.seed, "learning_rate": config.optimizer.learning_rate, "settings": settings}
 
@@ -191,6 +199,7 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", help="shipped names; every lab/ one that trains on the lab by default")
     parser.add_argument("--tune", action="store_true", help="try learning rates")
     parser.add_argument("--longer", action="store_true", help=f"{TIMES} times the budgets")
+    parser.add_argument("--once", action="store_true", help="one seed at the rate of the file")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     options = parser.parse_args()
     names, budget = options.configs or compared(options.lab), BUDGETS[options.lab]
@@ -199,6 +208,9 @@ def main() -> None:
     if options.tune:
         wanted = [(name, TUNING_SEED, rates[name] * factor) for name in names for factor in FACTORS]
         write_all(wanted, budget.times(TUNING_SHARE), TUNING, options.workers)
+        return
+    if options.once:
+        write_all([(name, SEEDS[0], rates[name]) for name in names], budget, ONCE, options.workers)
         return
     best = {name: best_rate(name) for name in names}
     wanted = [(name, seed, best[name]) for seed in SEEDS for name in names]

@@ -2,7 +2,7 @@
 
     python benchmarks/compare_page.py
 
-What stands between the marks `<!-- compare LAB -->` (or `<!-- longer LAB -->`) and `<!-- end -->` of the page is
+What stands between the marks `<!-- compare LAB -->` (or `longer LAB`, `once LAB`) and `<!-- end -->` of the page is
 written anew; the plots are docs/images/compare_LAB.png. A score at a budget lies on the line between the two
 evaluations around it.
 """
@@ -19,7 +19,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from compare import BUDGETS, LONGER, RESULTS, ROOT, SEEDS, TIMES, compared, lines_of
+from compare import BUDGETS, LONGER, ONCE, RESULTS, ROOT, SEEDS, TIMES, compared, lines_of
 from PIL import Image
 
 from mmrl.core.config import load_config
@@ -62,7 +62,7 @@ def _between(curve: Sequence[Mapping[str, Any]], axis: str, budget: float) -> fl
     return float(before["score"])
 
 
-def algorithms(lab: str, results: Path) -> list[Algorithm]:
+def algorithms(lab: str, results: Path, seeds: Sequence[int] = SEEDS) -> list[Algorithm]:
     """Those with runs of all seeds at a rate, best first at the budget of seconds; of two runs alike the later."""
     names = compared(lab)
     found: dict[tuple[str, float], dict[int, dict[str, Any]]] = {}
@@ -72,13 +72,13 @@ def algorithms(lab: str, results: Path) -> list[Algorithm]:
     whole = [
         Algorithm(
             name.removeprefix("lab/"),
-            " · ".join(f"`{part}`" for part in rows[SEEDS[0]]["algorithm"].values()),
+            " · ".join(f"`{part}`" for part in rows[seeds[0]]["algorithm"].values()),
             learning_rate,
             _steps_per_iteration(name),
-            tuple(tuple(rows[seed]["curve"]) for seed in SEEDS),
+            tuple(tuple(rows[seed]["curve"]) for seed in seeds),
         )
         for (name, learning_rate), rows in found.items()
-        if set(SEEDS) <= set(rows)
+        if set(seeds) <= set(rows)
     ]
     return sorted(whole, key=lambda row: -statistics.mean(row.at("seconds", BUDGETS[lab].seconds)))
 
@@ -126,7 +126,8 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{spread}"
 
 
 def plot(lab: str, rows: Sequence[Algorithm], file: Path) -> None:
@@ -181,6 +182,8 @@ def main() -> None:
         text = with_body(text, f"compare {lab}", body)
         if longer := algorithms(lab, LONGER):
             text = with_body(text, f"longer {lab}", f"{longer_table(lab, longer)}\n")
+        if once := algorithms(lab, ONCE, SEEDS[:1]):
+            text = with_body(text, f"once {lab}", f"{table(lab, once)}\n")
     page.write_text(text, "utf-8")
 
 

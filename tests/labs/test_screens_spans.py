@@ -16,8 +16,8 @@ def batch(*answers: list[str], box: tuple[int, int, int, int] = (10, 20, 30, 40)
 RIGHT = ["<answer>", "(", "1", "5", ",", " 3", "9", ")", "</answer>"]
 
 
-def test_each_number_ends_at_its_mark() -> None:
-    assert spans.ends(batch(RIGHT)) == [[0, 0, 0, 0, 1, 0, 0, 1, 0]]
+def test_each_number_ends_at_its_mark_and_the_rest_at_the_last_token() -> None:
+    assert spans.ends(batch(RIGHT)) == [[0, 0, 0, 0, 1, 0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_number_is_right_inside_of_the_box_whose_far_edges_are_outside(
     assert spans.down(one) == [[0, 0, 0, 0, 0, 0, 0, down]]
 
 
-def test_what_is_no_click_earns_nothing_and_has_no_end() -> None:
+def test_what_is_no_click_earns_nothing_and_ends_at_the_last_token() -> None:
     none = batch(["15", " 39"], ["(", "15", ","])
     assert spans.across(none) == spans.down(none) == [[0, 0], [0, 0, 0]]
-    assert spans.ends(none) == [[0, 0], [0, 0, 1]]
+    assert spans.ends(none) == [[0, 1], [0, 0, 1]]

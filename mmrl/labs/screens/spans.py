@@ -8,8 +8,14 @@ MARKS = (",", ")")  # what ends the number across, and the number down
 
 
 def ends(batch: Any) -> list[list[float]]:
-    """Returns for each token whether it ends a number of the click: the first comma, and the bracket that closes it."""
-    return [[float(token in places) for token in range(len(pieces))] for pieces, places in _placed(batch)]
+    """Returns for each token whether it ends a number of the click: the first comma, and the bracket that closes it.
+
+    The last token ends the rest of the answer.
+    """
+    return [
+        [float(token in (*places, len(pieces) - 1)) for token in range(len(pieces))]
+        for pieces, places in _placed(batch)
+    ]
 
 
 def across(batch: Any) -> list[list[float]]:
