@@ -1,5 +1,6 @@
 """The tiny pipelines of all families, by name, and how one is written to a folder."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +12,6 @@ from transformers.utils import logging
 
 from mmrl.core.contracts import ConfigError
 
-from ...loading.exporting import save_pipeline
 from ..text import randomise
 from .conditioned import CONDITIONED
 from .edits import EDITS
@@ -57,4 +57,18 @@ def write_tiny_pipeline(family: str, folder: Path, seed: int) -> None:
     """
     logging.disable_progress_bar()
     pipeline = tiny_pipeline(family, seed)
-    save_pipeline(pipeline, folder)
+    if not FAMILIES[family].modular:
+        pipeline.save_pretrained(folder)
+        return
+    pipeline.save_pretrained(str(folder), overwrite_modular_index=True)
+    _forget_folder(folder)
+
+
+def _forget_folder(folder: Path) -> None:
+    """Takes the folder's own path out of the index of a modular pipeline, which looks for parts beside it anyway."""
+    index = folder / "modular_model_index.json"
+    parts = json.loads(index.read_text())
+    for part in parts.values():
+        if isinstance(part, list) and part[2]["pretrained_model_name_or_path"] == str(folder):
+            part[2]["pretrained_model_name_or_path"] = "."
+    index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
