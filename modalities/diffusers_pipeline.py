@@ -111,7 +111,10 @@ class DiffusersPipeline(DiffusersPolicy):
         """Returns what rollouts provide; a model of constant variance may end above 0, and has levels of its own."""
         scale = Scale() if self._driven is None else self._driven.scale
         return replace(
-            super().declaration, ends_without_noise=scale.ends_without_noise, has_noise_levels=scale.is_discrete
+            super().declaration,
+            ends_without_noise=scale.ends_without_noise,
+            has_noise_levels=scale.is_discrete,
+            refuses_by_settings=True,
         )
 
     def prepare(self, placement: Placement) -> None:

@@ -16,7 +16,7 @@ from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Sampler, Stateful
 from mmrl.core.data import WeightsName
-from mmrl.core.declarations import MixDeclaration
+from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
@@ -136,6 +136,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     """Returns the parts with weights loaded, sharded and copied, and with the prompts that the policy can read."""
     torch.manual_seed(seed_from(config.seed, "initial weights"))
     with processes.lockstep():
+        parts = judged_by_settings(config, parts)
         parts.policy.prepare(processes.placement)
         check_coordinates(parts.policy, parts.scorers)  # a hub name may not tell the unit before
         parts.scorer.prepare(processes.placement)
@@ -244,8 +245,16 @@ def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:
     )
 
 
+def judged_by_settings(config: RunConfig, parts: Parts) -> Parts:
+    """Returns the parts with the prompts that the policy can read, as far as that is known before its model is loaded.
+
+    Raises ConfigError as `readable`.
+    """
+    return _readable_parts(config, parts) if PolicyDeclaration.of(parts.policy).refuses_by_settings else parts
+
+
 def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
-    """Returns the parts with the prompts that the prepared policy can read; media are not decoded."""
+    """Returns the parts with the prompts that the policy can read; media are not decoded."""
     reader = reader_of(parts.policy)
     if reader is None:
         return parts

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrl.assembly import costs
-from mmrl.assembly.build import build, closing, lab_of, make_trainer, resolve_lab
+from mmrl.assembly.build import build, closing, judged_by_settings, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
@@ -46,6 +46,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed)
         parts = build(config.model_copy(update={"prompts": prompts}))
+        if not missing:
+            parts = judged_by_settings(config, parts)
     plan = example_plan(parts.sampler, config.group_size, parts.policy)
     groups, factor = config.prompts_per_iteration, plan.forwards_per_call
     plans = plans_of_iteration(config, parts.sampler, parts.policy)

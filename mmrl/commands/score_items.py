@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mmrl.core.config import DatasetSettings
 from mmrl.core.data import Prompt
 from mmrl.core.reward_batches import Demands
-from mmrl.media.pictures import StoredPicture
+from mmrl.media.pictures import Role, StoredPicture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.prompts.datasets import load_dataset_prompts
@@ -134,7 +134,8 @@ def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
     target = sample.get("target") or {}
     if not isinstance(target, dict):
         raise ValueError(f"the target of sample {number} must be an object, got {target!r:.80}")
-    prompt = Prompt(sample["prompt"], _questions(path, sample, number), target, source=f"samples.json, {number}")
+    images, source = _questions(path, sample, number), f"samples.json, {number}"
+    prompt = Prompt(sample["prompt"], images, target, source=source, roles=_roles(sample, len(images), number))
     if is_text:
         return Item(
             f"sample {number}",
@@ -161,6 +162,15 @@ def _questions(path: Path, sample: dict[str, Any], number: int) -> tuple[StoredP
                 f"{name!r}, an image of sample {number}, is no file of the folder or of {QUESTIONS!r} beside it"
             )
     return tuple(StoredPicture(name, path=path / name) for name in names)
+
+
+def _roles(sample: dict[str, Any], count: int, number: int) -> tuple[Role, ...]:
+    """Returns the roles of the `count` images of a run's sample; () where it says none."""
+    roles = sample.get("roles") or []
+    if not isinstance(roles, list) or not set(roles) <= set(get_args(Role)) or len(roles) not in (0, count):
+        allowed = ", ".join(get_args(Role))
+        raise ValueError(f"the roles of sample {number} must be one of {allowed} for each image, got {roles!r:.80}")
+    return tuple(roles)
 
 
 def _canvas(entry: Any) -> Canvas | None:

@@ -108,6 +108,12 @@ class Outputs:
         each = None if self.each is None else tuple(one.without_videos() for one in self.each)
         return replace(self, videos=None, fps=None, audio=None, audio_rate=None, each=each)
 
+    def with_given(self, given: Tensor) -> "Outputs":
+        """Returns the outputs with their places among those that the prompts bring, [B] int64; see the field."""
+        if self.each is None:
+            return replace(self, given=given)
+        return replace(self, each=tuple(replace(one, given=given[n : n + 1]) for n, one in enumerate(self.each)))
+
     @property
     def size(self) -> tuple[tuple[int, ...], ...]:
         """The sizes of a sample's media, which must agree for samples to lie in one tensor."""

@@ -207,6 +207,8 @@ class PolicyDeclaration(Declaration):
     has_noise_levels: bool = False
     # An inference engine samples in place of the weights that are trained.
     has_inference_engine: bool = False
+    # Its `refusal` of a prompt depends on settings alone, so that prompts are judged before its model is loaded.
+    refuses_by_settings: bool = False
     # The unit of coordinates in its answers is known, or not yet known to be unknown: its model is not loaded.
     has_coordinates: bool = True
     # The model as the config sets it: a hub name or a folder.

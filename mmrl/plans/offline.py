@@ -185,7 +185,7 @@ def roll_out(
     if offline_plans[0].online is None:
         return offline
     online = policy.rollout(prompts, [plan.online for plan in offline_plans], keys)
-    outputs = replace(online.outputs, given=torch.full((online.num_samples,), -1))
+    outputs = online.outputs.with_given(torch.full((online.num_samples,), -1))
     return Rollout.join([replace(online, outputs=outputs), offline])
 
 
@@ -214,7 +214,12 @@ def _offline(
         rollout = policy.offline_tokens(of_prompt, tokens, log_probs, of_group)
     else:
         rollout = policy.offline(of_prompt, Outputs(texts=tuple(chosen)), of_group)
-    return replace(rollout, outputs=replace(rollout.outputs, given=torch.tensor(numbers)))
+    left: dict[GroupKey, list[int]] = {}
+    for key, number in zip(of_group, numbers, strict=True):
+        left.setdefault(key, []).append(number)
+    # Of several sizes, groups stand in the order of their sizes; within a group the order is that of `numbers`.
+    given = [left[rollout.keys[prompt]].pop(0) for prompt in rollout.prompt.tolist()]
+    return replace(rollout, outputs=rollout.outputs.with_given(torch.tensor(given)))
 
 
 def _pixels(policy: Modality, prompt: Prompt) -> tuple[int, int]:

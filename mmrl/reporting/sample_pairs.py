@@ -40,8 +40,11 @@ def _card(before: Sample, after: Sample, players: Players) -> str:
         for name, sample in (("before", before), ("after", after))
     )
     if conditions := before.condition_pictures():
-        shown = "".join(_image(picture, f"condition: {before.prompt}", LARGEST) for picture in conditions)
-        sides = f'<div><p class="side">condition</p>{shown}</div>{sides}'
+        shown = "".join(
+            f'<p class="side">{escape(caption)}</p>{_image(picture, f"{caption}: {before.prompt}", LARGEST)}'
+            for caption, picture in conditions
+        )
+        sides = f"<div>{shown}</div>{sides}"
     rows = "".join(
         f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
         f'<td class="right{_direction(before.scores.get(name), score)}">{number(score)}</td></tr>'

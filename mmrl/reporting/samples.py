@@ -31,6 +31,7 @@ class Sample:
     num_images: int = 0  # of the question; the picture is the first
     video: Path | None = None
     conditions: tuple[Path, ...] = ()  # the images that a picture or a video was made from
+    roles: tuple[str, ...] = ()  # of these images, in order; (): the run does not say
 
     @property
     def question(self) -> str:
@@ -42,9 +43,11 @@ class Sample:
         """Returns the picture in RGB; None when the sample has none, or its file cannot be read any more."""
         return None if self.file is None else _opened(self.file)
 
-    def condition_pictures(self) -> list[Image.Image]:
-        """Returns the condition images in RGB, without those that cannot be read any more."""
-        return [picture for file in self.conditions if (picture := _opened(file)) is not None]
+    def condition_pictures(self) -> list[tuple[str, Image.Image]]:
+        """Returns the condition images in RGB with their captions, without those that cannot be read any more."""
+        named = [f"condition: {role.replace('_', ' ')}" for role in self.roles]
+        captioned = zip(named or ["condition"] * len(self.conditions), self.conditions, strict=False)
+        return [(caption, picture) for caption, file in captioned if (picture := _opened(file)) is not None]
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def _read_sample(path: Path, entry: Any) -> Sample:
         num_images=num_images if isinstance(num_images, int) else 0,
         video=path.parent / str(file) if is_video else None,
         conditions=_conditions(path, entry) if text is None else (),
+        roles=_roles(path, entry),
     )
 
 
@@ -167,6 +171,15 @@ def _conditions(path: Path, entry: Mapping[str, Any]) -> tuple[Path, ...]:
     if outside := [name for name in names if not (path.parent / name).resolve().is_relative_to(folder)]:
         raise ConfigError(f"{path}: 'images' must name files of {folder.name!r}, got {outside[0]!r:.200}")
     return tuple(path.parent / name for name in names)
+
+
+def _roles(path: Path, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the roles of a sample's images, one for each; () where there are none."""
+    roles, num_images = entry.get("roles") or [], len(entry.get("images") or [])
+    is_right = isinstance(roles, list) and len(roles) in (0, num_images)
+    if not is_right or not all(isinstance(role, str) for role in roles):
+        raise ConfigError(f"{path}: 'roles' of a sample must be a list, a text for each image, got {roles!r:.200}")
+    return tuple(roles)
 
 
 def _finite(value: Any) -> float | None:

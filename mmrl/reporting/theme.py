@@ -78,7 +78,7 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .pair .sides.three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .pair video { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint);
   outline: 1px solid var(--none); }
-.pair img.strip, .pair img + img { margin-top: 6px; }
+.pair img.strip, .pair img + img, .pair img + .side { margin-top: 6px; }
 .pair .note { aspect-ratio: auto; margin: 0; padding: 10px; text-align: center; overflow-wrap: anywhere; }
 .pair img { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint); }
 .pair img, .output img { outline: 1px solid var(--none); }

@@ -18,7 +18,7 @@ from mmrl.core.contracts import Modality, RunError, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey, generator
 from mmrl.media.mp4 import Sound, Video, frames_of
-from mmrl.media.pictures import Picture
+from mmrl.media.pictures import Picture, Role
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.groups import GroupPlan
@@ -65,6 +65,7 @@ class SavedSample:
     text: str | None = None  # the answer
     num_images: int = 0  # of the question
     media: tuple[Picture, ...] = ()  # the question's images, as far as they are kept to judge the answer again
+    roles: tuple[Role, ...] = ()  # of these images, in order; (): the data does not say
     canvas: Canvas | None = None  # of the first of them: what coordinates in the answer are counted in
     has_actions: bool = False  # whether answers are read as actions
     action: Action | None = None  # the action that the answer writes, in pixels of the original screenshot
@@ -192,6 +193,7 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
         text=None if outputs.texts is None else outputs.texts[row],
         num_images=len(prompt.media),
         media=prompt.media,
+        roles=prompt.roles,
         canvas=None if outputs.canvases is None else outputs.canvases[row],
         has_actions=outputs.actions is not None,
         action=None if outputs.actions is None else outputs.actions[row],
@@ -278,6 +280,8 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
             entry["num_images"] = sample.num_images
         if sample.media:
             entry["images"] = [os.path.relpath(_kept(one, questions), folder) for one in sample.media]
+        if sample.roles:
+            entry["roles"] = list(sample.roles)
         if sample.canvas is not None:
             entry["canvas"] = asdict(sample.canvas)
         if sample.has_actions:

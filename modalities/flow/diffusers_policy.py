@@ -27,7 +27,7 @@ from mmrl.plans.flow import Plan
 
 from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
-from ..loading.exporting import save_lora
+from ..loading.exporting import save_lora, save_pipeline
 from ..loading.hub import source_of, without_adapter
 from ..loading.lora import Lora
 from ..loading.quantise import Quantise, only_with_lora
@@ -324,7 +324,7 @@ class DiffusersPolicy(FlowPolicy):
         """Writes the weights now in place: a LoRA for `pipe.load_lora_weights`, or the whole pipeline's folder."""
         if self.lora is None:
             with _quiet_about_absent_parts():
-                self._pipeline.save_pretrained(folder)
+                save_pipeline(self._pipeline, folder)
             return
         save_lora(self._pipeline, self.modules(), folder)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mmrl.core.contracts import ConfigError
 
 FILE = "pytorch_lora_weights.safetensors"  # the name that `load_lora_weights` looks for
+_SOURCE = "pretrained_model_name_or_path"  # of a part, in the index of a modular pipeline
 _SETTINGS = "lora_adapter_metadata"  # the entry of the file's header in which diffusers keeps rank and alpha
 # Wan's own names, which ComfyUI keeps, for those of diffusers: (theirs, own)
 _WAN = (
@@ -46,6 +47,33 @@ def save_lora(pipeline: Any, networks: Mapping[str, nn.Module], folder: Path) ->
         )
     if by_pipeline:
         pipeline.save_lora_weights(folder, **by_pipeline)
+
+
+def save_pipeline(pipeline: Any, folder: Path) -> None:
+    """Writes a whole pipeline, classic or modular, into a folder that can be moved."""
+    from diffusers import ModularPipeline
+
+    is_modular = isinstance(pipeline, ModularPipeline)
+    pipeline.save_pretrained(str(folder), **({"overwrite_modular_index": True} if is_modular else {}))
+    without_paths(folder)
+
+
+def without_paths(folder: Path) -> None:
+    """Takes folders of this machine out of the files of a saved pipeline.
+
+    diffusers writes where a part was loaded from into the part's config, and loaders set it anew; the index of a
+    modular pipeline says where the parts are, and gets "." for its own folder.
+    """
+    for path in folder.rglob("*.json"):
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            continue
+        is_changed = settings.pop("_name_or_path", None) is not None
+        for part in settings.values() if path.name == "modular_model_index.json" else ():
+            if isinstance(part, list) and part[2].get(_SOURCE) == str(folder):
+                part[2][_SOURCE], is_changed = ".", True
+        if is_changed:
+            path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def file_in(folder: Path, name: str) -> str:

@@ -1,11 +1,14 @@
 """`mmrl check` counts right, and `check --tiny` finds what does not run, does not move, or costs more than planned."""
 
 import inspect
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from mmrl import labs
 from mmrl.advantages.grpo import Grpo
@@ -263,3 +266,17 @@ def test_an_advantage_of_trees_on_samples_that_share_none_is_told() -> None:
     for sampler in ({"name": "branch_grpo", "splits": [0, 1]}, {"name": "tempflow", "roots": 2}):
         forked = sampler | {"num_steps": 4, "sigmas": "uniform"}
         assert "branches" not in summary(advantage=tree, sampler=forked, group_size=4), sampler
+
+
+def test_a_row_without_an_image_that_the_settings_ask_for_is_named_before_a_model_is_loaded(tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+    rows = [{"prompt": "go", "image": "one.png", "last_image": "one.png"}, {"prompt": "go on", "image": "one.png"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts = {"path": str(tmp_path / "rows.jsonl"), "layout": "edit"}
+    policy = {"name": "diffusers_pipeline", "model": "a/hub-name", "conditions": ["image", "last_image"]}
+    sampler = {"name": "flow_sde", "num_steps": 2}
+    changes = {"modality": policy, "sampler": sampler, "rewards": [{"name": "jpeg_size"}], "evaluation": None}
+    message = r"rows\.jsonl, line 2: prompt 'go on': it has 1 image \(image\), and conditions is \[image, last_image\]"
+    with pytest.raises(ConfigError, match=message):
+        summary(prompts={"train": prompts}, **changes)
+    assert summary(prompts={"train": {**prompts, "bad_rows": "skip"}}, **changes)["training prompts"].startswith("1,")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from io import BytesIO
 from pathlib import Path
@@ -250,10 +251,14 @@ def test_rows_are_lines_of_json(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "rows.jsonl").read_text(encoding="utf-8") == '{"a": "ü"}\n{"a": null}\n'
 
 
-def screen(colour: str) -> StoredPicture:
+def as_stored(name: str, image: Image.Image) -> StoredPicture:
     content = BytesIO()
-    Image.new("RGB", (200, 100), colour).save(content, "PNG")
-    return StoredPicture(colour, content=content.getvalue())
+    image.save(content, "PNG")
+    return StoredPicture(name, content=content.getvalue())
+
+
+def screen(colour: str) -> StoredPicture:
+    return as_stored(colour, Image.new("RGB", (200, 100), colour))
 
 
 SCREEN, OTHER = screen("red"), screen("blue")
@@ -282,6 +287,27 @@ def test_answers_of_a_run_are_judged_again_about_their_own_images_in_their_own_u
     shutil.rmtree(tmp_path / "samples" / "questions")
     with pytest.raises(ConfigError, match="an image of sample 0, is no file of the folder or of"):
         score_path(second, [IOU])
+
+
+def edited(grey: int) -> SavedSample:
+    """An edit of a black picture: the left half, outside of the mask, is of a grey level."""
+    mask, image = Image.new("L", (8, 8), 255), Image.new("RGB", (8, 8), "white")
+    mask.paste(0, (0, 0, 4, 8))
+    image.paste((grey,) * 3, (0, 0, 4, 8))
+    pictures = [as_stored("before", Image.new("RGB", (8, 8))), as_stored("mask", mask)]
+    return SavedSample("go", grey, {}, image=image, num_images=2, media=tuple(pictures), roles=("image", "mask"))
+
+
+def test_edits_of_a_run_are_judged_again_by_their_images_and_the_roles_of_these(tmp_path: Path) -> None:
+    save_samples([edited(0), edited(51)], tmp_path)
+    found = score_path(tmp_path, [{"name": "kept_outside_mask"}])
+    assert found.total == pytest.approx([1, 1 - 51 / 255])
+
+
+def test_a_sample_with_a_role_too_many_is_refused(tmp_path: Path) -> None:
+    save_samples([replace(edited(0), roles=("image", "mask", "control"))], tmp_path)
+    with pytest.raises(ConfigError, match=r"the roles of sample 0 must be one of image, .* for each image, got"):
+        score_path(tmp_path, [{"name": "kept_outside_mask"}])
 
 
 def test_samples_that_were_drawn_for_one_prompt_are_a_group(tmp_path: Path) -> None:

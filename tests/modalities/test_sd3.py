@@ -237,6 +237,8 @@ def test_an_exported_full_model_is_a_plain_pipeline_folder(twin_policy: Any, tmp
     for parameter in policy.weights.parameters.values():
         parameter.data.add_(0.01)
     policy.export(tmp_path / "full")
+    files = list((tmp_path / "full").rglob("*.json"))
+    assert len(files) > 5 and not [path for path in files if policy.model in path.read_text()]
     again = StableDiffusion3Policy(tmp_path / "full")
     for name, parameter in policy.weights.parameters.items():
         assert torch.equal(again.weights.parameters[name], parameter), name

@@ -1,15 +1,22 @@
 """Rows that bring outputs: what each form of them means, and which are bad, by file and line."""
 
 import json
+from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from mmrl.core.config import DatasetSettings
-from mmrl.core.data import Prompt
+from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout
+from mmrl.core.keys import GroupKey
+from mmrl.media.pictures import StoredPicture
+from mmrl.plans.offline import roll_out
 from mmrl.prompts.datasets import load_dataset_prompts
+from mmrl.samplers.given import Given
 from mmrl.system.errors import ConfigError
 
 SAID = [{"role": "assistant", "content": "yes"}]
@@ -112,3 +119,47 @@ def test_given_images_are_opened_whole_where_that_is_asked(tmp_path: Path) -> No
     assert len(read(tmp_path, row, "given_images").target["given"]) == 2, "its header is whole"
     with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1: cannot read the image cut\.png"):
         read(tmp_path, row, "given_images", decode=True)
+
+
+class OtherOrder:
+    """A policy of two sizes: its rollouts hold the last prompt's samples first."""
+
+    sample_kind, height, width = "latents", 2, 2
+
+    def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
+        rows = torch.tensor([2, 3, 0, 1])
+        alone = [outputs.select(row[None]) for row in rows]
+        return Rollout(
+            prompts=tuple(prompts[row] for row in rows),
+            keys=tuple(keys[row] for row in rows),
+            prompt=torch.arange(4),
+            group=torch.tensor([0, 0, 1, 1]),
+            episode=torch.arange(4),
+            turn=torch.zeros(4, dtype=torch.int64),
+            outputs=Outputs(each=tuple(alone)),
+            blocks=(DecisionBlock.none(4),),
+            trace=None,
+            num_calls=0,
+        )
+
+
+def test_outputs_keep_their_scores_where_a_policy_sorts_groups_by_size() -> None:
+    grey = [Image.new("RGB", (2, 2), (level,) * 3) for level in (0, 51, 102, 153)]
+    pictures = [StoredPicture(str(n), content=png(image)) for n, image in enumerate(grey)]
+    prompts = [
+        Prompt("a", target={"given": tuple(pictures[:2]), "given_scores": (0.0, 1.0)}),
+        Prompt("b", target={"given": tuple(pictures[2:]), "given_scores": (1.0, 0.0)}),
+    ]
+    policy: Any = OtherOrder()
+    plans = [Given().plan(policy, key, 2) for key in (GroupKey(0, 0, 0), GroupKey(0, 0, 1))]
+    rollout = roll_out(policy, prompts, plans, [GroupKey(0, 0, 0), GroupKey(0, 0, 1)])
+    whole = rollout.outputs.select(torch.arange(4))
+    assert whole.images is not None and whole.given is not None
+    assert whole.given.tolist() == [0, 1, 1, 0]
+    torch.testing.assert_close(whole.images[:, 0, 0, 0], torch.tensor([102, 153, 51, 0]) / 255)
+
+
+def png(image: Image.Image) -> bytes:
+    content = BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()

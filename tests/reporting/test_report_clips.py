@@ -62,6 +62,22 @@ def test_condition_before_and_after_stand_side_by_side(run: Path) -> None:
     assert '<div class="sides three">' in text and "data:video" not in text
 
 
+def test_condition_images_have_the_names_of_their_roles(run: Path) -> None:
+    images = ["../questions/one.png", "../questions/absent.png", "../questions/one.png"]
+    save(run, file="000.png", images=images, roles=["image", "mask", "last_image"])
+    text = write_report(run).read_text()
+    captions = ["condition: image", "condition: last image", "before", "after"]
+    assert re.findall(r'<p class="side">([^<]+)</p>', text) == captions
+    assert 'alt="condition: last image: a cat"' in text
+
+
+@pytest.mark.parametrize("roles", [["image", "mask"], "image", [3]])
+def test_each_condition_image_has_one_role(run: Path, roles: Any) -> None:
+    save(run, file="000.png", images=["../questions/one.png"], roles=roles)
+    with pytest.raises(ConfigError, match="'roles' of a sample must be a list, a text for each image"):
+        write_report(run)
+
+
 @pytest.mark.parametrize("images", [["../../../secret.png"], "one.png", [3]])
 def test_condition_images_lie_in_the_run(run: Path, images: Any) -> None:
     save(run, file="000.png", images=images)

@@ -1,5 +1,6 @@
 """An exported LoRA in diffusers' own loaders: stock pipelines then generate what the trained weights in place do."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,14 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
-from mmrl.modalities.loading.exporting import FILE, file_in, loading_code, save_lora, write_for_comfyui
+from mmrl.modalities.loading.exporting import (
+    FILE,
+    file_in,
+    loading_code,
+    save_lora,
+    without_paths,
+    write_for_comfyui,
+)
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.pipelines.families import FAMILIES, tiny_pipeline
 from tests.parameters import slow_but
@@ -110,3 +118,19 @@ def test_a_folder_without_an_adapter_of_the_network_is_refused(tmp_path: Path) -
     (tmp_path / file_in(tmp_path, "transformer_2")).unlink()
     with pytest.raises(ConfigError, match="holds no adapter of the part 'transformer_2'"):
         Lora(path=str(tmp_path)).add_to(tiny_pipeline("wan22", 0).transformer_2, None, "transformer_2")
+
+
+def test_a_saved_pipeline_does_not_say_where_its_parts_came_from(tmp_path: Path) -> None:
+    part, other, listed = tmp_path / "part", tmp_path / "other.json", tmp_path / "list.json"
+    part.mkdir()
+    (part / "config.json").write_text(json.dumps({"_class_name": "A", "_name_or_path": "/home/me/model", "width": 3}))
+    source, index = "pretrained_model_name_or_path", tmp_path / "modular_model_index.json"
+    parts = {"a": ["diffusers", "A", {source: str(tmp_path)}], "b": ["diffusers", "B", {source: "some/name"}]}
+    index.write_text(json.dumps(parts | {"_name": "c"}))
+    other.write_text('{"é":   1}', encoding="utf-8")
+    listed.write_text('["_name_or_path"]')
+    without_paths(tmp_path)
+    assert json.loads((part / "config.json").read_text()) == {"_class_name": "A", "width": 3}
+    read = json.loads(index.read_text())
+    assert read == parts | {"a": ["diffusers", "A", {source: "."}], "_name": "c"}
+    assert other.read_text(encoding="utf-8") == '{"é":   1}' and listed.read_text() == '["_name_or_path"]'

@@ -6,6 +6,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from diffusers import ModularPipeline
 from torch import Tensor
 
 from mmrl.core.contracts import Placement
@@ -88,3 +89,22 @@ def test_the_code_of_a_card_draws_what_mmrl_draws(
     assert made is not None
     white = 255 if policy.output == "image" else 1
     torch.testing.assert_close(drawn, made[0].movedim(-3, -1) * white, atol=1.01 * white / 255, rtol=0)
+
+
+@pytest.mark.slow  # 3 s: makes and loads a small pipeline
+@pytest.mark.filterwarnings("ignore")  # of diffusers
+def test_the_folder_of_a_modular_pipeline_can_be_moved(tmp_path: Path) -> None:
+    policy = DiffusersPipeline(model="", family="modular_z_image").tiny(0, tmp_path / "base")
+    policy.prepare(Placement(torch.device("cpu"), torch.float32))
+    moved(policy)
+    policy.export(tmp_path / "out")
+    policy.close()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    pipeline = ModularPipeline.from_pretrained(tmp_path / "moved")
+    pipeline.load_components(dtype=torch.float32)
+    stored = pipeline.transformer.state_dict()
+    for name, parameter in policy.weights.parameters.items():
+        assert torch.equal(stored[name.removeprefix("transformer.")], parameter), name
+    named = [path for path in (tmp_path / "moved").rglob("*.json") if str(tmp_path) in path.read_text()]
+    assert not named
