@@ -100,8 +100,14 @@ def test_a_config_written_out_reads_back_equal(name: str, tmp_path: Path) -> Non
     assert load_config(tmp_path / "config.yaml") == config
 
 
-def files_of(settings: DatasetSettings) -> tuple[str, ...]:
-    return (settings.path,) if isinstance(settings.path, str) else settings.path
+def files_of(source: Any) -> set[tuple[str, str | None]]:
+    """Returns the files of a source of prompts, each with its split; those of a list of sources together."""
+    if isinstance(source, tuple):
+        return {file for one in source for file in files_of(one.source)}
+    if not isinstance(source, DatasetSettings):
+        return set()
+    paths = (source.path,) if isinstance(source.path, str) else source.path
+    return {(path, source.split) for path in paths}
 
 
 @pytest.mark.slow
@@ -113,9 +119,9 @@ def test_a_config_evaluates_on_prompts_that_it_does_not_train_on() -> None:
             continue
         seen.add(same)
         train, held_out = config.prompts.train, config.prompts.held_out
-        if isinstance(train, DatasetSettings):  # which is not here
-            assert isinstance(held_out, DatasetSettings), name
-            assert set(files_of(train)).isdisjoint(files_of(held_out)), name
+        if files_of(train):  # which are not here
+            assert files_of(held_out), name
+            assert files_of(train).isdisjoint(files_of(held_out)), name
             continue
         parts = build(config)
         assert parts.evaluation is not None, name

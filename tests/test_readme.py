@@ -122,7 +122,7 @@ def test_the_code_blocks_run_in_order(cli: CommandLine) -> None:
     assert len(list((cli.folder / "runs/painted").glob("*.png"))) == 4
     assert (cli.folder / "runs/first/export/model_index.json").is_file()
     assert (cli.folder / "scores.html").is_file()
-    assert (cli.folder / "runs/flow/checkpoints").is_dir() and (cli.folder / "runs/fast/checkpoints").is_dir()
+    assert (cli.folder / "runs/flow/checkpoints").is_dir() and (cli.folder / "runs/four/checkpoints").is_dir()
 
 
 def test_the_reward_of_the_readme_trains(cli: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
