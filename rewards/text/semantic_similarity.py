@@ -78,21 +78,17 @@ class SemanticSimilarity(TagReward):
         references = {name: self._references(prompt) for name, prompt in prompts.items()}
         answers = [self._answer(text) for text in batch.outputs.texts]
         pairs = [(answer, references[id(prompt)]) for answer, prompt in zip(answers, batch.prompts, strict=True)]
-        known = self._known({text for answer, texts in pairs if answer is not None for text in texts})
-        known |= self._embed({answer for answer, _ in pairs if answer is not None} - known.keys())
+        needed = {text for answer, texts in pairs if answer is not None for text in texts}
+        everything = needed | {answer for answer, _ in pairs if answer is not None}
+        known = self._of_references | self._embed(everything - self._of_references.keys())
+        newest = {text: one for text, one in self._of_references.items() if text not in needed}
+        newest |= {text: known[text] for text in sorted(needed)}
+        self._of_references = dict(list(newest.items())[-KEPT:])
         scores = [
             0.0 if answer is None else max(similarity(known[answer], known[text]) for text in texts)
             for answer, texts in pairs
         ]
         return torch.tensor(scores, dtype=torch.float32).clamp(0, 1)
-
-    def _known(self, references: set[str]) -> dict[str, Tensor]:
-        """Returns the embeddings of references, from earlier batches where they are kept; keeps the newest."""
-        kept = self._of_references
-        found = {text: kept[text] for text in references if text in kept} | self._embed(references - kept.keys())
-        newest = {text: one for text, one in kept.items() if text not in found} | found
-        self._of_references = dict(list(newest.items())[-KEPT:])
-        return found
 
     def _embed(self, texts: set[str]) -> dict[str, Tensor]:
         """Returns the embeddings [K, D] of each text; K is 1 for a sentence."""
