@@ -82,7 +82,9 @@ def template_metrics(settings: PromptSettings) -> dict[str, float]:
     `prompts/template` of one source; `prompts/template_0` ... of those of a mixture that have one.
     """
     sources = [source for source, _ in mixture(settings.train)]
-    names = [f"prompts/template_{number}" for number in range(len(sources))] if len(sources) > 1 else ["prompts/template"]
+    names = (
+        [f"prompts/template_{number}" for number in range(len(sources))] if len(sources) > 1 else ["prompts/template"]
+    )
     return {
         name: float(template_digest(source.template))
         for name, source in zip(names, sources, strict=True)

@@ -52,7 +52,9 @@ class SemanticSimilarity(TagReward):
     prefix: str = ""  # text before each answer and reference, such as "query: " for E5
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
-    _of_references: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
+    _of_references: dict[str, Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # oldest first
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random BERT of small sizes, written to `folder`."""

@@ -110,7 +110,12 @@ def test_a_reference_is_embedded_once(folder: Path, monkeypatch: pytest.MonkeyPa
     reward, seen = prepared(folder), list[str]()
     embedder = load_embedder(str(folder), "mean", CPU.device)
     monkeypatch.setattr(semantic_similarity, "KEPT", 2)
-    monkeypatch.setattr(reward, "_embed", lambda texts: seen.extend(sorted(texts)) or embeddings_of(embedder, texts))
+
+    def embed(texts: set[str]) -> dict[str, Tensor]:
+        seen.extend(sorted(texts))
+        return embeddings_of(embedder, texts)
+
+    monkeypatch.setattr(reward, "_embed", embed)
     first = judge(reward, ["a cat", "a dog"], ["the sea", "a hill"])
     assert seen == ["a cat", "a dog", "a hill", "the sea"]
     seen.clear()
@@ -270,7 +275,7 @@ def test_any_text_has_a_score(texts: list[str], embedded: SemanticSimilarity) ->
 
 
 @pytest.fixture(scope="module")
-def embeddings_of(folder: Path) -> SemanticSimilarity:
+def embedded(folder: Path) -> SemanticSimilarity:
     return prepared(folder)
 
 
