@@ -2,8 +2,9 @@
 
 compositions_*.txt: objects with colours, counts and places, for pictures. motions_*.txt: subjects that move, with a
 place and a camera, for videos. geneval_*.jsonl: compositions of objects that detectors of COCO know, with the metadata
-that the reward `geneval` reads. contrasts_*.jsonl: counts of coloured objects, each with prompts that differ in one of these
-or in all, for the reward `text_norm`. texts_*.txt: things that bear a text, which stands in quotes for the reward `ocr_text`.
+that the reward `geneval` reads. contrasts_*.jsonl: counts of coloured objects, each with prompts that differ in one of
+these or in all, for the reward `text_norm`. texts_*.txt: things that bear a text, which stands in quotes for the
+reward `ocr_text`.
 """
 
 import json
@@ -152,7 +153,7 @@ def scenes() -> list[str]:
 
 
 def contrasts() -> list[str]:
-    """Rows of a count, a colour and an object, with prompts that have another count, colour, object, or three others."""
+    """Rows of a count, a colour and an object, with prompts of another count, colour, object, or all three."""
     random = Random(0)
     all_three = list(product(COUNTS, COLOURS, OBJECTS))
     random.shuffle(all_three)

@@ -39,9 +39,9 @@ class Outcome:
             )
         if 2 * (falling := self.summary.get("falling_iterations", 0)) >= self.summary["iterations"] > 0:
             where += (
-                f"\nin {falling} of {self.summary['iterations']} iterations the chosen and the rejected samples were both "
-                "less likely than under the reference: see `loss/chosen` and `loss/rejected` in the metrics; a smaller "
-                "learning_rate or a larger beta of the loss holds them"
+                f"\nin {falling} of {self.summary['iterations']} iterations chosen and rejected samples were both "
+                "less likely than under the reference: see `loss/chosen` and `loss/rejected` in the metrics; "
+                "a smaller learning_rate or a larger beta of the loss holds them"
             )
         if held_out["before"] is None:
             return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"

@@ -105,8 +105,8 @@ class DatasetSettings(Settings):
     columns: dict[str, str] = Field(default={})  # fields of the layout -> the columns of the files for them
     # Texts that join the target of every row, such as `{task: chart}`, by which the reward `router` chooses.
     target: dict[str, str] = Field(default={})
-    # A text around every prompt, with {prompt} in it ({row.NAME} is another column), or the name of a text: think, plan,
-    # code, knowledge, examples.
+    # A text around every prompt, with {prompt} in it ({row.NAME} is another column), or the name of a text: think,
+    # plan, code, knowledge, examples.
     template: str | None = None
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"

@@ -10,7 +10,7 @@ TEMPLATES = {
     "think": f"{{prompt}}\n\nFirst reason step by step inside <think> </think>, {_END}",
     "plan": f"{{prompt}}\n\nFirst make a plan of the solution and carry it out inside <plan> </plan>, {_END}",
     "code": f"{{prompt}}\n\nFirst write code that solves it inside <code> </code>, {_END}",
-    "knowledge": f"{{prompt}}\n\nFirst recall the facts and rules that it takes inside <knowledge> </knowledge>, {_END}",
+    "knowledge": f"{{prompt}}\n\nFirst recall the facts that it takes inside <knowledge> </knowledge>, {_END}",
     "examples": f"{{prompt}}\n\nFirst look up useful examples inside <examples> </examples>, {_END}",  # there are none
 }
 

@@ -15,11 +15,11 @@ from .base.paths import PathLoss
 class Sppo(PathLoss):
     """(log-ratio to the old weights - eta (P - 1/2))^2 of each sample, P its win rate, which is its reward.
 
-    Wu et al. 2024, "Self-Play Preference Optimization for Language Model Alignment", arXiv 2405.00675, equation 4.7: the
+    Wu et al. 2024, "Self-Play Preference Optimization for Language Model Alignment", arXiv 2405.00675, section 4: the
     old weights are the opponent, and 1/2 is the rate at which they win against themselves. P comes from a reward in
-    [0, 1] of comparisons, such as `win_rate` or `pairwise_judge`: they need not be transitive. Unlike `gvpo`, a group's
-    log-ratios are not centred, so that each one has its own target. eta is that of the authors' code, 1 / 0.001, for
-    summed log-ratios; where all log-ratios are 0, the gradient is that of REINFORCE on P - 1/2 times 2 eta.
+    [0, 1] of comparisons, such as `win_rate` or `pairwise_judge`: these need not be transitive. In `gvpo` the
+    log-ratios of a group are centred; here each has a target of its own. eta is that of the authors' code, 1 / 0.001,
+    for summed log-ratios; where all log-ratios are 0, the gradient is that of REINFORCE on P - 1/2 times 2 eta.
 
     Raises ValueError for settings out of range.
     """

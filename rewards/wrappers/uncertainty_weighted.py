@@ -28,8 +28,8 @@ class UncertaintyWeighted(RewardWrapper):
       worst        the least of the rewards: the worst-case optimization (WCO) of the same paper; `scale` counts nothing
       disagreement -u alone: a number to watch, with weight 0, beside a reward of the same judges
 
-    Where all agree the score is their mean, and 0 for `disagreement`. The rewards must be of one scale: put `text_norm` or `clip_range` around
-    those that are not.
+    Where all agree the score is their mean, and 0 for `disagreement`. The rewards must be of one scale: put `text_norm`
+    or `clip_range` around those that are not.
 
     Raises ValueError for fewer than two rewards, or rewards that judge different things.
     """

@@ -33,7 +33,7 @@ def test_a_run_of_pairs_says_where_chosen_and_rejected_samples_both_fell(tmp_pat
     run = outcome(tmp_path)
     assert len(str(replace(run, summary=run.summary | {"falling_iterations": 4})).splitlines()) == 1
     _, line = str(replace(run, summary=run.summary | {"falling_iterations": 5})).splitlines()
-    assert line.startswith("in 5 of 9 iterations the chosen and the rejected samples were both less likely")
+    assert line.startswith("in 5 of 9 iterations chosen and rejected samples were both less likely")
 
 
 @pytest.mark.parametrize("held_out", [{}, {"best": None, "best_iteration": None}, {"before": None, "after": None}])
