@@ -17,24 +17,24 @@ FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
-        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "FK steering", "Flow-DPPO", "Flow-NRG",
-        "Flow-RWR", "G2RPO", "GRPO-Guard", "LOOP", "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP", "Precise",
-        "Pref-GRPO", "RAFT", "ReFL", "REINFORCE", "Reward-weighted regression", "RLCM", "Seedance 1.0",
-        "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "VADER",
+        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering", "Flow-DPPO",
+        "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "LOOP", "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP",
+        "Precise", "Pref-GRPO", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression",
+        "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "VADER",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "CLS-RL", "Dense turn rewards", "DUMP", "Embodied-R",
         "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GRIT",
-        "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "Mixed-R1", "MM-UPT", "No-Thinking-CLS-RL", "ReDit",
-        "ReMax", "RLOO on turns", "RoboRefer", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay",
-        "SPO-tree", "STAR-R1", "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1",
-        "Visual-RFT", "VLAA-Thinker", "VLM-R1", "XRPO",
+        "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "Mixed-R1", "MM-UPT", "No-Thinking-CLS-RL", "pPE",
+        "ReDit", "ReMax", "RLOO on turns", "RoboRefer", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero",
+        "Selective sample replay", "Semantic encoder reward", "SPO-tree", "STAR-R1", "Time-R1", "TreeRL", "TreeRPO",
+        "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VLAA-Thinker", "VLM-R1", "XRPO",
     ),
     "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO", "HERON",
-        "InfoNCA", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering", "OPO", "Pass@k training", "QAE",
-        "rDPO", "REBEL", "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "RLOO", "RPO", "SAPO", "TOPR",
-        "Trimmed statistics",
+        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO",
+        "HERON", "InfoNCA", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering", "OPO", "Pass@k training",
+        "QAE", "rDPO", "REBEL", "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "Reward scaling", "RLOO",
+        "RPO", "SAPO", "SPPO", "TOPR", "Trimmed statistics",
     ),
 }  # fmt: skip
 FIRST = "What people come for"

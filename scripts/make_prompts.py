@@ -2,7 +2,9 @@
 
 compositions_*.txt: objects with colours, counts and places, for pictures. motions_*.txt: subjects that move, with a
 place and a camera, for videos. geneval_*.jsonl: compositions of objects that detectors of COCO know, with the metadata
-that the reward `geneval` reads. texts_*.txt: things that bear a text, which stands in quotes for the reward `ocr_text`.
+that the reward `geneval` reads. contrasts_*.jsonl: counts of coloured objects, each with prompts that differ in one of
+these or in all, for the reward `text_norm`. texts_*.txt: things that bear a text, which stands in quotes for the
+reward `ocr_text`.
 """
 
 import json
@@ -150,6 +152,26 @@ def scenes() -> list[str]:
     return mixed
 
 
+def contrasts() -> list[str]:
+    """Rows of a count, a colour and an object, with prompts of another count, colour, object, or all three."""
+    random = Random(0)
+    all_three = list(product(COUNTS, COLOURS, OBJECTS))
+    random.shuffle(all_three)
+
+    def other(known: tuple[str, ...], one: str) -> str:
+        return random.choice([name for name in known if name != one])
+
+    def text(count: str, colour: str, noun: str) -> str:
+        return f"a photo of {count} {colour} {plural(noun)}"
+
+    rows = []
+    for count, colour, noun in all_three:
+        others = other(COUNTS, count), other(COLOURS, colour), other(OBJECTS, noun)
+        changed = [(others[0], colour, noun), (count, others[1], noun), (count, colour, others[2]), others]
+        rows.append(json.dumps({"prompt": text(count, colour, noun), "contrasts": [text(*one) for one in changed]}))
+    return rows
+
+
 def main() -> None:
     folder = Path(__file__).parents[1] / "configs" / "prompts"
     kinds = {
@@ -157,6 +179,7 @@ def main() -> None:
         "motions_{}.txt": motions(),
         "texts_{}.txt": texts(),
         "geneval_{}.jsonl": scenes(),
+        "contrasts_{}.jsonl": contrasts(),
     }
     for file, prompts in kinds.items():
         for name, size in SIZES.items():

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from mmrl.core import systems
 from mmrl.core.plugins import check_numbers, explain
+from mmrl.core.templates import TEMPLATES, template_text
 from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import near
 from mmrl.system.time_limits import CALL_SECONDS
@@ -104,7 +105,9 @@ class DatasetSettings(Settings):
     columns: dict[str, str] = Field(default={})  # fields of the layout -> the columns of the files for them
     # Texts that join the target of every row, such as `{task: chart}`, by which the reward `router` chooses.
     target: dict[str, str] = Field(default={})
-    template: str | None = None  # a text around every prompt, with {prompt} in it; {row.NAME} is another column
+    # A text around every prompt, with {prompt} in it ({row.NAME} is another column), or the name of a text: think,
+    # plan, code, knowledge, examples.
+    template: str | None = None
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
     # Decode every image, and the first and last frame of every video, when the data is read: slower, and a damaged one
@@ -117,8 +120,8 @@ class DatasetSettings(Settings):
     @field_validator("template")
     @classmethod
     def _has_the_prompt(cls, template: str | None) -> str | None:
-        if template is not None and template.count("{prompt}") != 1:
-            raise ValueError("needs {prompt} once, where the prompt stands")
+        if template is not None and template_text(template).count("{prompt}") != 1:
+            raise ValueError(f"needs {{prompt}} once, where the prompt stands, or a name of {', '.join(TEMPLATES)}")
         return template
 
 

@@ -87,10 +87,13 @@ class DiffusionDpo(DenoisingLoss):
         pairs = self._pairs(batch)
         margin = -self.beta / 2 * pairs.difference(error - compared)  # [M, K] of implied rewards
         terms, _ = pairs.onto_winners(-logsigmoid(margin), batch.weight)
+        implied = (-self.beta / 2 * (error - compared)).detach()  # [B, K] rewards
         won = (margin > 0).to(margin.dtype)
         metrics = {
             "matching": error,
             "margin": pairs.onto_groups(margin.detach(), batch.weight, batch.group),
+            "chosen": pairs.onto_groups(implied[pairs.winner], batch.weight, batch.group),
+            "rejected": pairs.onto_groups(implied[pairs.loser], batch.weight, batch.group),
             "accuracy": pairs.onto_groups(won, batch.weight, batch.group),
         }
         of_pairs = [pairs.onto_winners(pairs.mean(one), batch.weight)[0] for one in penalties]

@@ -33,6 +33,10 @@ class Dpo(PairLoss):
       sft_coef (RPO, Liu et al. 2024, arXiv 2405.16436; Pang et al. 2024, arXiv 2404.19733): adds
           -sft_coef * log-prob of the better sample / its number of decisions.
 
+    Metrics `chosen` and `rejected` are beta times the log-ratios of the better and the worse samples. Where both fall,
+    the loss pushes probability to neither (Ren and Sutherland 2024, "Learning Dynamics of LLM Finetuning", arXiv
+    2407.10490): the end of a run says in how many iterations they were below 0.
+
     Raises ValueError for settings out of range.
     """
 
@@ -70,6 +74,8 @@ class Dpo(PairLoss):
         is_right = (margin > 0).to(margin.dtype) + 0.5 * (margin == 0).to(margin.dtype)
         metrics = {
             "margin": self.of_groups(self.beta * margin, better, batch),
+            "chosen": self.of_groups(self.beta * paths[better].detach(), better, batch),
+            "rejected": self.of_groups(self.beta * paths[worse].detach(), better, batch),
             "accuracy": self.of_groups(is_right, better, batch, empty=0.5),
         }
         return self.of_groups(values, better, batch), metrics

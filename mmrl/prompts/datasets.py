@@ -15,6 +15,7 @@ from mmrl.core.config import DatasetSettings
 from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
+from mmrl.core.templates import template_text
 from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling
 from mmrl.plans.offline import OFFLINE
@@ -191,9 +192,9 @@ class _Reader:
         return renamed | {own: values[name] for own, name in columns.items() if name in values}
 
     def _templated(self, prompt: Prompt) -> str:
-        template = self.settings.template
-        if template is None:
+        if self.settings.template is None:
             return prompt.text
+        template = template_text(self.settings.template)
         for name in filter(None, SLOT.findall(template)):
             if name in TRUTH or not isinstance(prompt.target.get(name), str | int | float):
                 known = [key for key in prompt.target if key not in TRUTH]

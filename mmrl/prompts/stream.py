@@ -18,6 +18,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
+from mmrl.core.templates import template_digest
 from mmrl.media.pictures import Role
 from mmrl.prompts import datasets
 from mmrl.prompts.curriculum import Curriculum
@@ -73,6 +74,22 @@ def mixture(train: str | DatasetSettings | Sequence[MixedPrompts]) -> list[tuple
     if not train:
         raise ConfigError("prompts.train: needs at least one source, got an empty list")
     return [(part.source, part.weight) for part in train]
+
+
+def template_metrics(settings: PromptSettings) -> dict[str, float]:
+    """Returns the digests of the templates that a run trains with, so that runs with another text can be told apart.
+
+    `prompts/template` of one source; `prompts/template_0` ... of those of a mixture that have one.
+    """
+    sources = [source for source, _ in mixture(settings.train)]
+    names = (
+        [f"prompts/template_{number}" for number in range(len(sources))] if len(sources) > 1 else ["prompts/template"]
+    )
+    return {
+        name: float(template_digest(source.template))
+        for name, source in zip(names, sources, strict=True)
+        if isinstance(source, DatasetSettings) and source.template is not None
+    }
 
 
 def tiny_prompts(

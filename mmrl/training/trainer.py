@@ -14,6 +14,7 @@ from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
+from mmrl.prompts.stream import template_metrics
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
@@ -23,7 +24,7 @@ from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
 from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
-from mmrl.training.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
+from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
@@ -102,6 +103,7 @@ class Trainer:
             metrics = self._iterated(now.iteration)
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
+            now.falling += int(both_fell(metrics))
             metrics["time/iteration"] = time.perf_counter() - started
             with self.processes.lockstep():
                 self._log(metrics)
@@ -255,6 +257,7 @@ class Trainer:
         scores, min_spread = collected.scores, self.config.groups.min_spread
         metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
         metrics |= collected.metrics | self.collector.scorer.changing_weights(iteration)
+        metrics |= template_metrics(self.config.prompts)
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         calls = self.policy.num_calls

@@ -16,6 +16,7 @@ from ..base.networks.text_embedders import Embedder, Pooling, load_embedder, wri
 from ..base.references import answer_text, reference_texts
 
 Kind = Literal["sentence", "tokens"]
+KEPT = 4096  # references whose embeddings stay; of 384 numbers each they take 6 MB
 
 
 @dataclass
@@ -32,7 +33,8 @@ class SemanticSimilarity(TagReward):
     `model` is an encoder of the sentence-transformers layout, or one of transformers with `pooling` set to mean, cls or
     last. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than the
     model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: an answer that was
-    cut to what the model reads could say anything behind the cut.
+    cut to what the model reads could say anything behind the cut. The embeddings of the last 4,096 references are kept
+    from batch to batch, so an epoch embeds each reference once; those of answers are not.
     """
 
     source: ClassVar[str] = "Reimers and Gurevych 2019, arXiv 1908.10084; Xu et al. 2025 (Mixed-R1), arXiv 2505.24164"
@@ -50,6 +52,9 @@ class SemanticSimilarity(TagReward):
     prefix: str = ""  # text before each answer and reference, such as "query: " for E5
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
+    _of_references: dict[str, Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # oldest first
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random BERT of small sizes, written to `folder`."""
@@ -59,6 +64,7 @@ class SemanticSimilarity(TagReward):
     def prepare(self, placement: Placement) -> None:
         # Tokens are not pooled: a plain language model, which says nothing of it, will do.
         """Loads the model; raises ConfigError where it cannot be loaded."""
+        self._of_references = {}
         pooling = "mean" if self.kind == "tokens" and self.pooling == "model" else self.pooling
         self._embedder = load_embedder(self.model, pooling, placement.device)
 
@@ -74,8 +80,12 @@ class SemanticSimilarity(TagReward):
         references = {name: self._references(prompt) for name, prompt in prompts.items()}
         answers = [self._answer(text) for text in batch.outputs.texts]
         pairs = [(answer, references[id(prompt)]) for answer, prompt in zip(answers, batch.prompts, strict=True)]
-        everything = {text for answer, texts in pairs if answer is not None for text in (answer, *texts)}
-        known = self._embed(everything)
+        needed = {text for answer, texts in pairs if answer is not None for text in texts}
+        everything = needed | {answer for answer, _ in pairs if answer is not None}
+        known = self._of_references | self._embed(everything - self._of_references.keys())
+        newest = {text: one for text, one in self._of_references.items() if text not in needed}
+        newest |= {text: known[text] for text in sorted(needed)}
+        self._of_references = dict(list(newest.items())[-KEPT:])
         scores = [
             0.0 if answer is None else max(similarity(known[answer], known[text]) for text in texts)
             for answer, texts in pairs

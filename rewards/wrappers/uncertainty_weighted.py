@@ -12,7 +12,7 @@ from mmrl.core.contracts import Granularity, Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper
 
-Kind = Literal["discount", "lower_bound", "variance"]
+Kind = Literal["discount", "lower_bound", "variance", "worst", "disagreement"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,11 @@ class UncertaintyWeighted(RewardWrapper):
                    whose ensembles of text-normalised rewards (`text_norm`) are used in this way
       variance     m - scale u^2, u^2 the variance (1 / n): the uncertainty-weighted optimization (UWO) of Coste et al.
                    2023, "Reward Model Ensembles Help Mitigate Overoptimization", arXiv 2310.02743
+      worst        the least of the rewards: the worst-case optimization (WCO) of the same paper; `scale` counts nothing
+      disagreement -u alone: a number to watch, with weight 0, beside a reward of the same judges
 
-    Where all agree the score is their mean. The rewards must be of one scale: put `text_norm` or `clip_range` around
-    those that are not.
+    Where all agree the score is their mean, and 0 for `disagreement`. The rewards must be of one scale: put `text_norm`
+    or `clip_range` around those that are not.
 
     Raises ValueError for fewer than two rewards, or rewards that judge different things.
     """
@@ -36,7 +38,7 @@ class UncertaintyWeighted(RewardWrapper):
     kind: Kind = "lower_bound"  # how disagreement counts
     scale: Annotated[float, Field(ge=0)] = 1.0  # how much disagreement counts
 
-    source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO, arXiv 2310.02743"
+    source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO and WCO, arXiv 2310.02743"
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the inner rewards
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
@@ -54,12 +56,20 @@ class UncertaintyWeighted(RewardWrapper):
         if self.kind == "discount" and low < 0:
             raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
         self.override(
-            range=(self._lowest(low, high), high),
+            range=self._range(low, high),
             granularity=self.rewards[0].granularity,
             differentiable=all(reward.differentiable for reward in self.rewards),
             needs=self.needs_of_inner(),
             batch_size=min((r.batch_size for r in self.rewards if r.batch_size is not None), default=None),
         )
+
+    def _range(self, low: float, high: float) -> tuple[float, float]:
+        """Returns the ends of the score for rewards from `low` to `high`."""
+        if self.kind == "worst":
+            return low, min(reward.range[1] for reward in self.rewards)
+        if self.kind == "disagreement":  # a std is at most half of what there is between the ends
+            return (low - high) / 2, 0.0
+        return self._lowest(low, high), high
 
     def _lowest(self, low: float, high: float) -> float:
         """Returns the lower end for rewards from `low` to `high`: all forms are least with each reward at an end."""
@@ -81,10 +91,14 @@ class UncertaintyWeighted(RewardWrapper):
         """Returns the scores [B] float32; raises what the inner rewards raise."""
         first, *others = (reward.score(batch) for reward in self.rewards)
         values = torch.stack([first, *(other.to(first.device) for other in others)])  # [n, B]
+        if self.kind == "worst":
+            return values.amin(0)
         mean = values.mean(0)
         variance = (values - mean).square().mean(0)
         if self.kind == "variance":
             return mean - self.scale * variance
         agrees = variance == 0  # where a square root has no gradient
         spread = torch.where(agrees, 0.0, torch.where(agrees, 1.0, variance).sqrt())
+        if self.kind == "disagreement":
+            return -spread
         return mean * (-self.scale * spread).exp() if self.kind == "discount" else mean - self.scale * spread

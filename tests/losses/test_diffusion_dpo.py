@@ -63,6 +63,8 @@ def test_swapping_winner_and_loser_flips_the_sign_of_the_argument(loss: Any) -> 
     assert_close(swapped.metrics["margin"], -plain.metrics["margin"])
     assert_close(swapped.metrics["accuracy"], 1 - plain.metrics["accuracy"])
     assert plain.metrics["margin"].abs().min() > 1e-3
+    assert_close(plain.metrics["chosen"] - plain.metrics["rejected"], plain.metrics["margin"])
+    assert_close(swapped.metrics["chosen"], plain.metrics["rejected"])
 
 
 def test_flow_dpo_is_diffusion_dpo_with_a_beta_for_each_level() -> None:

@@ -148,3 +148,12 @@ def test_metrics_say_how_many_pairs_are_ranked_right() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Dpo(**settings)
+
+
+def test_the_chosen_and_the_rejected_samples_have_metrics_of_their_own() -> None:
+    """beta times their log-ratios: of the best and the worst of each group; here both fell, and the margin grew."""
+    batch = batch_of([1.0, 0.0, 0.5])
+    metrics = Dpo(beta=0.5)((column([-0.2, -1.4, 3.0]),), batch).metrics
+    assert metrics["chosen"][:, 0].tolist() == pytest.approx([-0.1] * 3)
+    assert metrics["rejected"][:, 0].tolist() == pytest.approx([-0.7] * 3)
+    assert_close(metrics["chosen"] - metrics["rejected"], metrics["margin"])

@@ -1,6 +1,7 @@
 """Data sets as sources of prompts: files and folders, bad rows, limits, templates."""
 
 import csv
+import hashlib
 import json
 import logging
 import shutil
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from mmrl.core.config import DatasetSettings
+from mmrl.core.config import DatasetSettings, MixedPrompts, PromptSettings
+from mmrl.core.templates import TEMPLATES
 from mmrl.prompts import datasets
 from mmrl.prompts.datasets import load_dataset_prompts, write_synthetic
+from mmrl.prompts.stream import template_metrics
 from mmrl.system.errors import ConfigError
 from tests.dataset_files import lines, questions, texts
 
@@ -174,6 +177,32 @@ def test_a_template_stands_around_every_prompt(tmp_path: Path) -> None:
     assert texts(path, template=template) == [
         "Before none {prompt}: What {prompt} is {row.answer}? Answer in \\boxed{answer} or {'x': 1}."
     ]
+
+
+def test_a_template_has_a_name_or_is_a_text(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"prompt": "How many?", "answer": "3"}])
+    for name in ("think", "plan", "code", "knowledge", "examples"):
+        (text,) = texts(path, template=name)
+        assert text.startswith("How many?\n\n") and f"<{name}> </{name}>" in text
+        assert "<answer> </answer>" in text and "\\boxed{}" in text and "{prompt}" not in text
+    with pytest.raises(ValueError, match=r"or a name of think, plan, code, knowledge, examples"):
+        DatasetSettings(path=str(path), template="thinks")
+
+
+def test_a_run_logs_the_hash_of_each_sources_template(tmp_path: Path) -> None:
+    def digest(text: str) -> float:
+        return float(int(hashlib.sha256(text.encode()).hexdigest()[:6], 16))
+
+    one = DatasetSettings(path="a.jsonl", template="Q: {prompt}")
+    assert template_metrics(PromptSettings(train=one)) == {"prompts/template": digest("Q: {prompt}")}
+    assert template_metrics(PromptSettings(train="lab:shapes/train")) == {}
+    named = one.model_copy(update={"template": "examples"})
+    parts = tuple(MixedPrompts(source=source) for source in (named, "lab:shapes/train", one))
+    found = template_metrics(PromptSettings(train=parts))
+    assert found == {
+        "prompts/template_0": digest(TEMPLATES["examples"]),
+        "prompts/template_2": digest("Q: {prompt}"),
+    }
 
 
 def test_a_template_shows_neither_the_answer_nor_what_is_not_there(tmp_path: Path) -> None:

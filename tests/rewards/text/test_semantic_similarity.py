@@ -15,7 +15,8 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, BertModel
 
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
-from mmrl.rewards.base.networks.text_embedders import Pooling, load_embedder, write_tiny_embedder
+from mmrl.rewards.base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
+from mmrl.rewards.text import semantic_similarity
 from mmrl.rewards.text.semantic_similarity import SemanticSimilarity
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
@@ -55,6 +56,10 @@ def prepared(folder: Path, **settings: Any) -> SemanticSimilarity:
 def judge(reward: SemanticSimilarity, texts: list[str], answer: Any) -> list[float]:
     found: list[float] = reward.score(answers(texts, {"answer": answer})).tolist()
     return found
+
+
+def embeddings_of(embedder: Embedder, texts: set[str]) -> dict[str, Tensor]:
+    return {text: one[None] for text, one in embedder.sentences(list(texts)).items()}
 
 
 def hidden(folder: Path, text: str) -> Tensor:
@@ -99,6 +104,29 @@ def test_bmas_by_a_loop(folder: Path) -> None:
     assert judge(reward, texts, "abc") == pytest.approx([bmas(text, "abc") for text in texts], abs=1e-5)
     assert judge(reward, texts[:3], "abc") == pytest.approx([1, 1, 1], abs=1e-5), "it knows no order"
     assert max(judge(prepared(folder), texts[1:3], "abc")) < 0.99, "sentences do"
+
+
+def test_a_reference_is_embedded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward, seen = prepared(folder), list[str]()
+    embedder = load_embedder(str(folder), "mean", CPU.device)
+    monkeypatch.setattr(semantic_similarity, "KEPT", 2)
+
+    def embed(texts: set[str]) -> dict[str, Tensor]:
+        seen.extend(sorted(texts))
+        return embeddings_of(embedder, texts)
+
+    monkeypatch.setattr(reward, "_embed", embed)
+    first = judge(reward, ["a cat", "a dog"], ["the sea", "a hill"])
+    assert seen == ["a cat", "a dog", "a hill", "the sea"]
+    seen.clear()
+    assert judge(reward, ["a cat", "the sea"], ["the sea", "a hill"]) == pytest.approx([first[0], 1.0])
+    assert seen == ["a cat"], "of an answer that is a reference, that embedding serves"
+    seen.clear()
+    judge(reward, ["a cat"], "a lake")
+    assert seen == ["a cat", "a lake"]
+    seen.clear()
+    judge(reward, ["a cat"], ["the sea", "a hill", "a lake"])
+    assert len(seen) == 2 and "a lake" not in seen, "two are kept, the newest"
 
 
 def test_of_several_references_the_best_counts(folder: Path) -> None:

@@ -27,6 +27,16 @@ def test_disagreement_is_taken_off() -> None:
     assert uwo.range == (0.5 - 5 * 0.25, 1.0)
 
 
+def test_the_worst_judge_decides_and_disagreement_is_a_number_to_watch() -> None:
+    batch = said("0.2 0.6", "0.5 0.5", "0 1")
+    worst = build("rewards", {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "worst"})
+    assert worst.score(batch).tolist() == pytest.approx([0.2, 0.5, 0.0])
+    assert worst.range == (0.0, 1.0)
+    spread = build("rewards", {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "disagreement"})
+    assert spread.score(batch).tolist() == pytest.approx([-0.2, 0.0, -0.5], abs=1e-7)
+    assert spread.range == (-0.5, 0.0)
+
+
 def test_the_lower_end_of_the_range_is_reached() -> None:
     lower = build("rewards", {"name": "uncertainty_weighted", "rewards": [WRITTEN, SECOND, SECOND], "scale": 2.0})
     # one of three at 1, two at 0: 1/3 - 2 sqrt(2) / 3
