@@ -249,7 +249,7 @@ def find_data(wishes: Wishes, tree: Mapping[str, Any]) -> Data:
         raise ConfigError(f"--data {train[0]}: prompts stand in a .txt or a file of rows ({', '.join(ROWS)})")
     fields = frozenset(first_row(train[0]))
     images = {"images": str(path)} if path.is_dir() and _has_media(path) else {}
-    layout = wishes.layout or layout_of(fields, tree) or layout_that_reads(train[0], images, wishes.reward, fields)
+    layout = wishes.layout or layout_of(fields, tree) or layout_by_trial(train[0], images, wishes.reward, fields)
     check_targets(wishes.reward, layout, fields)
     rows = count_rows(train[0])
 
@@ -345,7 +345,7 @@ def layout_of(fields: frozenset[str], tree: Mapping[str, Any]) -> str | None:
     return None
 
 
-def layout_that_reads(file: Path, images: dict[str, str], reward: str, fields: frozenset[str]) -> str:
+def layout_by_trial(file: Path, images: dict[str, str], reward: str, fields: frozenset[str]) -> str:
     """Returns the layout that reads the first rows and finds what the reward judges by.
 
     Raises ConfigError where no layout does, or several do and read different prompts.

@@ -8,6 +8,7 @@ import torch
 
 from mmrl.assembly.compatibility import Parts
 from mmrl.core.contracts import RewardBatch
+from mmrl.scoring.calls import last_decisions
 
 
 @dataclass
@@ -54,7 +55,7 @@ def _handed_on(name: str) -> property:
 class JitteredReward(Instrumented):
     """A reward whose scores differ a little by sample, so that groups have a spread and weights move.
 
-    Most scores of samples of random twins are alike.
+    Most scores of samples of random twins are alike. A dense reward differs at the last decision of a sample.
     """
 
     size: float = 0.1
@@ -67,7 +68,9 @@ class JitteredReward(Instrumented):
     def score(self, batch: RewardBatch) -> torch.Tensor:
         scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
         noise = torch.tensor([seed % 1000 / 1000 for seed in batch.seeds], device=scores.device)
-        return scores + self.size * noise
+        if scores.dim() == 1:
+            return scores + self.size * noise
+        return scores + self.size * noise[:, None] * last_decisions(batch.is_decision.to(scores.device))
 
 
 def instrument(parts: Parts) -> tuple[Parts, dict[str, Instrumented]]:

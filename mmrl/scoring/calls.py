@@ -144,6 +144,13 @@ def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]
         raise ConfigError(f"reward {name!r} must return a {dtype} tensor {list(shape)}, got {got}")
 
 
+def last_decisions(is_decision: Tensor) -> Tensor:
+    """Returns which places of [n, K] are followed by no decision and are one: the last decision of each sample."""
+    last = is_decision & ~is_decision.roll(-1, 1)
+    last[:, -1:] = is_decision[:, -1:]
+    return last
+
+
 def _of_decisions(
     name: str, answer: Tensor, batch: RewardBatch, ends: Tensor | None
 ) -> tuple[RewardValues | None, str | None]:
@@ -155,9 +162,7 @@ def _of_decisions(
     if ends is not None:
         _check(f"{name}.ends", ends, torch.bool, tuple(answer.shape))
         is_number = ends.to(answer.device)
-        last = is_decision & ~is_decision.roll(-1, 1)
-        last[:, -1:] = is_decision[:, -1:]
-        if (is_number & ~is_decision).any() or (last & ~is_number).any():
+        if (is_number & ~is_decision).any() or (last_decisions(is_decision) & ~is_number).any():
             raise ConfigError(f"reward {name!r}: a segment must end at a sample's last decision, and none behind it")
     if (row := stray(answer, is_number)) is not None:
         raise ConfigError(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mmrl.cli import app
 from mmrl.commands.check import check_tiny, plan_summary
-from mmrl.commands.init import Start, Wishes, billions, layout_of, layout_that_reads, start_from
+from mmrl.commands.init import Start, Wishes, billions, layout_by_trial, layout_of, start_from
 from mmrl.commands.init_text import blocks_of
 from mmrl.core.config import load_config, read_yaml
 from mmrl.system.errors import ConfigError
@@ -105,9 +105,9 @@ def test_the_layout_is_one_that_reads_the_rows_and_has_what_the_reward_needs(tmp
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}) + "\n")
     fields = frozenset({"image", "problem", "solution"})
-    assert layout_that_reads(file, {}, "box_iou", fields) == "gui_g1"
+    assert layout_by_trial(file, {}, "box_iou", fields) == "gui_g1"
     with pytest.raises(ConfigError, match=r"no layout of docs/data\.md reads it with span for temporal_iou"):
-        layout_that_reads(file, {}, "temporal_iou", fields)
+        layout_by_trial(file, {}, "temporal_iou", fields)
 
 
 @pytest.mark.parametrize(

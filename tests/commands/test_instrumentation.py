@@ -1,0 +1,35 @@
+"""Scores of a dry run differ a little by sample, where its reward may differ."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmrl.commands.instrumentation import JitteredReward
+
+
+class Half:
+    """A reward of 0.5 for each sample, or for each of its decisions."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def score(self, batch: Any) -> Tensor:
+        return torch.full(self.shape, 0.5)
+
+
+def jittered(shape: tuple[int, ...]) -> Tensor:
+    batch: Any = SimpleNamespace(
+        seeds=(1500, 2250), is_decision=torch.tensor([[True, True, False], [True, True, True]])
+    )
+    return JitteredReward.on(Half(shape)).score(batch)
+
+
+def test_a_score_of_a_sample_differs_by_its_seed() -> None:
+    torch.testing.assert_close(jittered((2,)), torch.tensor([0.55, 0.525]))
+
+
+def test_of_a_dense_reward_the_last_decision_of_each_sample_differs() -> None:
+    expected = torch.tensor([[0.5, 0.55, 0.5], [0.5, 0.5, 0.525]])
+    torch.testing.assert_close(jittered((2, 3)), expected)
