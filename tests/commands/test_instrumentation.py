@@ -23,7 +23,8 @@ def jittered(shape: tuple[int, ...]) -> Tensor:
     batch: Any = SimpleNamespace(
         seeds=(1500, 2250), is_decision=torch.tensor([[True, True, False], [True, True, True]])
     )
-    return JitteredReward.on(Half(shape)).score(batch)
+    reward: JitteredReward = JitteredReward.on(Half(shape))
+    return reward.score(batch)
 
 
 def test_a_score_of_a_sample_differs_by_its_seed() -> None:
