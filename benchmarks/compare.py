@@ -34,7 +34,7 @@ import torch
 
 from mmrl.assembly.build import build, make_trainer
 from mmrl.commands.check import plan_summary
-from mmrl.core.config import RunConfig, dump_yaml, load_config, shipped_names
+from mmrl.core.config import DESCRIBING, RunConfig, dump_yaml, load_config, shipped_names
 from mmrl.reporting.tracking import Tracking
 from mmrl.system.progress_bars import Counter
 from mmrl.training.trainer import Trainer
@@ -146,7 +146,7 @@ def run(name: str, seed: int, learning_rate: float, budget: Budget) -> dict[str,
 
 def line_key(config: RunConfig, name: str) -> dict[str, Any]:
     """What tells one run from another."""
-    deciding = {key: value for key, value in config.model_dump(mode="json").items() if key not in ("recipe", "systems")}
+    deciding = {key: value for key, value in config.model_dump(mode="json").items() if key not in DESCRIBING}
     settings = hashlib.sha256(dump_yaml(deciding).encode()).hexdigest()[:12]
     return {"config": name, "seed": config.seed, "learning_rate": config.optimizer.learning_rate, "settings": settings}
 

@@ -38,6 +38,20 @@ SIZES = (
 )  # fmt: skip
 
 
+# The fields by which rows are taken for those of a layout: of pictures to edit, and of questions.
+EDITS: Mapping[str, set[str]] = {
+    "edit": {"prompt", "image"}, "magic_brush": {"source_img", "instruction", "target_img"},
+    "instruct_pix2pix": {"original_image", "edit_prompt"}, "ultra_edit": {"source_image", "edit_prompt"},
+    "omni_edit": {"src_img", "edited_prompt_list"}, "gedit_bench": {"input_image", "instruction"},
+}  # fmt: skip
+QUESTIONS: Mapping[str, set[str]] = {
+    "verl": {"prompt", "reward_model"}, "ms_swift": {"messages", "objects"}, "vlm_r1": {"image", "conversations"},
+    "time_r1": {"video", "timestamp", "sentence"}, "video_r1": {"problem", "data_type", "path", "solution"},
+    "ui_r1": {"img_filename", "instruction", "bbox"}, "gui_g2": {"image_path", "instruction", "abs_box"},
+    "easyr1": {"images", "problem", "answer"}, "trl": {"image", "problem", "solution", "original_question"},
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What the user said."""
@@ -99,16 +113,20 @@ def start_from(wishes: Wishes) -> Start:
 
 def check_targets(name: str, layout: str, fields: frozenset[str]) -> None:
     """Raises ConfigError where a reward judges by a field that rows in plain columns do not have."""
-    from mmrl.core import plugins
-
-    needs = plugins.find("rewards", name).needs  # type: ignore[attr-defined]
-    lacking = sorted(need.removeprefix("target.") for need in needs if need.startswith("target."))
-    lacking = [one for one in lacking if one not in fields]
+    lacking = sorted(targets_of(name) - fields)
     if layout == "columns" and fields and lacking:
         raise ConfigError(
             f"reward {name!r} judges by {', '.join(lacking)}, which the rows do not have; "
             f"their fields are {', '.join(sorted(fields))}"
         )
+
+
+def targets_of(reward: str) -> set[str]:
+    """Returns the fields of a prompt's target by which a reward judges."""
+    from mmrl.core import plugins
+
+    needs: frozenset[str] = plugins.find("rewards", reward).needs  # type: ignore[attr-defined]
+    return {need.removeprefix("target.") for need in needs if need.startswith("target.")}
 
 
 def check_reward(name: str) -> None:
@@ -311,37 +329,16 @@ def first_row(file: Path) -> dict[str, Any]:
 
 def layout_of(fields: frozenset[str], tree: Mapping[str, Any]) -> str | None:
     """Returns the layout that a row's fields belong to; None where they do not say it."""
-    if tree["modality"].get("condition_images") or tree["modality"].get("conditions"):
-        candidates: tuple[str, ...] = (
-            "edit",
-            "magic_brush",
-            "instruct_pix2pix",
-            "ultra_edit",
-            "omni_edit",
-            "gedit_bench",
-        )
-    elif tree["modality"]["name"] in ANSWERS:
-        candidates = (
-            "verl",
-            "ms_swift",
-            "vlm_r1",
-            "time_r1",
-            "video_r1",
-            "ui_r1",
-            "gui_g2",
-            "easyr1",
-            "trl",
-        )
-    else:
-        candidates = ()
+    is_edit = bool(tree["modality"].get("condition_images") or tree["modality"].get("conditions"))
+    layouts_of_kind = EDITS if is_edit else QUESTIONS if tree["modality"]["name"] in ANSWERS else {}
     plain = {"prompt", "messages", "image", "images"}  # which `columns` has too
-    fits = [name for name in candidates if needed(name) <= fields and needed(name) - plain]
-    best = max((len(needed(name)) for name in fits), default=0)
-    named = [name for name in fits if len(needed(name)) == best]
+    fits = {name: needed for name, needed in layouts_of_kind.items() if needed <= fields and needed - plain}
+    best = max(map(len, fits.values()), default=0)
+    named = [name for name, needed in fits.items() if len(needed) == best]
     if len(named) == 1:
         return named[0]
     if {"prompt", "messages"} & fields:
-        return "edit" if "edit" in candidates else "columns"
+        return "edit" if is_edit else "columns"
     return None
 
 
@@ -350,11 +347,9 @@ def layout_by_trial(file: Path, images: dict[str, str], reward: str, fields: fro
 
     Raises ConfigError where no layout does, or several do and read different prompts.
     """
-    from mmrl.core import plugins
     from mmrl.prompts.datasets import load_dataset_prompts
 
-    needs = plugins.find("rewards", reward).needs  # type: ignore[attr-defined]
-    targets = {need.removeprefix("target.") for need in needs if need.startswith("target.")}
+    targets = targets_of(reward)
     fits = {}
     for name in layouts.names():
         settings = {"path": str(file), "layout": name, "limit": 4, **images}
@@ -373,21 +368,6 @@ def layout_by_trial(file: Path, images: dict[str, str], reward: str, fields: fro
         + (found if fits else f"no layout of docs/data.md reads it{judged}")
         + ". Or rename the fields to those of `columns`: prompt, images, answer, box ..."
     )
-
-
-def needed(layout: str) -> frozenset[str]:
-    """Returns the fields that rows of a layout must have to be taken for its rows."""
-    always = {
-        "edit": {"prompt", "image"}, "ultra_edit": {"source_image", "edit_prompt"}, "verl": {"prompt", "reward_model"},
-        "ms_swift": {"messages", "objects"}, "time_r1": {"video", "timestamp", "sentence"},
-        "ui_r1": {"img_filename", "instruction", "bbox"}, "easyr1": {"images", "problem", "answer"},
-        "trl": {"image", "problem", "solution", "original_question"},
-        "video_r1": {"problem", "data_type", "path", "solution"}, "gui_g2": {"image_path", "instruction", "abs_box"},
-        "vlm_r1": {"image", "conversations"},
-        "magic_brush": {"source_img", "instruction", "target_img"}, "gedit_bench": {"input_image", "instruction"},
-        "instruct_pix2pix": {"original_image", "edit_prompt"}, "omni_edit": {"src_img", "edited_prompt_list"},
-    }  # fmt: skip
-    return frozenset(always[layout])
 
 
 # --- memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mmrl.core.config import SHIPPED
+from mmrl.core.config import DESCRIBING, SHIPPED
 
 ABOUT = {  # a comment above each section that is written anew
     "prompts": "Where prompts come from. `mmrl check` counts them.",
@@ -19,7 +19,6 @@ ABOUT = {  # a comment above each section that is written anew
     "rollout_groups": "memory only",
     "iterations": "three passes over the data, at least 100 and at most the recipe's",
 }
-LEFT_OUT = ("recipe", "systems")  # what the recipe says of itself
 
 
 def written(recipe: str, tree: Mapping[str, Any], changed: frozenset[str]) -> str:
@@ -36,7 +35,7 @@ def written(recipe: str, tree: Mapping[str, Any], changed: frozenset[str]) -> st
     theirs = "Comments that say `theirs` compare the recipe with its authors' code."
     sentences = f"{title} {about['paper']}, arXiv {about['arxiv']}. {theirs}"
     lines = [f"# {line}" for line in textwrap.wrap(sentences, 110, break_long_words=False)]
-    order = [name for name in blocks if name not in LEFT_OUT] + [name for name in changed if name not in blocks]
+    order = [name for name in blocks if name not in DESCRIBING] + [name for name in changed if name not in blocks]
     for name in order:
         if name not in changed:
             lines.append(blocks[name].rstrip("\n"))

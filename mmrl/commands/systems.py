@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.commands.shipped import sections_in, sections_of
-from mmrl.core.config import RecipeSettings, shipped_names
+from mmrl.core.config import DESCRIBING, RecipeSettings, shipped_names
 from mmrl.core.systems import FOLDER, System, systems
 
 LEVELS = tuple(RecipeSettings.model_fields["level"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
-NOT_PROVEN = ("recipe", "systems")  # sections that a run does not depend on
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Proof:
 
 def digest(config: str | Path) -> str:
     """Returns the SHA-256 of a config's settings, without comments and what a run does not depend on."""
-    tree = {name: section for name, section in sections_in(config).items() if name not in NOT_PROVEN}
+    tree = {name: section for name, section in sections_in(config).items() if name not in DESCRIBING}
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -245,6 +245,9 @@ class CheckpointSettings(Settings):
     keep: Positive = 2  # the last checkpoints that are kept, beside the best one
 
 
+DESCRIBING = ("recipe", "systems")  # sections that say what a config is; no run depends on them
+
+
 class RunConfig(Settings):
     """All settings of one run."""
 

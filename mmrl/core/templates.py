@@ -1,5 +1,6 @@
 """Named texts around a prompt, which say what is to be written before the answer: prior prompts."""
 
+from functools import cache
 from hashlib import sha256
 
 _END = "then give the final answer inside <answer> </answer>, in \\boxed{}."
@@ -20,6 +21,7 @@ def template_text(template: str) -> str:
     return TEMPLATES.get(template, template)
 
 
+@cache
 def template_digest(template: str) -> int:
     """Returns the first six hexadecimal digits of the SHA-256 of a template's text, which a float32 holds exactly."""
     return int(sha256(template_text(template).encode()).hexdigest()[:6], 16)

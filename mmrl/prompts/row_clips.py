@@ -58,6 +58,16 @@ def seconds(value: Any, name: str) -> float:
     return float(value)
 
 
+def given_seconds(value: Any, name: str) -> float | None:
+    """Returns a time in seconds; None for a field without a value. Raises BadRow as `seconds`."""
+    return None if value is None else seconds(value, name)
+
+
+def moment_text(text: str) -> str:
+    """Returns the description of a moment as Time-R1 and its kin write it: lower case, without its last full stop."""
+    return text.strip().lower().removesuffix(".")
+
+
 def span(
     value: Any,
     name: str,

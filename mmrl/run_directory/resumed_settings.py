@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mmrl.core.config import DESCRIBING
 from mmrl.core.plugins import RENAMED, singular
 
 # sections and settings; all else decides the numbers
@@ -13,8 +14,7 @@ MAY_CHANGE = (
     "trackers",
     "sharding",
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
-    "recipe",  # says what the config is, as `systems` does
-    "systems",
+    *DESCRIBING,
 )
 NAMED = 20  # differences in one message at most
 _MISSING = object()

@@ -22,9 +22,7 @@ class Progress:
     best: float | None = None
     best_iteration: int | None = None
     idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
-    falling: int = (
-        0  # iterations of a loss of pairs in which chosen and rejected samples were both less likely than before
-    )
+    falling: int = 0  # iterations in which the chosen and rejected samples of a loss of pairs were both less likely
     stuck: int = 0  # iterations in a row, to the last one, without one finite gradient
     evaluated: int | None = None  # iteration of the last evaluation
     logged: int = 0  # lines of metrics.jsonl so far

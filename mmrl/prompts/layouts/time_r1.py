@@ -8,7 +8,7 @@ from mmrl.core.data import Prompt
 from mmrl.media.video import StoredClip
 from mmrl.prompts.layout import Example, FileType
 from mmrl.prompts.row import Row
-from mmrl.prompts.row_clips import SECONDS, seconds, span
+from mmrl.prompts.row_clips import SECONDS, given_seconds, moment_text, span
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,18 @@ class TimeR1:
     has_clips: ClassVar[bool] = True
 
     def prompt(self, row: Row) -> Prompt:
-        start, end = (
-            None if (value := row.take(name)) is None else seconds(value, name) for name in ("video_start", "video_end")
-        )
+        start, end = (given_seconds(row.take(name), name) for name in ("video_start", "video_end"))
         video = row.values.get("video")
         clip = row.needed_clip(["video"])
         if not _is_cut(clip, start, end):
             row.values["video"] = video
             clip = row.needed_clip(["video"], start, end)
-        duration = None if (value := row.take("duration")) is None else seconds(value, "duration")
+        duration = given_seconds(row.take("duration"), "duration")
         target = {
             "span": span(row.need("timestamp"), "timestamp", duration, [clip], overhang=inf),
             "duration": duration,
         }
-        sentence = row.text("sentence").strip().lower().removesuffix(".")
-        return row.prompt(sentence, (), target, clips=(clip,))
+        return row.prompt(moment_text(row.text("sentence")), (), target, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mmrl.core.data import Prompt
 from mmrl.prompts.layout import Example, FileType
 from mmrl.prompts.row import Row
-from mmrl.prompts.row_clips import SECONDS, seconds, span
+from mmrl.prompts.row_clips import SECONDS, given_seconds, moment_text, span
 from mmrl.prompts.row_pictures import BadRow
 
 SPAN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*-\s*([0-9]+(?:\.[0-9]*)?)\s*")
@@ -26,15 +26,15 @@ class TVGBench:
     has_clips: ClassVar[bool] = True
 
     def prompt(self, row: Row) -> Prompt:
-        start, end = (None if (value := row.take(name)) is None else seconds(value, name) for name in ("start", "end"))
+        start, end = (given_seconds(row.take(name), name) for name in ("start", "end"))
         clip = row.needed_clip(["path"], start, end)
         match = SPAN.fullmatch(text := row.text("answer"))
         if match is None:
             raise BadRow(f"answer must be `start-end` in seconds, got {text!r:.80}")
-        duration = None if (value := row.take("duration")) is None else seconds(value, "duration")
+        duration = given_seconds(row.take("duration"), "duration")
         ends = [float(match[1]), float(match[2])]
         target = {"span": span(ends, "answer", duration, [clip], overhang=inf), "duration": duration}
-        return row.prompt(row.text("question").strip().lower().removesuffix("."), (), target, clips=(clip,))
+        return row.prompt(moment_text(row.text("question")), (), target, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:
         start, end = example.span

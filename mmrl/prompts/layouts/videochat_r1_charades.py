@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mmrl.core.data import Prompt
 from mmrl.prompts.layout import Example, FileType
 from mmrl.prompts.row import Row
-from mmrl.prompts.row_clips import SECONDS, seconds, span
+from mmrl.prompts.row_clips import SECONDS, moment_text, seconds, span
 from mmrl.prompts.row_pictures import BadRow
 
 
@@ -38,8 +38,7 @@ class VideoChatR1Charades:
         row.values["video"] = f"{row.text('video')}.mp4"
         clip, duration = row.needed_clip(["video"]), seconds(row.need("duration"), "duration")
         target = {"span": span(row.need("timestamp"), "timestamp", duration, [clip], overhang=inf)}
-        sentence = row.text("sentence").strip().lower().removesuffix(".")
-        return row.prompt(sentence, (), target | {"duration": duration}, clips=(clip,))
+        return row.prompt(moment_text(row.text("sentence")), (), target | {"duration": duration}, clips=(clip,))
 
     def row(self, example: Example) -> dict[str, Any]:
         about = {"duration": float(SECONDS), "timestamps": [list(example.span)]}
