@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,11 +175,11 @@ def _read(path: Path, device: torch.device) -> Any:
 
 
 def _write(path: Path, tree: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file whole or not at all; each process writes under a name of its own first."""
+    """Writes a file whole or not at all; each writer, a process or a thread, has a temporary name of its own."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}-{path.name}")
     try:
         save_file(dict(tensors), temporary, metadata={_TREE: json.dumps(tree)})
         os.replace(temporary, path)
