@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Placement
@@ -30,6 +32,7 @@ class StableDiffusion(PipelinePolicy):
 
     title: ClassVar[tuple[str, str]] = ("stable_diffusion", "Stable Diffusion 1 or 2")
     pipeline_class: ClassVar[str] = "StableDiffusionPipeline"
+    other_classes: ClassVar[tuple[str, ...]] = ("LatentConsistencyModelPipeline",)  # of the same parts
     without: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
     )
@@ -38,6 +41,9 @@ class StableDiffusion(PipelinePolicy):
     attention_layers: ClassVar[tuple[str, ...]] = ("to_q", "to_k", "to_v", "to_out.0")
     pixel_multiple: ClassVar[int] = 8
 
+    # The guidance scale that the network takes as an input (`time_cond_proj_dim` of its config; LCM Dreamshaper: 8).
+    # The sampler's guidance_scale, for guidance by a second call, then stays 1. null: the network has no such input.
+    embedded_guidance: Annotated[float, Field(ge=1)] | None = None
     _schedule: NoiseSchedule | None = field(default=None, init=False, repr=False)
 
     @property
@@ -48,8 +54,17 @@ class StableDiffusion(PipelinePolicy):
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
         setting = f"modalities.{self.title[0]}.model"
-        if self.trained_network().config.time_cond_proj_dim is not None:
-            raise ConfigError(f"{setting}: {self.model!r} takes the guidance scale as an input, which is not supported")
+        is_embedding = self.trained_network().config.time_cond_proj_dim is not None
+        if is_embedding and self.embedded_guidance is None:
+            raise ConfigError(
+                f"{setting}: {self.model!r} takes the guidance scale as an input; set embedded_guidance, to 8 for "
+                f"LCM Dreamshaper"
+            )
+        if self.embedded_guidance is not None and not is_embedding:
+            raise ConfigError(
+                f"modalities.{self.title[0]}.embedded_guidance: {self.model!r} does not take the guidance scale as an "
+                f"input; leave it out"
+            )
         try:
             self._schedule = NoiseSchedule.of(self._pipeline.scheduler)
         except ConfigError as error:
@@ -59,7 +74,7 @@ class StableDiffusion(PipelinePolicy):
         """Returns the same settings on a random twin of small sizes: 32 x 32 pixels."""
         from .tiny.stable_diffusion import write_tiny_stable_diffusion
 
-        write_tiny_stable_diffusion(folder, seed)
+        write_tiny_stable_diffusion(folder, seed, embeds_guidance=self.embedded_guidance is not None)
         return self.twin(folder)
 
     @property
@@ -97,6 +112,8 @@ class StableDiffusion(PipelinePolicy):
         from diffusers import LCMScheduler
 
         call = super().call(plan, grid)
+        if self.embedded_guidance is not None:
+            call = replace(call, settings={**call.settings, "guidance_scale": str(self.embedded_guidance)})
         if grid is None or (grid == "pipeline" and isinstance(self._pipeline.scheduler, LCMScheduler)):
             return call
         changes = {"clip_sample": "False", "set_alpha_to_one": str(plan.paths[0].last_level == 0)}
@@ -133,11 +150,32 @@ class StableDiffusion(PipelinePolicy):
             predicted = self._pipeline.unet(
                 sample=constant_variance(latents, sigma).to(self._placement.dtype),
                 timestep=self.schedule.timestep(sigma),
+                timestep_cond=self.guidance_embedding(len(latents)),
                 encoder_hidden_states=conditioning.tensors[0],
                 added_cond_kwargs=self.added(conditioning),
                 return_dict=False,
             )[0]
         return self.schedule.velocity(predicted.float(), latents.float(), sigma)
+
+    def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
+        """Returns the guided velocity. Raises ConfigError for guidance beside that of the network's input."""
+        if self.embedded_guidance is not None and scale != 1:
+            raise ConfigError(
+                f"sampler.guidance_scale: must be 1 where {self.model!r} takes the guidance scale as an input "
+                f"(embedded_guidance), got {scale:g}"
+            )
+        return super().guided(latents, sigma, conditioning, scale)
+
+    def guidance_embedding(self, count: int) -> Tensor | None:
+        """Returns the embedding [count, E] of the network's guidance scale; None where it takes none."""
+        if self.embedded_guidance is None:
+            return None
+        assert self._placement is not None
+        size = self.trained_network().config.time_cond_proj_dim
+        # of scale - 1, as in diffusers: an LCM counts the guidance beyond the conditional prediction
+        weight = torch.tensor(self.embedded_guidance - 1).repeat(count)
+        embedding: Tensor = self._pipeline.get_guidance_scale_embedding(weight, embedding_dim=size)
+        return embedding.to(self.device, self._placement.dtype)
 
     def added(self, conditioning: Conditioning) -> dict[str, Tensor] | None:
         """Returns the inputs of the network beside the text states; None where it has no others."""

@@ -21,6 +21,7 @@ class StableDiffusionXL(StableDiffusion):
     title: ClassVar[tuple[str, str]] = ("stable_diffusion_xl", "Stable Diffusion XL")
     pipeline_class: ClassVar[str] = "StableDiffusionXLPipeline"
     without: ClassVar[Mapping[str, Any]] = MappingProxyType({"add_watermarker": False})
+    other_classes: ClassVar[tuple[str, ...]] = ()
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 
     height: Annotated[int, Field(ge=1)] = 1024  # in pixels, a multiple of 8
@@ -30,7 +31,7 @@ class StableDiffusionXL(StableDiffusion):
         """Returns the same settings on a random twin of small sizes: 32 x 32 pixels, both text encoders."""
         from .tiny.stable_diffusion import write_tiny_stable_diffusion_xl
 
-        write_tiny_stable_diffusion_xl(folder, seed)
+        write_tiny_stable_diffusion_xl(folder, seed, embeds_guidance=self.embedded_guidance is not None)
         return self.twin(folder)
 
     def added(self, conditioning: Conditioning) -> dict[str, Tensor] | None:

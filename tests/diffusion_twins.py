@@ -103,9 +103,9 @@ class GivenLCM(DIFFUSERS.LCMScheduler):  # type: ignore[misc]  # diffusers has n
         number = self.timesteps.tolist().index(int(timestep))
         clean = super().step(model_output, timestep, sample).denoised
         if number == len(self.timesteps) - 1:
-            return (clean,)
+            return clean, clean
         share = self.alphas_cumprod[self.timesteps[number + 1]]
-        return (share.sqrt() * clean + (1 - share).sqrt() * self.noise(number),)
+        return share.sqrt() * clean + (1 - share).sqrt() * self.noise(number), clean
 
 
 def stock_images(

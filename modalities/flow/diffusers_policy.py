@@ -398,6 +398,7 @@ class PipelinePolicy(DiffusersPolicy):
     """A text-to-image pipeline of a hand-written family: one network, and latents of pixels by a VAE of images."""
 
     pipeline_class: ClassVar[str]  # in diffusers and in a model_index.json
+    other_classes: ClassVar[tuple[str, ...]] = ()  # that a model_index.json may name, whose parts are the same
     without: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # arguments of the loader that leave parts out
     network: ClassVar[str]  # the part that is trained
     encoders: ClassVar[tuple[str, ...]]
@@ -418,8 +419,9 @@ class PipelinePolicy(DiffusersPolicy):
         import diffusers
 
         dtypes = {self.network: trained, "vae": torch.float32, "default": frozen}
-
-        absent: dict[str, Any] = absent_parts(Path(source), self.pipeline_class) if Path(source).is_dir() else {}
+        absent: dict[str, Any] = {}
+        if Path(source).is_dir():
+            absent = absent_parts(Path(source), (self.pipeline_class, *self.other_classes))
         loader: Any = getattr(diffusers, self.pipeline_class)
         return loader.from_pretrained(source, dtype=dtypes, **(absent | dict(self.without)))
 
@@ -533,15 +535,15 @@ def _set_attention(network: Any, backend: str, setting: str) -> None:
         raise ConfigError(f"{setting}: the layers of a {type(network).__name__} take no backend; leave it out")
 
 
-def absent_parts(folder: Path, pipeline_class: str | None = None) -> dict[str, Any]:
+def absent_parts(folder: Path, pipeline_classes: Sequence[str] | None = None) -> dict[str, Any]:
     """Returns the parts that a local pipeline was saved without; diffusers needs to know of a missing T5.
 
-    Raises ValueError for a folder without a pipeline, and for one of another class.
+    Raises ValueError for a folder without a pipeline, and for one of other classes.
     """
     index = folder / _INDEX
     if not index.is_file():
         raise ValueError(f"it has no {_INDEX}")
     parts = json.loads(index.read_text(encoding="utf-8"))
-    if pipeline_class is not None and parts.get("_class_name") != pipeline_class:
+    if pipeline_classes is not None and parts.get("_class_name") not in pipeline_classes:
         raise ValueError(f"its {_INDEX} names {parts.get('_class_name')!r}")
     return {name: None for name, origin in parts.items() if origin == [None, None]}

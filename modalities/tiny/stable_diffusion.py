@@ -13,7 +13,7 @@ _diffusers: Any = diffusers  # its type information is that of its placeholders 
 _WIDTHS = (16, 24)  # of the CLIPs; the second is XL's only
 
 
-def write_tiny_stable_diffusion(folder: Path, seed: int) -> None:
+def write_tiny_stable_diffusion(folder: Path, seed: int, *, embeds_guidance: bool = False) -> None:
     """Writes a Stable Diffusion 1.5 pipeline of tiny random parts, without a safety checker, as diffusers saves one.
 
     Source: Rombach et al. 2022, arXiv 2112.10752; settings that are not sizes are those of SD 1.5, but for the
@@ -23,29 +23,33 @@ def write_tiny_stable_diffusion(folder: Path, seed: int) -> None:
     Args:
         folder: the pipeline's; made if it is not there.
         seed: of all weights; the same seed writes the same bytes, and torch's global generator is left as it was.
+        embeds_guidance: the network takes the guidance scale, and the scheduler is that of consistency models, as
+            LCM Dreamshaper has both (Luo et al. 2023, arXiv 2310.04378).
     """
+    extra, scheduler = _with_guidance() if embeds_guidance else ({}, _ddim())
     tokenizer = clip_tokenizer("<|endoftext|>")
     with torch.random.fork_rng(devices=[]):  # the constructors draw weights that are overwritten below
         encoder = clip_encoder_without_projection(tokenizer, _WIDTHS[0], "quick_gelu")
-        unet, vae = _unet(attention_head_dim=2, cross_attention_dim=_WIDTHS[0]), _vae(0.18215)
+        unet, vae = _unet(attention_head_dim=2, cross_attention_dim=_WIDTHS[0], **extra), _vae(0.18215)
     _randomise_all([unet, vae, encoder], seed)
     _diffusers.StableDiffusionPipeline(
         unet=unet,
         vae=vae,
         text_encoder=encoder,
         tokenizer=tokenizer,
-        scheduler=_ddim(),
+        scheduler=scheduler,
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
     ).save_pretrained(folder)
 
 
-def write_tiny_stable_diffusion_xl(folder: Path, seed: int) -> None:
+def write_tiny_stable_diffusion_xl(folder: Path, seed: int, *, embeds_guidance: bool = False) -> None:
     """Writes a Stable Diffusion XL pipeline of tiny random parts (Podell et al. 2023, arXiv 2307.01952).
 
-    The scheduler is DDIM, where the checkpoint names Euler.
+    The scheduler is DDIM, where the checkpoint names Euler. `embeds_guidance`: as above.
     """
+    extra, scheduler = _with_guidance() if embeds_guidance else ({}, _ddim())
     tokenizers = [clip_tokenizer("<|endoftext|>"), clip_tokenizer("!")]
     with torch.random.fork_rng(devices=[]):
         encoders: list[nn.Module] = [
@@ -60,6 +64,7 @@ def write_tiny_stable_diffusion_xl(folder: Path, seed: int) -> None:
             addition_embed_type="text_time",
             addition_time_embed_dim=8,
             projection_class_embeddings_input_dim=6 * 8 + _WIDTHS[1],
+            **extra,
         )
         vae = _vae(0.13025)
     _randomise_all([unet, vae, *encoders], seed)
@@ -70,9 +75,13 @@ def write_tiny_stable_diffusion_xl(folder: Path, seed: int) -> None:
         tokenizer=tokenizers[0],
         text_encoder_2=encoders[1],
         tokenizer_2=tokenizers[1],
-        scheduler=_ddim(),
+        scheduler=scheduler,
         add_watermarker=False,
     ).save_pretrained(folder)
+
+
+def _with_guidance() -> tuple[dict[str, Any], Any]:
+    return {"time_cond_proj_dim": 16}, _diffusers.LCMScheduler.from_config(_ddim().config)
 
 
 def _ddim() -> Any:
