@@ -51,8 +51,9 @@ def _map_of(driven: DrivenPipeline) -> LatentMap:
         raise NoEncoding(f"its VAE makes pictures of {media.shape[-3]} channels, and those of the data have 3")
     if driven.settings.output == "video" and pixels.dim() == 5:
         pixels = pixels.transpose(1, 2)  # [1, F, 3, H, W]
+    # in the dtype of the VAE, whose rounding is then that of the pipeline
     wanted = (pixels.reshape(media.shape) / 2 + 0.5).clamp(0, 1) if pixels.numel() == media.numel() else None
-    if wanted is None or not float((wanted - media).abs().max()) <= _PIXELS:
+    if wanted is None or not float((wanted.float() - media.float()).abs().max()) <= _PIXELS:
         raise NoEncoding(f"its {driven.settings.output}s are not the output of its VAE, scaled from [-1, 1] to [0, 1]")
     try:
         _latents_of(driven, media, found.latents)
@@ -75,7 +76,7 @@ def _decoded(driven: DrivenPipeline, states: Tensor) -> tuple[Tensor, Tensor, Te
         made = driven.settings.output
         raise NoEncoding(f"it calls the decoder of its VAE {len(recorded.calls)} times for each {made}")
     latents, pixels = recorded.calls[0]
-    return latents.float(), pixels.float(), media.float()
+    return latents.float(), pixels, media
 
 
 def _latents_of(driven: DrivenPipeline, media: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -85,7 +86,8 @@ def _latents_of(driven: DrivenPipeline, media: Tensor, shape: tuple[int, ...]) -
         pixels = pixels.transpose(1, 2)  # [n, 3, F, H, W]
     elif len(shape) == 4:
         pixels = pixels.unsqueeze(2)
-    found = _mean_of(getattr(driven.pipeline, _VAE).encode(pixels))
+    vae = getattr(driven.pipeline, _VAE)
+    found = _mean_of(vae.encode(pixels.to(vae.dtype))).float()
     if tuple(found.shape[1:]) != shape:
         what = "clips" if media.dim() == 5 else "images"
         raise NoEncoding(f"its VAE encodes {what} to {list(found.shape[1:])} and decodes {list(shape)}")
@@ -93,7 +95,12 @@ def _latents_of(driven: DrivenPipeline, media: Tensor, shape: tuple[int, ...]) -
 
 
 class _RecordedVae:
-    """A VAE to the pipeline: everything of the real one; what it decodes is kept."""
+    """A VAE to the pipeline: everything of the real one; what it decodes is kept.
+
+    It says that it is one of float32, so that the pipeline scales the latents without rounding.
+    """
+
+    dtype = torch.float32
 
     def __init__(self, real: Any) -> None:
         self.__dict__.update(_real=real, calls=[])
@@ -103,7 +110,7 @@ class _RecordedVae:
 
     def decode(self, latents: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Returns what the VAE's own method returns."""
-        output = self._real.decode(latents, *args, **kwargs)
+        output = self._real.decode(latents.to(self._real.dtype), *args, **kwargs)
         self.calls.append((latents.detach().clone(), output[0].detach()))
         return output
 
