@@ -48,7 +48,7 @@ def pairs(split: world.Split) -> list[Pair]:
         generator = torch.Generator().manual_seed(number)
         name = list(ATTRIBUTES)[int(torch.randint(3, (), generator=generator))]
         right, count = world.attributes([text]), ATTRIBUTES[name]
-        other = (getattr(right, name) + 1 + torch.randint(count - 1, (1,), generator=generator)) % count
+        other = (vars(right)[name] + 1 + torch.randint(count - 1, (1,), generator=generator)) % count
         wrong = everything[int(replace(right, **{name: other}).prompt_index)]
         clips = RenderedClip(text, 2 * number), RenderedClip(wrong, 2 * number + 1)
         found.append(Pair(text, {"given": clips, "given_scores": (1.0, 0.0)}))
