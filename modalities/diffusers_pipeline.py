@@ -229,7 +229,10 @@ class DiffusersPipeline(DiffusersPolicy):
         return super().rollout(prompts, plans, keys)
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """Returns a rollout of supplied images, one per prompt. Raises ConfigError where they cannot be encoded."""
+        """Returns a rollout of supplied images or clips, one per prompt.
+
+        Raises ConfigError where they cannot be encoded.
+        """
         made = super().offline(prompts, outputs, keys)
         levels = self.driven.scale.offline_levels
         return replace(made, levels={key.prompt_index: levels for key in keys}) if levels else made
@@ -282,6 +285,14 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def encode_images(self, images: Tensor) -> Tensor:
         return encoded(self.driven, images)
+
+    def encode_videos(self, videos: Tensor) -> Tensor:
+        return encoded(self.driven, videos)
+
+    @property
+    def frames_per_second(self) -> float:
+        """Returns the rate at which videos are made to be shown."""
+        return self.driven.frames_per_second
 
     def call(self, plan: Any, grid: Grid | None) -> Call:
         return call_of(self.driven, plan)

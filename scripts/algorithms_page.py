@@ -18,9 +18,10 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
         "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering", "Flow-DPPO",
-        "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "LOOP", "MixGRPO-Flash", "Neighbor GRPO", "PEPG", "PRDP",
-        "Precise", "Pref-GRPO", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression",
-        "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "VADER",
+        "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash", "Neighbor GRPO",
+        "PEPG", "PRDP", "Precise", "Pref-GRPO", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles",
+        "Reward-weighted regression", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD",
+        "TempFlow-GRPO", "VADER",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "CLS-RL", "Dense turn rewards", "DUMP", "Embodied-R",

@@ -16,7 +16,8 @@ RESUMED = {
     for name in (
         *("adjoint_matching", "asymre", "awm", "best_of_n", "branch_grpo", "consistency", "cps", "d3po", "dance_grpo"),
         *("dgpo", "diffusion_dpo_offline", "e_grpo", "fk_steering", "flow_dppo", "flow_grpo_fast_edits", "g2rpo"),
-        *("motion_flow_grpo_fast", "neighbor", "nft", "precise", "spin", "spo", "ssr", "svdd", "tempflow", "tree_rl"),
+        *("motion_flow_grpo_fast", "motion_partial_chain", "neighbor", "nft", "precise", "spin", "spo", "ssr", "svdd"),
+        *("tempflow", "tree_rl"),
         *("one_shot_clips", "turns_rloo", "xrpo"),
     )
 }

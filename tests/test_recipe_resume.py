@@ -16,13 +16,14 @@ from tests.tiny_runs import assert_same, numbers
 
 RECIPES = (
     *("dance_grpo_flux", "dance_grpo_flux_binary", "dance_grpo_wan_t2v", "flow_dpo_wan", "flow_rwr_wan"),
-    *("flow_nrg_wan", "vader_wan"),
+    *("flow_nrg_wan", "instructvideo_wan21", "vader_wan"),
 )
 SMALL = ("threads=1", "checkpoint.every=1", "evaluation=null", "group_size=2")
 FEW_STEPS = {
     "dance_sde": ("sampler.num_steps=4", "sampler.sigmas=pipeline"),
     "guided": ("sampler.proposal.num_steps=4",),
     "ode": ("sampler.num_steps=4",),
+    "partial_chain": ("sampler.num_steps=4",),
 }
 
 

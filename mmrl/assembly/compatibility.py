@@ -173,7 +173,8 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
             + ("set sampler.temperature above 0" if parts.policy.sample_kind != "latents" else flows)
         )
     refuse_single_samples(parts.loss, plan, config.loss["name"], config.sampler["name"])
-    check_offline(plan, parts.prompts.every, parts.policy.sample_kind)
+    makes_videos = "videos" in parts.policy.makes
+    check_offline(plan, parts.prompts.every, parts.policy.sample_kind, makes_videos=makes_videos)
     check_levels(plan, parts.loss, parts.policy)
     has_log_probs = brings_log_probs(parts.sampler, parts.prompts.every)
     _check_old(config, parts, plan, has_log_probs=has_log_probs)
@@ -197,6 +198,7 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
             raise ConfigError(
                 f"{where} {own['name']!r} takes outputs of the data, which do not show what the policy does"
             )
+        check_offline(plan, evaluation.prompts, policy.sample_kind, makes_videos="videos" in policy.makes)
         check_controls(evaluation.scorer, plan, where)
         check_dense(evaluation.scorer, policy.sample_kind, plan, where)
         refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")

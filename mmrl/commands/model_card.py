@@ -1,6 +1,5 @@
 """The model card of an export: the base model, the training, and the code that loads and uses the weights."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def write_card(trainer: Trainer, run: Path, weights: WeightsName, folder: Path) 
     if usage is not None:
         is_of_lab = usage.is_adapter and lab_of(trainer.config.modality) is not None
         first = "from mmrl import labs  # the base model comes with mmrl\n\n" if is_of_lab else ""
-        parts += ["## Use", f"```python\n{first}{usage.code}```", *_needed_images(usage.code), *usage.notes]
+        parts += ["## Use", f"```python\n{first}{usage.code}```", *_needed_images(usage), *usage.notes]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
@@ -48,10 +47,9 @@ def _usage(trainer: Trainer) -> Usage | None:
     return trainer.policy.usage(prompt, plan, base)
 
 
-def _needed_images(code: str) -> list[str]:
+def _needed_images(usage: Usage) -> list[str]:
     """Returns a sentence on the condition images that the code loads; none where it loads none."""
-    files = sorted(set(re.findall(r"condition_\d+\.png", code)))
-    return [f"Put images of your own beside the code: {', '.join(files)}."] if files else []
+    return [f"Put images of your own beside the code: {', '.join(usage.images)}."] if usage.images else []
 
 
 def _model(trainer: Trainer) -> str:

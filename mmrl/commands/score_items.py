@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mmrl.core.config import DatasetSettings
 from mmrl.core.data import Prompt
@@ -13,6 +13,7 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.prompts.row_files import FILES, METADATA, Source
+from mmrl.reporting.samples import roles_of
 from mmrl.system.errors import ConfigError
 from mmrl.system.files import read_json
 
@@ -135,7 +136,7 @@ def _sample(path: Path, number: int, sample: Any, *, is_text: bool) -> Item:
     if not isinstance(target, dict):
         raise ValueError(f"the target of sample {number} must be an object, got {target!r:.80}")
     images, source = _questions(path, sample, number), f"samples.json, {number}"
-    prompt = Prompt(sample["prompt"], images, target, source=source, roles=_roles(sample, len(images), number))
+    prompt = Prompt(sample["prompt"], images, target, source=source, roles=_roles(sample, number))
     if is_text:
         return Item(
             f"sample {number}",
@@ -164,13 +165,11 @@ def _questions(path: Path, sample: dict[str, Any], number: int) -> tuple[StoredP
     return tuple(StoredPicture(name, path=path / name) for name in names)
 
 
-def _roles(sample: dict[str, Any], count: int, number: int) -> tuple[Role, ...]:
-    """Returns the roles of the `count` images of a run's sample; () where it says none."""
-    roles = sample.get("roles") or []
-    if not isinstance(roles, list) or not set(roles) <= set(get_args(Role)) or len(roles) not in (0, count):
-        allowed = ", ".join(get_args(Role))
-        raise ValueError(f"the roles of sample {number} must be one of {allowed} for each image, got {roles!r:.80}")
-    return tuple(roles)
+def _roles(sample: dict[str, Any], number: int) -> tuple[Role, ...]:
+    try:
+        return roles_of(sample)
+    except ValueError as error:
+        raise ValueError(f"of sample {number} {error}") from error
 
 
 def _canvas(entry: Any) -> Canvas | None:

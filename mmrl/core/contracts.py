@@ -191,6 +191,7 @@ class Usage:
     is_adapter: bool  # the export is a LoRA, and needs the model that it was trained on
     code: str  # Python that runs in the exported folder
     notes: tuple[str, ...] = ()  # sentences on what the code leaves out and how to read its result
+    images: tuple[str, ...] = ()  # files that the code loads, which whoever runs it brings
 
 
 @runtime_checkable

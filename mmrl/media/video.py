@@ -102,6 +102,32 @@ class FrameSampling:
 
 
 @dataclass(frozen=True)
+class OutputFrames(FrameSampling):
+    """The selection of exactly `num_frames` frames at `rate` frames per second, from the middle of a clip.
+
+    For clips that stand for samples of a policy which makes videos.
+    """
+
+    rate: float = 0.0  # above 0, where the clip's own rate is lower, frames are repeated
+
+    def count(self, total: int, fps: float) -> int:
+        assert self.num_frames is not None, "set by whoever makes samples"
+        return self.num_frames
+
+    def indices(self, first: int, last: int, fps: float) -> Tensor:
+        """Returns the numbers of the frames, [F] int64. Raises ValueError for a clip that is too short."""
+        count, total = self.count(last - first + 1, fps), last - first + 1
+        span = (count - 1) * fps / self.rate  # in frames of the file
+        if span > total - 1 + 0.5:
+            raise ValueError(
+                f"has {total} frames at {fps:g} per second, which is shorter than {count} frames at {self.rate:g}"
+            )
+        span = min(span, total - 1)
+        start = first + (total - 1 - span) / 2
+        return torch.linspace(start, start + span, count, dtype=torch.float64).round().long()
+
+
+@dataclass(frozen=True)
 class StoredClip:
     """A video that is stored in a file, or in memory, or the part of one between two times.
 

@@ -293,6 +293,8 @@ class Plan:
     neighbors: Neighbors | None = None  # how near one another the roots are, and where they are compared
     by_root: bool = False  # ends of different roots are in different groups
     reward_guidance: RewardGuidance | None = None  # a reward that bends the way, of a plan without forks and decisions
+    # The first latents are the best output that the prompt brings, encoded and noised to the first level; else noise.
+    from_given: bool = False
 
     def __post_init__(self) -> None:
         if self.roots < 1 or not (self.steps or self.tail):

@@ -1,4 +1,4 @@
-"""Groups of offline outputs: images or answers that the data brings with scores, alone or beside sampled members."""
+"""Groups of offline outputs: images, clips or answers that the data brings with scores, or that samples begin from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,9 @@ from mmrl.core.contracts import Loss, Modality, SampleKind, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import LossDeclaration, PolicyDeclaration
 from mmrl.core.keys import GroupKey
-from mmrl.media.pictures import Picture, as_tensor
+from mmrl.media.pictures import Clip, Picture, as_tensor
+from mmrl.media.video import OutputFrames
+from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.sizes import policy_for
 from mmrl.system.errors import ConfigError
@@ -44,7 +46,7 @@ class OfflinePlan:
     """The plan of a group of offline outputs, the best of its prompt, and of members that another plan samples."""
 
     num_offline: int  # offline outputs, at least 1
-    are_decisions: bool  # True for answers; images have no steps that led to them
+    are_decisions: bool  # True for answers; images and clips have no steps that led to them
     online: Any = None  # the GroupPlan of the sampled members; None: there are none
 
     def __post_init__(self) -> None:
@@ -94,13 +96,19 @@ class OfflinePlan:
         return shared
 
 
-def check_offline(plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: SampleKind) -> None:
+def check_offline(
+    plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: SampleKind, *, makes_videos: bool = False
+) -> None:
     """Raises ConfigError for a prompt with too few offline outputs for a plan, or with outputs of another kind.
 
     Raises it also where some prompts bring log-probs and others do not: the loss would depend on which ones meet in a
     batch.
     """
-    if not isinstance(plan, OfflinePlan):
+    if isinstance(plan, OfflinePlan):
+        wanted = plan.num_offline
+    elif isinstance(plan, Plan) and plan.from_given:
+        wanted = 1
+    else:
         return
     prompts = list(prompts)
     lacking = [prompt for prompt in prompts if LOG_PROBS not in prompt.target]
@@ -111,14 +119,15 @@ def check_offline(plan: GroupPlan, prompts: Iterable[Prompt], sample_kind: Sampl
         )
     if sample_kind == "turns":
         raise ConfigError("outputs that the data brings are images or single answers, but the policy plays episodes")
-    kind, named = (Picture, "images") if sample_kind == "latents" else (str, "texts")
+    kind: Any = Clip if makes_videos else Picture if sample_kind == "latents" else str
+    named = {Clip: "videos", Picture: "images", str: "texts"}[kind]
     for prompt in prompts:
         given, scores = prompt.target.get(OFFLINE, ()), prompt.target.get(SCORES, ())
         where = f"prompts: {_called(prompt)}"
-        if len(given) < plan.num_offline or len(scores) != len(given):
+        if len(given) < wanted or len(scores) != len(given):
             raise ConfigError(
                 f"{where} brings {len(given)} outputs with {len(scores)} scores, but the sampler takes "
-                f"{plan.num_offline} of each prompt; the layouts given_images and given_answers read them"
+                f"{wanted} of each prompt; the layouts given_images, given_videos and given_answers read them"
             )
         if wrong := [type(one).__name__ for one in given if not _is(one, kind)]:
             raise ConfigError(f"{where} brings outputs of type {wrong[0]}, but the policy makes {named}")
@@ -168,7 +177,9 @@ def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
 
 
 def _is(output: Any, kind: Any) -> bool:
-    return isinstance(output, str) if kind is str else hasattr(output, "load") and hasattr(output, "size")
+    if kind is str:
+        return isinstance(output, str)
+    return hasattr(output, "load") and hasattr(output, "size") == (kind is Picture)  # a clip has no size but its file's
 
 
 def roll_out(
@@ -197,14 +208,13 @@ def _offline(
     of_group: list[GroupKey] = []
     numbers: list[int] = []
     for prompt, plan, key in zip(prompts, plans, keys, strict=True):
-        check_offline(plan, [prompt], policy.sample_kind)
-        scores = torch.tensor(prompt.target[SCORES], dtype=torch.float64)
-        best = scores.argsort(descending=True, stable=True)[: plan.num_offline].tolist()
+        check_offline(plan, [prompt], policy.sample_kind, makes_videos="videos" in policy.makes)
+        best = _best(prompt, plan.num_offline)
         of_prompt, of_group, numbers = of_prompt + [prompt] * len(best), of_group + [key] * len(best), numbers + best
     chosen = [prompt.target[OFFLINE][number] for prompt, number in zip(of_prompt, numbers, strict=True)]
     if policy.sample_kind == "latents":
-        images = [fitted(one, _pixels(policy, prompt))[None] for one, prompt in zip(chosen, of_prompt, strict=True)]
-        rollout = policy.offline(of_prompt, Outputs.join([Outputs(images=one) for one in images]), of_group)
+        media = [_media(policy_for(policy, prompt), one) for one, prompt in zip(chosen, of_prompt, strict=True)]
+        rollout = policy.offline(of_prompt, Outputs.join(media), of_group)
     elif LOG_PROBS in of_prompt[0].target:  # all have them, or none
         assert isinstance(policy, Recording), "policies of answers are"
         tokens, log_probs = (
@@ -222,10 +232,43 @@ def _offline(
     return replace(rollout, outputs=rollout.outputs.with_given(torch.tensor(given)))
 
 
-def _pixels(policy: Modality, prompt: Prompt) -> tuple[int, int]:
-    """Returns the height and width of the samples of a prompt."""
-    sized: Any = policy_for(policy, prompt)  # all that make images have both
-    return sized.height, sized.width
+def best_given(policy: Any, prompts: Sequence[Prompt], plan: GroupPlan) -> Outputs:
+    """Returns the best offline image or clip of each prompt, at the one size of the policy's samples.
+
+    Raises ConfigError for a prompt without one, and for media that cannot be read.
+    """
+    check_offline(plan, prompts, policy.sample_kind, makes_videos="videos" in policy.makes)
+    return Outputs.join([_media(policy, prompt.target[OFFLINE][_best(prompt, 1)[0]]) for prompt in prompts])
+
+
+def _best(prompt: Prompt, count: int) -> list[int]:
+    """Returns the places of the best offline outputs; of equal scores the first counts."""
+    scores = torch.tensor(prompt.target[SCORES], dtype=torch.float64)
+    best: list[int] = scores.argsort(descending=True, stable=True)[:count].tolist()
+    return best
+
+
+def _media(sized: Any, output: Any) -> Outputs:
+    """Returns an offline image or clip as one sample of a policy, at the size of its samples.
+
+    `sized`: all policies that make images have height and width; those that make videos also num_frames and
+    frames_per_second.
+    """
+    size = (sized.height, sized.width)
+    if "videos" not in sized.makes:
+        return Outputs(images=fitted(output, size)[None])
+    if sized.num_frames is None:
+        raise ConfigError("modality.num_frames must be set where the data brings clips")
+    rate = sized.frames_per_second
+    frames = output.load(OutputFrames(num_frames=sized.num_frames, rate=rate))
+    if len(frames.pixels) != sized.num_frames:
+        raise ConfigError(
+            f"the video {output.name} gives {len(frames.pixels)} frames where {sized.num_frames} are needed"
+        )
+    from torchvision.transforms.v2.functional import to_pil_image
+
+    pixels = torch.stack([_cropped(to_pil_image(frame), size) for frame in frames.pixels])
+    return Outputs(videos=pixels[None], fps=(rate,))
 
 
 def restated(policy: Modality, prompt: Prompt) -> Prompt:
@@ -247,8 +290,12 @@ def fitted(picture: Picture, size: tuple[int, int]) -> Tensor:
 
     The result is [3, height, width] float32 in [0, 1].
     """
+    return _cropped(picture.load(), size)
+
+
+def _cropped(image: Any, size: tuple[int, int]) -> Tensor:
+    """Returns the centre of an image of Pillow, see `fitted`."""
     height, width = size
-    image = picture.load()
     if image.size != (width, height):
         scale = min(image.width / width, image.height / height)
         left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2

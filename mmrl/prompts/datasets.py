@@ -17,7 +17,7 @@ from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
 from mmrl.core.templates import template_text
 from mmrl.media.pictures import Role, StoredPicture
-from mmrl.media.video import FrameSampling
+from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.plans.offline import OFFLINE
 from mmrl.prompts import synthetic_rows
 from mmrl.prompts.layout import Layout, PartsLayout, find, names
@@ -205,10 +205,10 @@ class _Reader:
 
 def _decode(prompt: Prompt) -> None:
     try:
-        given = [one for one in prompt.target.get(OFFLINE, ()) if isinstance(one, StoredPicture)]
-        for picture in (*prompt.media, *given):
+        given = prompt.target.get(OFFLINE, ())
+        for picture in (*prompt.media, *(one for one in given if isinstance(one, StoredPicture))):
             picture.load()
-        for clip in prompt.clips:
+        for clip in (*prompt.clips, *(one for one in given if isinstance(one, StoredClip))):
             clip.load(FrameSampling(num_frames=2))  # which counts all frames, and decodes the first and the last
     except ConfigError as error:
         raise BadRow(str(error)) from error

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from PIL import Image
 
+from mmrl.media.pictures import Role
 from mmrl.reporting.record import read_bytes, read_object
 from mmrl.system.errors import ConfigError
 
@@ -173,13 +174,23 @@ def _conditions(path: Path, entry: Mapping[str, Any]) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in names)
 
 
-def _roles(path: Path, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the roles of a sample's images, one for each; () where there are none."""
-    roles, num_images = entry.get("roles") or [], len(entry.get("images") or [])
-    is_right = isinstance(roles, list) and len(roles) in (0, num_images)
-    if not is_right or not all(isinstance(role, str) for role in roles):
-        raise ConfigError(f"{path}: 'roles' of a sample must be a list, a text for each image, got {roles!r:.200}")
+def roles_of(entry: Mapping[str, Any]) -> tuple[Role, ...]:
+    """Returns the roles of the images of an entry of samples.json, one for each; () where it says none.
+
+    Raises ValueError for a value that is no list, for another number of roles, and for unknown ones.
+    """
+    roles, count = entry.get("roles") or [], len(entry.get("images") or [])
+    known = get_args(Role)
+    if not isinstance(roles, list) or len(roles) not in (0, count) or not all(role in known for role in roles):
+        raise ValueError(f"'roles' must be a list, one of {', '.join(known)} for each image, got {roles!r:.200}")
     return tuple(roles)
+
+
+def _roles(path: Path, entry: Mapping[str, Any]) -> tuple[Role, ...]:
+    try:
+        return roles_of(entry)
+    except ValueError as error:
+        raise ConfigError(f"{path}: of a sample {error}") from error
 
 
 def _finite(value: Any) -> float | None:

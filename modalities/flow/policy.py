@@ -22,14 +22,15 @@ from mmrl.core.numerics import Reduction
 from mmrl.core.views import DecisionView, DenoisingView, OutputsView, View
 from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
+from mmrl.plans.offline import best_given
 
-from .decisions import Conditioning, FlowDecisions, linear_mean
+from .decisions import Conditioning, FlowDecisions, column, linear_mean
 from .recorder import FACTS, DecisionRecorder
 from .reward_gradients import differentiated, rendered
 from .steering import gradient_of, judge_of
 from .trace import FlowTrace
 from .trajectory import TrajectoryRecorder
-from .tree_sampling import Tree, sample_trees
+from .tree_sampling import Initial, Tree, sample_trees
 
 LATENT_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -109,6 +110,10 @@ class FlowPolicy(Checked, ABC):
     def encode_images(self, images: Tensor) -> Tensor:
         """Encodes images [n, 3, H, W] in [0, 1] to clean latents [n, ...] (the mean of the posterior)."""
 
+    def encode_videos(self, videos: Tensor) -> Tensor:
+        """Encodes clips [n, F, 3, H, W] in [0, 1] to clean latents [n, ...]; families of videos override this."""
+        raise ConfigError("the policy makes images, and cannot encode clips of the data")
+
     # A family overrides these where its latents or noise levels are not those of a flow.
 
     def initial(self, noise: Tensor, sigma: Tensor) -> Tensor:
@@ -178,7 +183,7 @@ class FlowPolicy(Checked, ABC):
         gradient = gradient_of(self, prompts, keys, conditioning) if is_guided else None
         tree = sample_trees(
             *(plans, keys, velocity, self.latent_shape, like),
-            initial=self.initial,
+            initial=self._first_latents(prompts, plans),
             records=records,
             judge=judge,
             gradient=gradient,
@@ -191,6 +196,30 @@ class FlowPolicy(Checked, ABC):
         rollout = self._rollout(prompts, keys, outputs, tree, trace, self.num_calls - before)
         levels = tuple(dict.fromkeys(plans[0].paths[0].levels))
         return replace(rollout, levels={key.prompt_index: levels for key in keys})
+
+    def _first_latents(self, prompts: Sequence[Prompt], plans: Sequence[Plan]) -> Initial:
+        """Returns what makes the first latents of plans of one sampler from noise."""
+        if not plans[0].from_given:
+            return self.initial
+        assert all(plan.from_given for plan in plans), "the plans of one rollout are those of one sampler"
+        clean = self._encoded_outputs(best_given(self, prompts, plans[0]))  # [P, ...]
+        of_root = clean[torch.arange(len(plans)).repeat_interleave(torch.tensor([plan.roots for plan in plans]))]
+
+        def noised(noise: Tensor, sigma: Tensor) -> Tensor:
+            level = column(sigma, noise)
+            return (1 - level) * of_root.to(noise) + level * noise
+
+        return noised
+
+    def _encoded_outputs(self, outputs: Outputs) -> Tensor:
+        """Returns the clean latents [n, ...] of images or clips of the data."""
+        videos, images = outputs.videos, outputs.images
+        if videos is not None:
+            parts = [self.encode_videos(part.to(self.device)) for part in videos.split(self.decode_batch)]
+        else:
+            assert images is not None, "latents are of images or videos"
+            parts = [self.encode_images(part.to(self.device)) for part in images.split(self.decode_batch)]
+        return torch.cat(parts)
 
     @torch.no_grad()
     def dummy_rollout(self, plan: Plan) -> None:
@@ -221,16 +250,17 @@ class FlowPolicy(Checked, ABC):
 
     @torch.no_grad()
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
-        """Returns a rollout of supplied images [P, 3, H, W], one per prompt, without decisions.
+        """Returns a rollout of supplied images [P, 3, H, W] or clips [P, F, 3, H, W], without decisions.
 
-        Raises ValueError for another number of images than of prompts.
+        There is one per prompt. Raises ValueError for another number of them than of prompts.
         """
-        if outputs.images is None or len(outputs.images) != len(prompts):
-            got = "none" if outputs.images is None else str(len(outputs.images))
-            raise ValueError(f"{len(prompts)} prompts need as many images, got {got}")
-        images = outputs.images.to(self.device)
-        clean = torch.cat([self.encode_images(part) for part in images.split(self.decode_batch)])
-        clean = clean.to(LATENT_DTYPES[self.latent_dtype])
+        media = outputs.images if outputs.videos is None else outputs.videos
+        if media is None or len(media) != len(prompts):
+            kind = "images" if outputs.videos is None else "videos"
+            raise ValueError(
+                f"{len(prompts)} prompts need as many {kind}, got {'none' if media is None else len(media)}"
+            )
+        clean = self._encoded_outputs(outputs).to(LATENT_DTYPES[self.latent_dtype])
         prompt_indices, each = torch.tensor([key.prompt_index for key in keys]), torch.arange(len(prompts))
         tree = Tree(
             FlowDecisions.none(clean),
@@ -241,7 +271,9 @@ class FlowPolicy(Checked, ABC):
             DecisionBlock.none(len(each)),
         )
         trace = FlowTrace(self.conditioning_of(prompts), 1.0, tree.decided, clean)
-        return self._rollout(prompts, keys, Outputs(images=images), tree, trace, 0)
+        media = media.to(self.device)
+        moved = replace(outputs, images=media) if outputs.videos is None else replace(outputs, videos=media)
+        return self._rollout(prompts, keys, moved, tree, trace, 0)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Returns the forward outputs of a view of decisions, denoising or outputs, by the weights now in place.

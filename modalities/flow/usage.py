@@ -28,7 +28,9 @@ class Call:
     imports: tuple[str, ...] = ()  # of diffusers, for the scheduler
     makes: Makes = "image"
     fps: float = 16  # frames per second of a video
+    sound_rate: int | None = None  # samples per second of a video's sound; None: it is silent, or is not saved
     conditions: Mapping[str, str] = field(default_factory=dict)  # Python of condition images by keyword
+    images: tuple[str, ...] = ()  # the files that this Python loads
     setup: tuple[str, ...] = ()  # lines of Python that change the loaded `pipe`
     is_modular: bool = False
 
@@ -68,9 +70,12 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     source = "folder" if base is None else base
     made, saving = _SAVING[call.makes]
     kind = "ModularPipeline" if call.is_modular else type(pipeline).__name__
-    tools = ["export_to_video"] * (call.makes == "video") + ["load_image"] * bool(call.conditions)
+    has_sound = call.sound_rate is not None
+    saves = "encode_video" if has_sound else "export_to_video"
+    tools = [saves] * (call.makes == "video") + ["load_image"] * bool(call.conditions)
     lines = ["import torch", f"from diffusers import {', '.join(sorted((kind, *call.imports)))}"]
-    needs = "  # pip install imageio imageio-ffmpeg" if call.makes == "video" else ""
+    packages = "av" if has_sound else "imageio imageio-ffmpeg"
+    needs = f"  # pip install {packages}" if call.makes == "video" else ""
     lines += [f"from diffusers.utils import {', '.join(tools)}{needs}"] if tools else []
     lines += ["", 'folder = "."  # this folder, or its name on the hub']
     if call.is_modular:
@@ -84,11 +89,21 @@ def code_of(pipeline: Any, networks: Sequence[str], dtype: str, prompt: Prompt, 
     lines += call.setup
     if call.scheduler is not None:
         lines += [f"pipe.scheduler = {call.scheduler}"]
-    lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', f"{call.makes} = pipe("]
+    name_of_result = "video, sound, *_" if has_sound else call.makes
+    lines += ['pipe = pipe.to("cuda" if torch.cuda.is_available() else "cpu")', f"{name_of_result} = pipe("]
     given = {"prompt": repr(prompt.text), **call.settings, **call.conditions}
     given["generator"] = "torch.Generator().manual_seed(0)"
     lines += [f"    {name}={value}," for name, value in given.items()]
-    lines += [")[0]" if call.is_modular else f").{made}[0]", saving.format(fps=call.fps)]
+    if has_sound:
+        lines += [
+            "    return_dict=False,",
+            ")",
+            "sound = torch.atleast_2d(sound[0].float().cpu())  # [channels, samples]",
+        ]
+        rate = f"audio_sample_rate={call.sound_rate}"
+        lines += [f'encode_video(video[0], fps={call.fps:g}, output_path="drawn.mp4", audio=sound, {rate})']
+    else:
+        lines += [")[0]" if call.is_modular else f").{made}[0]", saving.format(fps=call.fps)]
     return "\n".join(lines) + "\n"
 
 
@@ -102,4 +117,4 @@ def usage_of(code: str, call: Call, trained: str, is_adapter: bool, plan: Any, g
         )
     kind = "a LoRA" if is_adapter else "all weights"
     task = f"{'image' if call.conditions else 'text'}-to-{call.makes}"  # as the hub calls it
-    return Usage("diffusers", task, f"{trained}, {kind}", is_adapter, code, notes)
+    return Usage("diffusers", task, f"{trained}, {kind}", is_adapter, code, notes, call.images)

@@ -1,6 +1,7 @@
 """Any reward of images for videos: the mean over frames."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -8,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.keys import generator
 
 from ..base.frames import frames_of
 from ..base.wrapper import RewardWrapper, check_judges_samples
@@ -25,6 +27,13 @@ class FrameMean(RewardWrapper):
     frames); all where the video has fewer. Gradients reach the judged frames; those of `min` and `median` the one or
     two that count.
 
+    `segments` judges one random frame of each of S equal parts instead (InstructVideo's segmental video reward, as in
+    temporal segment networks, Wang et al. 2016, arXiv 1608.00859); all where the video has fewer. The frames of a
+    sample follow from its own seed, so a resumed run judges the same ones. `attenuation` multiplies the score of frame
+    g by exp(-attenuation |g - floor(F / 2)|) before the mean (InstructVideo's temporally attenuated reward, against a
+    loss of motion): frames far from the middle count less. It belongs to `mean`. The factors do not sum to S, as in
+    their code, so scores are smaller with it.
+
     Range, needs (videos in place of images) and gradient are those of the inner reward. A batch of frames is no larger
     than the inner reward's `batch_size`.
     """
@@ -32,8 +41,12 @@ class FrameMean(RewardWrapper):
     reward: Reward  # a reward of images, such as {name: clip_score}
     frames: Annotated[int, Field(ge=1)] | None = None  # frames of a video that are judged; null: all
     reduction: Reduction = "mean"  # how the scores of frames become one
+    segments: Annotated[int, Field(ge=1)] | None = None  # one random frame of each of so many parts; null: see `frames`
+    attenuation: Annotated[float, Field(ge=0)] = 0.0  # of scores, for each frame of distance from the middle; 0: none
 
-    source: ClassVar[str] = "Xue et al. 2025, arXiv 2505.07818; Liu et al. 2025, arXiv 2505.05470"
+    source: ClassVar[str] = (
+        "Xue et al. 2025, arXiv 2505.07818; Liu et al. 2025, arXiv 2505.05470; Yuan et al. 2023, arXiv 2312.12490"
+    )
     range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
@@ -48,8 +61,14 @@ class FrameMean(RewardWrapper):
                 f"the inner reward must judge images, got one that needs {', '.join(sorted(inner.needs)) or 'nothing'}"
             )
         check_judges_samples(inner)
+        if self.segments is not None and self.frames is not None:
+            raise ValueError("frames and segments both say which frames are judged; leave one out")
+        if self.attenuation and self.reduction != "mean":
+            raise ValueError(f"attenuation belongs to reduction 'mean', got {self.reduction!r}")
+        # a factor of at most 1 brings scores nearer to 0
+        low, high = inner.range if not self.attenuation else (min(0.0, inner.range[0]), max(0.0, inner.range[1]))
         self.override(
-            range=inner.range,
+            range=(low, high),
             differentiable=inner.differentiable,
             needs=(inner.needs - {"images"}) | {"videos"},
         )
@@ -60,22 +79,46 @@ class FrameMean(RewardWrapper):
         Raises ValueError for videos without frames or with NaN, and what the inner reward raises.
         """
         videos = frames_of(batch, fewest=1)
-        chosen = videos[:, _places(videos.shape[1], self.frames)]  # [B, n, 3, H, W]
+        num_frames = videos.shape[1]
+        places = self._places(batch, num_frames)  # [B, n]
+        chosen = videos[torch.arange(len(batch))[:, None], places]  # [B, n, 3, H, W]
         size = self.reward.batch_size or max(1, chosen.shape[0] * chosen.shape[1])
         rows = torch.arange(len(batch)).repeat_interleave(chosen.shape[1])  # whose frame each is
         parts = zip(chosen.flatten(0, 1).split(size), rows.split(size), strict=True)
         values = torch.cat([self.reward.score(_as_images(batch, frames, whose)) for frames, whose in parts])
         values = values.view(chosen.shape[:2])  # [B, n]
+        if self.attenuation:
+            values = values * attenuated(places, num_frames, self.attenuation).to(values)
         if self.reduction == "mean":
             return values.mean(1)
         return values.amin(1) if self.reduction == "min" else values.quantile(0.5, dim=1)
 
+    def _places(self, batch: RewardBatch, num_frames: int) -> Tensor:
+        """Returns the numbers of the frames that are judged, [B, n] int64 ascending."""
+        wanted = self.segments or self.frames
+        if wanted is None or wanted >= num_frames:
+            places = [list(range(num_frames))] * len(batch)
+        elif self.segments is None:  # the middle of each of `frames` equal parts
+            places = [[(2 * part + 1) * num_frames // (2 * wanted) for part in range(wanted)]] * len(batch)
+        else:
+            places = [_one_of_each(num_frames, wanted, seed) for seed in batch.seeds]
+        return torch.tensor(places, dtype=torch.int64).view(len(batch), -1)
 
-def _places(num_frames: int, wanted: int | None) -> list[int]:
-    """Returns the numbers of the frames that are judged: the middle of each of `wanted` equal parts of the video."""
-    if wanted is None or wanted >= num_frames:
-        return list(range(num_frames))
-    return [(2 * part + 1) * num_frames // (2 * wanted) for part in range(wanted)]
+
+def attenuated(places: Tensor, num_frames: int, rate: float) -> Tensor:
+    """Returns exp(-rate |g - floor(F / 2)|) of the frames g, `places` [...], of a video of F frames: [...] float32.
+
+    Yuan et al. 2023, "InstructVideo: Instructing Video Diffusion Models with Human Feedback", arXiv 2312.12490, the
+    temporally attenuated reward.
+    """
+    return torch.exp(-rate * (places - num_frames // 2).abs().float())
+
+
+def _one_of_each(num_frames: int, segments: int, seed: int) -> list[int]:
+    """Returns one frame of each of `segments` parts of a video, all frames of a part as likely."""
+    source = generator(seed, "segments")
+    ends = [part * num_frames // segments for part in range(segments + 1)]
+    return [int(torch.randint(first, end, (), generator=source)) for first, end in pairwise(ends)]
 
 
 def _as_images(batch: RewardBatch, frames: Tensor, rows: Tensor) -> RewardBatch:

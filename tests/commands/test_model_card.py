@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -13,9 +15,11 @@ import mmrl
 from mmrl.commands import train
 from mmrl.commands.model_card import _head, _needed_images, _text
 from mmrl.core.config import load_config
+from mmrl.core.contracts import Usage
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
 from mmrl.media.pictures import StoredPicture
+from mmrl.modalities.flow.usage import Call, code_of
 from mmrl.run_directory.start import config_name, update_config
 from mmrl.system.versions import version_of
 from tests.tiny_cli import CommandLine, command_line
@@ -133,9 +137,42 @@ def test_the_name_of_a_run_s_config_outlives_a_resume(tmp_path: Path) -> None:
 
 
 def test_the_card_says_which_condition_images_its_code_loads() -> None:
-    code = (
-        'image=[load_image("condition_0.png"), load_image("condition_1.png")], mask_image=load_image("condition_2.png")'
-    )
-    (said,) = _needed_images(code)
-    assert said.endswith("beside the code: condition_0.png, condition_1.png, condition_2.png.")
-    assert _needed_images('pipe(prompt="condition")') == []
+    usage = Usage("diffusers", "image-to-image", "all weights", False, 'pipe(prompt="condition_7.png")')
+    (said,) = _needed_images(replace(usage, images=("condition_0.png", "condition_1.png")))
+    assert said.endswith("beside the code: condition_0.png, condition_1.png.")
+    assert _needed_images(usage) == []
+
+
+class Silent:
+    """A pipeline without parts."""
+
+    components: ClassVar[dict[str, Any]] = {}
+    _optional_components: ClassVar[list[str]] = []
+
+
+def test_the_code_for_a_model_that_makes_sound_saves_it() -> None:
+    call = Call({"num_frames": "9"}, makes="video", fps=24.0, sound_rate=24000)
+    code = code_of(Silent(), ["transformer"], "torch.float32", Prompt("rain"), call, None)
+    ran: dict[str, Any] = {}
+
+    class Pipe:
+        @classmethod
+        def from_pretrained(cls, folder: str, **settings: Any) -> Any:
+            return cls()
+
+        def to(self, device: str) -> Any:
+            return self
+
+        def __call__(self, **arguments: Any) -> Any:
+            ran["arguments"] = arguments
+            return ["a video"], torch.ones(1, 7), "more"
+
+    lines = [line for line in code.splitlines() if not line.startswith(("from diffusers", "import torch"))]
+    save = lambda video, **rest: ran.update(video=video, **rest)  # noqa: E731
+    exec("\n".join(lines), {"Silent": Pipe, "torch": torch, "encode_video": save})
+    assert ran["arguments"]["num_frames"] == 9 and ran["arguments"]["return_dict"] is False
+    assert ran["video"] == "a video" and ran["fps"] == 24 and ran["audio_sample_rate"] == 24000
+    assert ran["audio"].shape == (1, 7) and ran["output_path"] == "drawn.mp4"
+    assert "from diffusers.utils import encode_video  # pip install av" in code.splitlines()
+    silent = code_of(Silent(), [], "torch.float32", Prompt("rain"), Call({}, makes="video"), None)
+    assert "sound" not in silent and 'export_to_video(video, "drawn.mp4", fps=16)' in silent

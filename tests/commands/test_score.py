@@ -306,7 +306,7 @@ def test_edits_of_a_run_are_judged_again_by_their_images_and_the_roles_of_these(
 
 def test_a_sample_with_a_role_too_many_is_refused(tmp_path: Path) -> None:
     save_samples([replace(edited(0), roles=("image", "mask", "control"))], tmp_path)
-    with pytest.raises(ConfigError, match=r"the roles of sample 0 must be one of image, .* for each image, got"):
+    with pytest.raises(ConfigError, match=r"of sample 0 'roles' must be a list, one of image, .* for each image, got"):
         score_path(tmp_path, [{"name": "kept_outside_mask"}])
 
 

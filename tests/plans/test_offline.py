@@ -124,7 +124,7 @@ def test_given_images_are_opened_whole_where_that_is_asked(tmp_path: Path) -> No
 class OtherOrder:
     """A policy of two sizes: its rollouts hold the last prompt's samples first."""
 
-    sample_kind, height, width = "latents", 2, 2
+    sample_kind, height, width, makes = "latents", 2, 2, frozenset({"images"})
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         rows = torch.tensor([2, 3, 0, 1])

@@ -99,11 +99,16 @@ def mask_of(image: "Image", size: tuple[int, int] | None) -> "Image":
     return mask if size is None or mask.size == size else mask.resize(size, Image.Resampling.NEAREST)
 
 
+def condition_file(number: int) -> str:
+    """Returns the name of the file of a condition image, counted from 0, beside the code that loads it."""
+    return f"condition_{number}.png"
+
+
 def code_of_conditions(arguments: Sequence[str], size: tuple[int, int] | None) -> dict[str, str]:
     """Returns Python that loads the images `condition_0.png` and so on, by argument, as `pictures_of` makes them."""
     found: dict[str, list[str]] = {}
     for number, name in enumerate(arguments):
-        code = f'load_image("condition_{number}.png")'
+        code = f'load_image("{condition_file(number)}")'
         if is_mask(name):
             code += f'.convert("L").point(lambda level: 255 if level >= {HALF} else 0)'
             code += "" if size is None else f".resize({size}, 0)"

@@ -7,8 +7,9 @@ from mmrl.plans.flow import Plan
 
 from ..usage import Call, num_steps
 from .arguments import GUIDER
-from .conditions import code_of_conditions
+from .conditions import code_of_conditions, condition_file
 from .pipeline import DrivenPipeline
+from .results import sound_rate
 
 
 def call_of(driven: DrivenPipeline, plan: Any) -> Call:
@@ -31,7 +32,9 @@ def call_of(driven: DrivenPipeline, plan: Any) -> Call:
         imports=imports,
         makes=settings.output,
         fps=driven.frames_per_second,
+        sound_rate=sound_rate(driven.pipeline) if settings.audio and not settings.modular else None,
         conditions=code_of_conditions(own.conditions, own.picture_size),
+        images=tuple(condition_file(number) for number in range(len(own.conditions))),
         setup=tuple(setup),
         is_modular=settings.modular,
     )

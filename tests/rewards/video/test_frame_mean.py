@@ -1,7 +1,8 @@
 """Rewards of images asked about frames: which frames, how they are joined, what is passed on."""
 
+import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -166,3 +167,56 @@ def test_settings_are_checked() -> None:
 def test_a_video_without_frames_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match="at least 1 frames"):
         FrameMean(JpegSize()).score(batch_of(torch.zeros(2, 0, 3, 4, 4)))
+
+
+def seeded(videos: Tensor, seeds: list[int]) -> RewardBatch:
+    return replace(batch_of(videos, [{"factor": 1.0}] * len(videos)), seeds=tuple(seeds))
+
+
+def test_segments_judge_one_random_frame_of_each_part() -> None:
+    """The grey of a frame is its number, so that the reward sees which frames were judged."""
+    inner = Brightness()
+    reward = FrameMean(reward=inner, segments=3)
+    videos = grey(*[[float(n) for n in range(11)]] * 300)
+    scores = reward.score(seeded(videos, list(range(300))))
+    assert all(batch.outputs.images is not None for batch in inner.batches)
+    judged = torch.cat([batch.outputs.images[:, 0, 0, 0] for batch in inner.batches]).view(300, 3)  # type: ignore[index]
+    torch.testing.assert_close(scores, judged.mean(1))
+    parts = ((0, 3), (3, 7), (7, 11))  # 11 frames in three: floor(11 / 3), floor(22 / 3)
+    for column, (first, end) in zip(judged.T, parts, strict=True):
+        counts = torch.bincount(column.long(), minlength=11)
+        assert counts[first:end].sum() == 300
+        assert (counts[first:end] > 0.6 * 300 / (end - first)).all(), "each about as often"
+
+
+def test_the_frames_of_segments_follow_from_the_sample_s_own_seed() -> None:
+    videos = grey(*[[float(n) for n in range(16)]] * 4)
+    reward = FrameMean(reward=Brightness(), segments=4)
+    scores = reward.score(seeded(videos, [5, 6, 7, 8]))
+    torch.testing.assert_close(reward.score(seeded(videos, [8, 7, 6, 5])), scores.flip(0))
+    assert len(set(scores.tolist())) > 1
+    everything = FrameMean(reward=Brightness(), segments=16).score(seeded(videos, [5, 6, 7, 8]))
+    torch.testing.assert_close(everything, torch.full((4,), 7.5))
+
+
+def test_attenuation_makes_frames_far_from_the_middle_count_less() -> None:
+    """By hand: 5 frames of brightness 1, 0.5, 0.25, 1, 0; their distances from frame 2 are 2, 1, 0, 1, 2."""
+    reward = FrameMean(reward=Brightness(), attenuation=math.log(2))
+    scores = reward.score(seeded(grey([1.0, 0.5, 0.25, 1.0, 0.0]), [3]))
+    torch.testing.assert_close(scores, torch.tensor([(1 / 4 + 0.5 / 2 + 0.25 + 1 / 2 + 0) / 5]))
+    # segments of one frame each, of an even number: the middle of 4 frames is frame 2
+    reward = FrameMean(reward=Brightness(), segments=4, attenuation=1.0)
+    scores = reward.score(seeded(grey([1.0, 1.0, 1.0, 1.0]), [3]))
+    torch.testing.assert_close(scores, torch.tensor([(math.exp(-2) + math.exp(-1) + 1 + math.exp(-1)) / 4]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"frames": 2, "segments": 2}, "both say which frames"),
+        ({"attenuation": 1.0, "reduction": "min"}, "attenuation belongs to reduction 'mean', got 'min'"),
+    ],
+)
+def test_settings_of_segments_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FrameMean(reward=Brightness(), **settings)
