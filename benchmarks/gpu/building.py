@@ -85,14 +85,19 @@ def unet(measured: Measurement, name: str, side: int, **settings: Any) -> Stable
         )
         pooled = network.config.projection_class_embeddings_input_dim - 6 * network.config.addition_time_embed_dim
         policy: StableDiffusion = StableDiffusionXL(model="random", height=side, width=side, **settings)
-        return ready(policy, pipeline, (states, (pooled,)), placed)
+        return ready(policy, pipeline, (states, (pooled,)), placed, (side, side, 0, 0, side, side))
     without = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
     pipeline = library.StableDiffusionPipeline(**parts, **without)
     return ready(StableDiffusion(model="random", height=side, width=side, **settings), pipeline, (states,), placed)
 
 
-def ready(policy: Any, pipeline: Any, shapes: Sequence[tuple[int, ...]], placed: Placement) -> Any:
-    """Prepares a policy on a pipeline that is there, whose encodings of texts are random, of the given shapes."""
+def ready(
+    policy: Any, pipeline: Any, shapes: Sequence[tuple[int, ...]], placed: Placement, numbers: Sequence[int] = ()
+) -> Any:
+    """Prepares a policy on a pipeline that is there, whose encodings of texts are random, of the given shapes.
+
+    `numbers`: what stands behind them in each row (the sizes of SDXL).
+    """
 
     def load(_placement: Placement) -> Any:
         pipeline.set_progress_bar_config(disable=True)
@@ -101,7 +106,9 @@ def ready(policy: Any, pipeline: Any, shapes: Sequence[tuple[int, ...]], placed:
 
     def encode(texts: list[str]) -> Conditioning:
         rows = [[torch.randn(shape, generator=generator(text)) for shape in shapes] for text in texts]
-        return Conditioning(tuple(torch.stack(one).to(placed.device, placed.dtype) for one in zip(*rows, strict=True)))
+        tensors = [torch.stack(one).to(placed.device, placed.dtype) for one in zip(*rows, strict=True)]
+        more = torch.tensor([numbers] * len(texts), dtype=torch.float32, device=placed.device)
+        return Conditioning((*tensors, more) if numbers else tuple(tensors))
 
     policy._load, policy.encode_prompts = load, encode
     policy.negative = lambda: policy.conditioning([policy.negative_prompt])
@@ -130,8 +137,9 @@ def qwen(measured: Measurement, *, dtype: torch.dtype | None = None, is_small: b
     processor.tokenizer = with_tokens(processor.tokenizer, sized["text_config"]["vocab_size"])
     media = {name: getattr(twin.config, name) for name in
              ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")}  # fmt: skip
-    config = type(twin.config)(**sized, **media)
-    config.get_text_config().pad_token_id = processor.tokenizer.pad_token_id
+    ends = {"bos_token_id": None, "eos_token_id": processor.tokenizer.eos_token_id,
+            "pad_token_id": processor.tokenizer.pad_token_id}  # fmt: skip
+    config = type(twin.config)(**sized | {"text_config": sized["text_config"] | ends}, **media)
     name = "Qwen2VLForConditionalGeneration" if is_small else "Qwen2_5_VLForConditionalGeneration"
     weights = torch.float32 if settings.get("lora") is None else placed.dtype
     # a weight of a head of 0.02 makes nearly uniform answers, as the small twins have too
@@ -183,5 +191,5 @@ def lora(rank: int, *, is_tiny: bool) -> Lora:
 def merged(network: nn.Module, *, is_merged: bool) -> None:
     """Adds the adapters of a network to its weights, or takes them out again."""
     for layer in network.modules():
-        if hasattr(layer, "lora_A") and hasattr(layer, "unmerge"):
+        if hasattr(layer, "lora_A") and hasattr(layer, "unmerge") and bool(layer.merged) != is_merged:
             layer.merge() if is_merged else layer.unmerge()

@@ -35,7 +35,7 @@ def rollout_of(policy: Any, count: int, num_steps: int, scale: float, seed: int 
 def sd35_rollout(measured: Measurement) -> None:
     """Measures rollouts at 512 pixels, 10 steps and guidance 4.5: base, LoRA, LoRA merged, compiled."""
     side, steps = (64, 2) if measured.is_tiny else (512, 10)
-    batches = (2, 4) if measured.is_tiny else (32, 64, 128)
+    batches = (2,) if measured.is_tiny else (32, 64, 128)
     policy: Any = sd35(measured, side, lora=lora(32, is_tiny=measured.is_tiny), decode_batch=16)
     network = policy.trained_network()
     conditioning = policy.conditioning(["a photo"])
@@ -62,7 +62,9 @@ def sd35_rollout(measured: Measurement) -> None:
             name = f"{case}, batch {batch}"
             if case == "compiled" and (batch != batches[0] or not measured.on_cuda(name)):
                 continue
-            if measured.has_time(name, 4 * rows[-1]["seconds"] if rows else 0):
+            last = rows[-1] if rows else {"seconds": 0.0, "batch": batch}
+            expected = 1.4 * last["seconds"] * batch / last["batch"] + (35 if case == "compiled" else 0)
+            if measured.has_time(name, 0 if measured.is_tiny else expected):
                 with measured.may_lack_memory(name):
                     rows.append(_rollout_case(measured, policy, case, (batch, steps), flops))
     measured.figures["cases"] = rows
@@ -94,7 +96,7 @@ def _rollout_case(
         network.compile()
     try:
         with without_adapter(network) if case == "base" else nullcontext():
-            rollout_of(policy, count, 1, 4.5)  # warm
+            warming = measured.seconds(lambda: rollout_of(policy, count, 2, 4.5), warm=0)
             decoding[0], before = 0.0, policy.num_calls
             measured.begin_peak()
             seconds = measured.seconds(lambda: rollout_of(policy, count, steps, 4.5), warm=0)
@@ -108,6 +110,7 @@ def _rollout_case(
         "case": case,
         "batch": count,
         "seconds": significant(seconds),
+        "first_call_seconds": significant(warming),
         "network_seconds": significant(inside),
         "images_per_second": significant(count / seconds),
         "network_calls_per_second": significant(calls / inside),
@@ -142,7 +145,7 @@ def processes_of(measured: Measurement) -> Processes:
 def sd35_update(measured: Measurement) -> None:
     """Measures updates of GRPO: micro-batches, checkpointing, LoRA and full, AdamW foreach and fused."""
     side = 64 if measured.is_tiny else 512
-    sizes = (2, 4) if measured.is_tiny else (8, 16, 32)
+    sizes = (2,) if measured.is_tiny else (8, 16, 32)
     rows: list[dict[str, Any]] = []
     for is_full in (False, True):
         begin = measured.allocated
@@ -152,11 +155,13 @@ def sd35_update(measured: Measurement) -> None:
         rollout = rollout_of(policy, max(sizes), 2, 1.0)  # one random step: one call for each sample
         for is_checkpointed in (True, False):
             getattr(network, f"{'enable' if is_checkpointed else 'disable'}_gradient_checkpointing")()
+            flops = None
             for size in sizes:
                 name = f"{what}, micro-batch {size}, checkpointing {'on' if is_checkpointed else 'off'}"
-                if measured.has_time(name, 3 * rows[-1]["seconds"] if rows else 0):
+                if measured.has_time(name, 4):
                     with measured.may_lack_memory(name):
-                        row = _update_case(measured, policy, rollout, size)
+                        flops = flops or _flops_of_update(measured, policy, rollout, size)
+                        row = _update_case(measured, policy, rollout, size, flops)
                         rows.append({"case": what, "checkpointing": is_checkpointed, **row})
         network.enable_gradient_checkpointing()
         del rollout
@@ -174,9 +179,18 @@ def _empty(measured: Measurement) -> None:
         torch.cuda.empty_cache()
 
 
-def _update_case(measured: Measurement, policy: Any, rollout: Rollout, size: int) -> dict[str, Any]:
-    updater = Updater(policy, Grpo(clip_low=CLIP, clip_high=CLIP), processes_of(measured), size)
-    flops = flops_of(lambda: accumulated(policy, updater, rollout))
+def _updater(measured: Measurement, policy: Any, size: int) -> Updater:
+    return Updater(policy, Grpo(clip_low=CLIP, clip_high=CLIP), processes_of(measured), size)
+
+
+def _flops_of_update(measured: Measurement, policy: Any, rollout: Rollout, size: int) -> int:
+    """Returns the FLOPs of all samples of a rollout; they do not depend on the size of a micro-batch."""
+    updater = _updater(measured, policy, size)
+    return flops_of(lambda: accumulated(policy, updater, rollout))
+
+
+def _update_case(measured: Measurement, policy: Any, rollout: Rollout, size: int, flops: int) -> dict[str, Any]:
+    updater = _updater(measured, policy, size)
     measured.begin_peak()
     seconds = measured.seconds(lambda: accumulated(policy, updater, rollout), warm=0)
     return {
@@ -241,10 +255,8 @@ def sd35_precision(measured: Measurement) -> None:
     gradients = []
     few = rollout_of(low, 2, 2, 1.0, seed=1)
     for policy in (low, high):
-        measured.dtype, before = policy.placement_dtype, measured.dtype
         updater = Updater(policy, Grpo(clip_low=0.2, clip_high=0.2), processes_of(measured), 1)
         accumulated(policy, updater, _on(few, policy), old="itself")
-        measured.dtype = before
         gradients.append([p.grad for p in policy.weights.parameters.values() if p.grad is not None])
     found_cosine = cosine(*gradients)
     measured.identity("gradient_sine_squared", 1 - found_cosine**2, 0.2)
@@ -254,9 +266,7 @@ def sd35_precision(measured: Measurement) -> None:
 
 def _same_in_float32(measured: Measurement, low: Any, side: int) -> Any:
     """Returns a policy in float32 with the weights of another."""
-    low.placement_dtype = torch.bfloat16
     high: Any = sd35(measured, side, dtype=torch.float32, lora=low.lora)
-    high.placement_dtype = torch.float32
     high.trained_network().load_state_dict(low.trained_network().state_dict())
     return high
 
@@ -264,5 +274,5 @@ def _same_in_float32(measured: Measurement, low: Any, side: int) -> Any:
 def _on(rollout: Rollout, policy: Any) -> Rollout:
     """Returns the rollout with the conditioning in the precision of a policy."""
     tensors: Sequence[Tensor] = rollout.trace.conditioning.tensors
-    cast = type(rollout.trace.conditioning)(tuple(t.to(policy.placement_dtype) for t in tensors))
+    cast = type(rollout.trace.conditioning)(tuple(t.to(policy._placement.dtype) for t in tensors))
     return replace(rollout, trace=replace(rollout.trace, conditioning=cast))

@@ -156,6 +156,7 @@ QWEN25_TINY: dict[str, Any] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 2**15,
+        "initializer_range": 0.2,  # so that answers depend on what is read
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]},
     },
     "vision_config": {
