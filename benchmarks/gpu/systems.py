@@ -37,7 +37,7 @@ ANSWERS = ("vision_language", "gui", "video")
 # One config of each kind, for small sizes.
 SMALLEST = {
     "sd3": "flow_grpo_sd35",
-    "stable_diffusion": "ddpo_sd15",
+    "stable_diffusion": "dance_grpo_sd14",
     "stable_diffusion_xl": "nft_sdxl",
     "vision_language": "vlm_r1_qwen25vl_3b_detection",
     "gui": "gui_g1_qwen25vl_3b",
