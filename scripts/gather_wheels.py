@@ -96,7 +96,7 @@ def is_there(wanted: Requirement, has: Mapping[str, str | None]) -> bool:
 
 
 def fetched(wanted: Requirement, there: Mapping[str, Any], has: Mapping[str, str | None], folder: Path) -> Path:
-    """Downloads the newest wheel whose needs the machine's own packages meet. Raises LookupError where there is none."""
+    """Downloads the newest wheel whose needs the machine's packages meet. Raises LookupError where there is none."""
     below, why = "", ""
     for _ in range(OLDER):
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
@@ -126,9 +126,9 @@ def download(requirement: str, there: Mapping[str, Any], folder: Path) -> Path |
     version, machine = ".".join(str(there["python"]).split(".")[:2]), there.get("machine", "x86_64")
     platforms = [f"--platform=manylinux_{tag}_{machine}" for tag in TAGS]
     platforms += [f"--platform=manylinux2014_{machine}", f"--platform=manylinux1_{machine}"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-               f"--python-version={version}", "--implementation=cp", f"--abi=cp{version.replace('.', '')}", "--abi=abi3",
-               "--abi=none", *platforms, "--dest", str(folder), requirement]  # fmt: skip
+    abis = [f"--abi={abi}" for abi in (f"cp{version.replace('.', '')}", "abi3", "none")]
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={version}"]
+    command = [sys.executable, "-m", "pip", "download", *options, *abis, *platforms, "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
@@ -141,7 +141,11 @@ def needs_of(wheel: Path, there: Mapping[str, Any]) -> list[Requirement]:
     """Returns what a wheel requires on the machine, without extras."""
     version = str(there["python"])
     short = ".".join(version.split(".")[:2])
-    environment = default_environment() | {"python_version": short, "sys_platform": "linux", "extra": ""}
+    environment: dict[str, Any] = {**default_environment()} | {
+        "python_version": short,
+        "sys_platform": "linux",
+        "extra": "",
+    }
     environment |= {"python_full_version": version if version.count(".") > 1 else f"{version}.0"}
     environment |= {"platform_machine": there.get("machine", "x86_64"), "platform_system": "Linux"}
     with ZipFile(wheel) as archive:

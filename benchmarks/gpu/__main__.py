@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import IO
 
@@ -80,7 +80,7 @@ def _alone_on_stdout() -> Iterator[IO[str]]:
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        with os.fdopen(kept, "w", encoding="utf-8", closefd=False) as out:
+        with os.fdopen(kept, "w", encoding="utf-8", closefd=False) as out, redirect_stdout(sys.stderr):
             yield out
     finally:
         sys.stdout.flush()

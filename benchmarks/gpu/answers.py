@@ -189,7 +189,8 @@ def _all_windows(
         assert abs(scale - query.shape[-1] ** -0.5) < 1e-6, "its default scale"
         sides = [one[0].transpose(0, 1).contiguous() for one in (query, key, value)]
         places = ends.to(torch.int32)
-        return varlen_attn(*sides, places, places, longest, longest)[None], None  # type: ignore[index,return-value]
+        whole: Any = varlen_attn(sides[0], sides[1], sides[2], places, places, longest, longest)
+        return whole[None], None
     window = torch.bucketize(torch.arange(query.shape[2]), ends[1:], right=True)
     mask = window[:, None] == window
     whole = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
@@ -316,7 +317,7 @@ def update_flops(model: Any, prompt: int, answers: int, tokens: int) -> int:
     forward = forward_flops(model, prompt, answers, tokens)
     linear_only = forward_flops(model, prompt, answers, tokens) - attention_flops(model, prompt, answers, tokens)
     head = 2 * text.vocab_size * text.hidden_size * answers * tokens
-    return 2 * forward + linear_only + 2 * (forward - linear_only) + 3 * head
+    return int(2 * forward + linear_only + 2 * (forward - linear_only) + 3 * head)
 
 
 def attention_flops(model: Any, prompt: int, answers: int, tokens: int) -> int:

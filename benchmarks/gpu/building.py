@@ -46,12 +46,13 @@ def sd35(measured: Measurement, side: int, *, dtype: torch.dtype | None = None, 
         transformer=network,
         scheduler=scheduler,
         vae=vae(measured, sizes.SD3_LATENTS),
-        **dict.fromkeys(("text_encoder", "text_encoder_2", "text_encoder_3", "tokenizer", "tokenizer_2", "tokenizer_3")),
+        **{f"{part}{number}": None for part in ("text_encoder", "tokenizer") for number in ("", "_2", "_3")},
     )
     policy = StableDiffusion3(model="random", height=side, width=side, **settings)
     tokens, config = (16 if tiny else 333), network.config
     shapes = ((tokens, config.joint_attention_dim), (config.pooled_projection_dim,))
-    return ready(policy, pipeline, shapes, placed)
+    ready(policy, pipeline, shapes, placed)
+    return policy
 
 
 def vae(measured: Measurement, latents: Mapping[str, Any]) -> Any:
@@ -85,15 +86,18 @@ def unet(measured: Measurement, name: str, side: int, **settings: Any) -> Stable
         )
         pooled = network.config.projection_class_embeddings_input_dim - 6 * network.config.addition_time_embed_dim
         policy: StableDiffusion = StableDiffusionXL(model="random", height=side, width=side, **settings)
-        return ready(policy, pipeline, (states, (pooled,)), placed, (side, side, 0, 0, side, side))
+        ready(policy, pipeline, (states, (pooled,)), placed, (side, side, 0, 0, side, side))
+        return policy
     without = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
     pipeline = library.StableDiffusionPipeline(**parts, **without)
-    return ready(StableDiffusion(model="random", height=side, width=side, **settings), pipeline, (states,), placed)
+    policy = StableDiffusion(model="random", height=side, width=side, **settings)
+    ready(policy, pipeline, (states,), placed)
+    return policy
 
 
 def ready(
     policy: Any, pipeline: Any, shapes: Sequence[tuple[int, ...]], placed: Placement, numbers: Sequence[int] = ()
-) -> Any:
+) -> None:
     """Prepares a policy on a pipeline that is there, whose encodings of texts are random, of the given shapes.
 
     `numbers`: what stands behind them in each row (the sizes of SDXL).
@@ -114,7 +118,6 @@ def ready(
     policy.negative = lambda: policy.conditioning([policy.negative_prompt])
     policy.prepare(placed)
     stir(policy.weights.parameters)
-    return policy
 
 
 @torch.no_grad()
@@ -128,6 +131,7 @@ def stir(trained: Mapping[str, Tensor]) -> None:
 def qwen(measured: Measurement, *, dtype: torch.dtype | None = None, is_small: bool = False, **settings: Any) -> Any:
     """Returns Qwen2.5-VL-7B, or with `is_small` Qwen2-VL-2B, as a policy; its answers end at their budget only."""
     import transformers
+
     from mmrl.modalities.tiny import qwen as twins
 
     library: Any = transformers
@@ -190,6 +194,7 @@ def lora(rank: int, *, is_tiny: bool) -> Lora:
 
 def merged(network: nn.Module, *, is_merged: bool) -> None:
     """Adds the adapters of a network to its weights, or takes them out again."""
-    for layer in network.modules():
+    layers: Any = network.modules()
+    for layer in layers:
         if hasattr(layer, "lora_A") and hasattr(layer, "unmerge") and bool(layer.merged) != is_merged:
             layer.merge() if is_merged else layer.unmerge()

@@ -198,7 +198,8 @@ def _draft(measured: Measurement) -> None:
                 accumulated(policy, updater, rollout, old="itself")
                 measured.synchronise()
                 peaks[last] = measured.end_peak()
-                largest = max(float(p.grad.abs().max()) for p in policy.weights.parameters.values() if p.grad is not None)
+                gradients = [p.grad for p in policy.weights.parameters.values() if p.grad is not None]
+                largest = max(float(gradient.abs().max()) for gradient in gradients)
                 measured.figures[f"draft_{last}"] = {
                     "peak_gb": peaks[last],
                     "seconds": significant(time.perf_counter() - begin),

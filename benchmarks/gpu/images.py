@@ -77,9 +77,7 @@ def sd35_rollout(measured: Measurement) -> None:
         measured.at_least("best mfu", best, MFU_BAR)
 
 
-def _rollout_case(
-    measured: Measurement, policy: Any, case: str, size: tuple[int, int], flops: int
-) -> dict[str, Any]:
+def _rollout_case(measured: Measurement, policy: Any, case: str, size: tuple[int, int], flops: int) -> dict[str, Any]:
     """Returns the figures of one rollout of (images, steps)."""
     count, steps = size
     network, decoding = policy.trained_network(), [0.0]
@@ -149,7 +147,7 @@ def sd35_update(measured: Measurement) -> None:
     rows: list[dict[str, Any]] = []
     for is_full in (False, True):
         begin = measured.allocated
-        settings = {} if is_full else {"lora": lora(32, is_tiny=measured.is_tiny)}
+        settings: dict[str, Any] = {} if is_full else {"lora": lora(32, is_tiny=measured.is_tiny)}
         policy: Any = sd35(measured, side, **settings)
         network, what = policy.trained_network(), "full" if is_full else "lora"
         rollout = rollout_of(policy, max(sizes), 2, 1.0)  # one random step: one call for each sample

@@ -14,17 +14,18 @@ HEAD = """# On a GPU
 
 This page is written by `python -m benchmarks.gpu.page` from the result files in `benchmarks/gpu/results/`.
 
-`make gpu`, or `python -m benchmarks.gpu`, measures mmrl on the GPU of a machine: twelve checks at the sizes of real models,
-with random weights that are made on the device. Nothing is downloaded. Each check prints one JSON line with its figures and
-fails where it raises, where two ways that must agree do not, or where a bar of speed is not met. `--group N` runs one of the
-three groups, each in less than 8 minutes; names run single checks; `--tiny` runs the same code small, on a CPU too.
+`make gpu`, or `python -m benchmarks.gpu`, measures mmrl on the GPU of a machine: twelve checks at the sizes of real
+models, with random weights that are made on the device. Nothing is downloaded. Each check prints one JSON line with its
+figures and fails where it raises, where two ways that must agree do not, or where a bar of speed is not met.
+`--group N` runs one of the three groups, each in less than 8 minutes; names run single checks; `--tiny` runs the same
+code small, on a CPU too.
 
 A machine without a network may lack packages. `python -m benchmarks.gpu --versions` prints what it has,
 `python scripts/gather_wheels.py there.json wheels/` gathers the rest where there is a network, and
 `python -m benchmarks.gpu --wheels wheels/` uses the folder.
 """
-NONE = """No result of a GPU is there: nobody has run the suite on one yet. All that is known of speed and memory at real size is
-computed (`mmrl check`), not measured. Whoever runs it finds the result in `benchmarks/gpu/results/`.
+NONE = """No result of a GPU is there: nobody has run the suite on one yet. All that is known of speed and memory at
+real size is computed, not measured. A run writes its result into `benchmarks/gpu/results/`.
 """
 
 

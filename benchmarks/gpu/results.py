@@ -18,7 +18,7 @@ STATED = ("torch", "triton", "transformers", "diffusers", "peft", "accelerate", 
 
 def installed() -> dict[str, str]:
     """Returns the version of every installed package by its normalised name."""
-    found = {}
+    found: dict[str, str] = {}
     for one in distributions():
         if name := one.metadata["Name"]:
             found.setdefault(normalised(name), one.version)

@@ -17,7 +17,6 @@ import torch
 
 from mmrl.commands.check import check_tiny
 from mmrl.core.config import OptimizerSettings, RunConfig, load_config, shipped_names
-from mmrl.core.contracts import LossBatch
 from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.plans.answers import AnswerPlan
@@ -28,7 +27,7 @@ from mmrl.training.update import Updater
 
 from .answers import answers_of
 from .building import lora, prompt_of, qwen
-from .images import processes_of
+from .images import batch_of, processes_of
 from .measuring import Measurement, cosine, gb, is_installed, significant
 
 ROOT = Path(__file__).parents[2]
@@ -168,8 +167,7 @@ def _full_step(measured: Measurement) -> None:
 def updated(measured: Measurement, policy: Any, rollout: Any) -> None:
     """Adds the gradient of one update with advantages of -1 to 1."""
     count = rollout.num_samples
-    worth = torch.linspace(-1, 1, count, device=measured.device)
-    batch = LossBatch(worth[:, None], torch.ones(count, 1, device=measured.device), rollout.group.to(worth.device), worth)
+    batch = batch_of(rollout, measured.device)
     for parameter in policy.weights.parameters.values():
         parameter.grad = None
     updater = Updater(policy, Grpo(clip_low=0.2, clip_high=0.2), processes_of(measured), count)
@@ -217,7 +215,7 @@ def mesh_of_one_and_server(measured: Measurement) -> None:
                 measured.figures[case] = _sampled(measured, policy, prompt, count, tokens)
         _set_resharding(policy._model, True)
         updated(measured, policy, plain)
-        parts = [p.grad.to_local() for p in policy.weights.parameters.values() if p.grad is not None]  # type: ignore[attr-defined]
+        parts = [p.grad.to_local() for p in policy.weights.parameters.values() if p.grad is not None]
         most = 1e-5 if measured.dtype == torch.float32 else 0.02
         measured.identity("gradient_sharded_1_minus_cosine", 1 - cosine(parts, whole), most)
         sampled = policy.rollout([prompt], [AnswerPlan(count, tokens)], [GroupKey(0, 0, 0)])
@@ -248,8 +246,9 @@ def _one_process(measured: Measurement) -> Iterator[None]:
     import torch.distributed as dist
 
     backend = "nccl" if measured.is_cuda else "gloo"
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[no-untyped-call]
+    library: Any = dist
+    library.init_process_group(backend, store=library.HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        library.destroy_process_group()
