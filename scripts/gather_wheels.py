@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
 
 # What mmrl imports for the suite; the first ones are needed by all checks.
 PACKAGES = ("pydantic", "pyyaml", "accelerate", "safetensors", "pillow", "numpy", "regex", "typer", "rich", "peft",
-            "diffusers", "pyarrow", "rapidfuzz", "scipy", "sacrebleu", "sentencepiece")  # fmt: skip
+            "diffusers", "open_clip_torch", "pyarrow", "rapidfuzz", "scipy", "sacrebleu", "sentencepiece")  # fmt: skip
 # These belong to the machine: another version would need another driver, or weighs gigabytes.
 NEVER = ("torch", "torchvision", "torchaudio", "triton", "nvidia", "cuda", "flash-attn", "vllm")
 TAGS = ("2_28", "2_27", "2_24", "2_17")

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PEAK_TFLOPS = {"H200": 989.0, "H100 PCIe": 756.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "4090": 165.0}
 _VIEWS = ("view", "reshape", "transpose", "permute", "expand", "slice", "select", "split", "unsqueeze", "squeeze", "t",
           "detach", "alias", "unbind", "as_strided", "chunk", "empty", "_unsafe_view", "lift_fresh")  # fmt: skip
-_READS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "item")
+_HANDED = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "item")
 
 
 class BrokenIdentity(AssertionError):
@@ -41,7 +41,7 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[-1]
-        if name in _READS:
+        if name in _HANDED:
             self.reads += 1
         elif name not in _VIEWS:
             self.computed += 1

@@ -15,7 +15,7 @@ from .measuring import Measurement, gb, is_installed, significant
 
 MMRL = ("torch", "transformers", "pydantic", "yaml", "accelerate", "PIL", "safetensors")  # what importing mmrl takes
 IMAGES = (*MMRL, "diffusers", "peft")
-ANSWERS = (*MMRL, "peft")
+ANSWERS = (*MMRL, "peft", "pyarrow")
 
 
 @dataclass(frozen=True)
