@@ -15,7 +15,7 @@ WHOLE = $(wildcard tests/training/test_processes*.py) tests/training/test_callba
 	tests/test_packaging.py $(wildcard tests/run_directory/test_r*.py) tests/run_directory/test_two_processes_on_one_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lint test test-fast test-slow test-all exhaustive docs mutants constraints clean
+.PHONY: help setup quickstart lint test test-fast test-slow test-all exhaustive gpu docs mutants constraints clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ test-all: test test-slow ## the fast and the slow tests
 
 exhaustive: setup ## every config and every kind of damage and kill, not one of each kind
 	$(PYTEST) -q $(SHARED) -m "exhaustive and not gpu" --durations=10
+
+gpu: ## measure on this machine's GPU, with the Python that is there: GROUP=1, 2 or 3 for a part
+	$(PYTHON) -m benchmarks.gpu $(if $(GROUP),--group $(GROUP))
 
 docs: setup ## build the site into site/, strictly: a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict

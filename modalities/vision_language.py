@@ -155,7 +155,8 @@ class VisionLanguage(TokenPolicy):
         self._encoder.set_pixels(self.min_pixels, self.max_pixels)
         self._weights = self._choose_trained(placement.dtype)
         if self.gradient_checkpointing:
-            self._model.activation_checkpointing_enable({"use_reentrant": False})
+            checkpoint = getattr(self._model, "activation_checkpointing_enable", None)  # its name in transformers 5.23
+            (checkpoint or self._model.gradient_checkpointing_enable)({"use_reentrant": False})
 
     def _probe(self) -> None:
         """Finds out about the model and its processor what mmrl knows of families that tests run."""

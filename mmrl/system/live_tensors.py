@@ -1,12 +1,12 @@
 """The bytes of the tensors that are alive, counted as they are made and freed: on any device, `meta` included."""
 
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 
@@ -25,18 +25,19 @@ class LiveTensors(TorchDispatchMode):
         self._known: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tree_map_only(Tensor, self._know, (args, kwargs or {}))
+        _each_tensor(args, self._know)
+        if kwargs:
+            _each_tensor(kwargs.values(), self._know)
         result = func(*args, **(kwargs or {}))
-        tree_map_only(Tensor, self._count, result)
+        _each_tensor((result,), self._count)
         return result
 
-    def _know(self, tensor: Tensor) -> Tensor:
+    def _know(self, tensor: Tensor) -> None:
         storage = _storage(tensor)
         if storage is not None and storage not in self._known:
             self._known[storage] = None
-        return tensor
 
-    def _count(self, tensor: Tensor) -> Tensor:
+    def _count(self, tensor: Tensor) -> None:
         storage = _storage(tensor)
         if storage is not None and storage not in self._known:
             self._known[storage] = None
@@ -44,10 +45,21 @@ class LiveTensors(TorchDispatchMode):
             self.now += size
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self._free, size)
-        return tensor
 
     def _free(self, size: int) -> None:
         self.now -= size
+
+
+def _each_tensor(values: Iterable[Any], function: Callable[[Tensor], None]) -> None:
+    """Calls a function with each tensor of an operation's arguments or results: these are flat, or lists of tensors.
+
+    `tree_map` of torch takes four times as long as the rest of the count.
+    """
+    for value in values:
+        if isinstance(value, Tensor):
+            function(value)
+        elif isinstance(value, tuple | list):
+            _each_tensor(value, function)
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
