@@ -231,7 +231,7 @@ ROWS = [
          "image_width": WIDTH, "image_height": HEIGHT, "flickr_original_url": "https://x/a_o.jpg",
          "flickr_300k_url": "https://x/a_z.jpg", "answers": ["nokia"] * 8 + ["toshiba", "nokia 3"],
          "image_classes": ["Mobile phone"], "set_name": "train", "ocr_tokens": ["NOKIA"]},
-        ("question", "answers"), "what is the brand of phone?", {"answers": ["nokia"] * 8 + ["toshiba", "nokia 3"]},
+        ("question", "answers"), "what is the brand of phone?", {"answers": ("nokia",) * 8 + ("toshiba", "nokia 3")},
     ),
     Published(
         "diffusion_dpo_sd15", "train", CARD, ("caption", "jpg_0", "jpg_1", "label_0"), "a fox in the snow",
