@@ -5,13 +5,6 @@ from typing import Any
 from mmrl.core import plugins
 from mmrl.core.config import read_yaml, shipped_names
 
-# Rewards that no config holds yet. Take a name out with its config; add none.
-LEFT = frozenset(
-    {
-        "vqa_soft",  # no method is known to us that learns from ten people's answers with a language model
-    }
-)
-
 
 def names_in(value: Any) -> set[str]:
     """All values under a key `name`, at any depth."""
@@ -24,4 +17,4 @@ def names_in(value: Any) -> set[str]:
 def test_every_reward_stands_in_a_config() -> None:
     used = set[str]().union(*(names_in(read_yaml(name)) for name in shipped_names()))
     unused = set(plugins.names("rewards")) - used
-    assert unused <= LEFT, f"write a config with {sorted(unused - LEFT)}"
+    assert unused == set(), f"write a config with {sorted(unused)}"

@@ -267,16 +267,17 @@ def find_data(wishes: Wishes, tree: Mapping[str, Any]) -> Data:
         raise ConfigError(f"--data {train[0]}: prompts stand in a .txt or a file of rows ({', '.join(ROWS)})")
     fields = frozenset(first_row(train[0]))
     images = {"images": str(path)} if path.is_dir() and _has_media(path) else {}
-    layout = wishes.layout or layout_of(fields, tree) or layout_by_trial(train[0], images, wishes.reward, fields)
+    by_fields = layout_of(fields, tree)
+    layout = wishes.layout or by_fields or layout_by_trial(train[0], images, wishes.reward, fields)
     check_targets(wishes.reward, layout, fields)
     rows = count_rows(train[0])
 
     def section(file: Path) -> Any:
         return _templated({"path": str(file), "layout": layout, **images}, tree, wishes.reward)
 
-    reasons = [f"data {train[0]}: layout {layout}, by the fields {', '.join(sorted(fields))}"]
-    if wishes.layout:
-        reasons = [f"data {train[0]}: layout {layout}, as --layout says"]
+    names = ", ".join(sorted(fields))
+    why = f"by the fields {names}" if by_fields else f"by trial: it reads the first rows, whose fields are {names}"
+    reasons = [f"data {train[0]}: layout {layout}, {'as --layout says' if wishes.layout else why}"]
     if held_out and train[0] not in held_out:
         reasons.append(f"held-out evaluation on {held_out[0]}")
         return Data(section(train[0]), section(held_out[0]) | {"limit": 256}, fields, tuple(reasons), rows)

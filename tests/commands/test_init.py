@@ -110,6 +110,17 @@ def test_the_layout_is_one_that_reads_the_rows_and_has_what_the_reward_needs(tmp
         layout_by_trial(file, {}, "temporal_iou", fields)
 
 
+def test_init_says_whether_fields_or_a_trial_found_the_layout(tmp_path: Path, shots: Path) -> None:
+    Image.new("RGB", (80, 50)).save(tmp_path / "a.png")
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}) + "\n")
+    tried, found = (
+        start_from(Wishes(model=VLM, data=str(data), reward="box_iou", memory=24)).reasons for data in (file, shots)
+    )
+    assert any("layout gui_g1, by trial: it reads the first rows" in reason for reason in tried)
+    assert any("layout columns, by the fields box, images, prompt" in reason for reason in found)
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [("Qwen/Qwen2.5-VL-7B-Instruct", 7), ("a/wan2.1-t2v-1.3b-x", 1.3), ("a/stable-diffusion-v1-5", 1.1), ("a/b", 0)],

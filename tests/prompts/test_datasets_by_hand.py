@@ -243,7 +243,7 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True]]}, "the mask is of 1 x 1 pixels, the image"),
         ("reason_seg", {"image": "a.png", "text": "?", "mask": [[True], []]}, "rows of one length"),
         ("reason_seg", {"image": "a.png", "text": "?", "mask": [[False] * 80] * 50}, "the mask is empty"),
-        ("refspatial", {"rgb": "a.png", "prompt": "?", "mask": "a.png"}, "the mask is empty"),
+        ("refspatial", {"image": "a.png", "prompt": "?", "mask": "a.png"}, "the mask is empty"),
         ("crowd_vlm_r1", {"image": "a.png", "problem": "?", "solution": 2.5}, "a whole number of at least 0"),
         ("vision_r1", {"image": "a.png", "problem": "?", "solution": [[1, 2, 3, 4]]}, "pairs of a label and a box"),
         ("agentcpm_gui", {"image": "a.png", "conversations": [HUMAN]}, "no answer of the assistant"),

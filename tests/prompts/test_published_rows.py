@@ -37,6 +37,22 @@ def image(kind: str = "PNG") -> bytes:
 
 
 @cache
+def mask() -> bytes:
+    """A picture as large as the image, white in a rectangle."""
+    from PIL import Image
+
+    file, picture = BytesIO(), Image.new("L", (WIDTH, HEIGHT))
+    picture.paste(255, (100, 50, 300, 150))
+    picture.save(file, format="PNG")
+    return file.getvalue()
+
+
+def square() -> list[list[bool]]:
+    """The same rectangle as rows of truth values."""
+    return [[100 <= x < 300 and 50 <= y < 150 for x in range(WIDTH)] for y in range(HEIGHT)]
+
+
+@cache
 def video(seconds: float) -> bytes:
     return encoded(round(seconds * 2), 2)
 
@@ -111,7 +127,7 @@ ROWS = [
         "videochat_r1_qwen25vl_7b_temporal", "train", "3MSZA 24.3 30.4##person turn a light on.", (),
         "person turn a light on", {"span": (24.3, 30.4)}, {"3MSZA.mp4": 31},
     ),
-    Published(
+    Published(  # seen: the fields of such rows on a copy of the card of Video-R1/Video-R1-data
         "video_r1_qwen25vl_7b", "train",
         {"problem_id": 2, "problem": "What appears on the screen before the person types?", "data_type": "video",
          "problem_type": "multiple choice", "options": ["A. A logo", "B. A map", "C. A cat"],
@@ -186,6 +202,37 @@ ROWS = [
         ("img_filename", "instruction"), "open the menu", {"action": "click", "box": (10.0, 20.0, 60.0, 70.0)},
         {"screen_1.png": None},
     ),
+    Published(  # seen: the card of BAAI/RefSpatial-Bench
+        "roborefer_qwen25vl_3b", "held_out",
+        {"id": 3, "image": struct(image()), "mask": struct(mask()), "object": "the cup behind the plate",
+         "prompt": "Please point out the cup behind the plate.", "suffix": "Your answer should be one point.",
+         "step": 2},
+        ("image", "mask", "prompt"), "Please point out the cup behind the plate. Your answer should be one point.",
+        {"object": "the cup behind the plate", "step": 2},
+    ),
+    Published(  # seen: dataset_info.json of JefferyZhan/Vision-R1-Data; visionr1_qwen.py (499aa8b) parses `solution`
+        "vision_r1_qwen25vl_7b", "train",
+        {"problem": "Locate every person in the image.", "image": struct(image()), "width": WIDTH, "height": HEIGHT,
+         "solution": '[["person", [10.0, 20.0, 110.0, 220.0]]]', "num_instances": 1, "target_id_maps": '{"person": 1}',
+         "source": "coco"},
+        ("image", "problem", "solution"), "Locate every person in the image.",
+        {"boxes": ((10.0, 20.0, 110.0, 220.0),), "labels": ("person",)},
+    ),
+    Published(  # seen: the card of a copy of Ricky06662/ReasonSeg_val (daehyeonchoi/ReasonSeg_val)
+        "visual_rft_qwen2vl_2b_grounding", "held_out",
+        {"image": struct(image()), "text": "what can be drunk from", "mask": square(), "image_id": "1", "ann_id": "0",
+         "img_height": HEIGHT, "img_width": WIDTH},
+        ("image", "text", "mask"), "what can be drunk from", {"box": (100.0, 50.0, 300.0, 150.0)},
+    ),
+    Published(  # seen: the card of a copy of lmms-lab/textvqa (pppop7/textvqa)
+        "grpo_qwen25vl_3b_textvqa", "train",
+        {"image_id": "0054c91397f2fe05", "question_id": 0, "question": "what is the brand of phone?",
+         "question_tokens": ["what", "is", "the", "brand", "of", "phone"], "image": struct(image("JPEG")),
+         "image_width": WIDTH, "image_height": HEIGHT, "flickr_original_url": "https://x/a_o.jpg",
+         "flickr_300k_url": "https://x/a_z.jpg", "answers": ["nokia"] * 8 + ["toshiba", "nokia 3"],
+         "image_classes": ["Mobile phone"], "set_name": "train", "ocr_tokens": ["NOKIA"]},
+        ("question", "answers"), "what is the brand of phone?", {"answers": ("nokia",) * 8 + ("toshiba", "nokia 3")},
+    ),
     Published(
         "diffusion_dpo_sd15", "train", CARD, ("caption", "jpg_0", "jpg_1", "label_0"), "a fox in the snow",
         {"given_scores": (1.0, 0.0)},
@@ -233,9 +280,12 @@ def read(one: Published, folder: Path, row: dict[str, Any] | str) -> Prompt:
     return prompt
 
 
+PARQUET = ("geometry3k", "visual_rft", "gui_r1", "diffusion_dpo", "roborefer", "vision_r1", "textvqa")
+
+
 def is_slow(one: Published) -> bool:
     """Whether `datasets` writes its copy of a parquet file, or a long video is encoded."""
-    return any(name in one.config for name in ("geometry3k", "visual_rft", "gui_r1", "diffusion_dpo")) or any(
+    return any(name in one.config for name in PARQUET) or any(
         seconds is not None and seconds > 30 for seconds in one.media.values()
     )
 

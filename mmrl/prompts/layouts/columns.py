@@ -18,7 +18,7 @@ class Columns:
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = (
         "prompt", "messages", "images", "image", "videos", "video", "system",
-        "span", "duration", "box", "boxes", "labels", "point", "answer", "action", "input_text",
+        "span", "duration", "box", "boxes", "labels", "point", "answer", "answers", "action", "input_text",
     )  # fmt: skip
 
     def prompt(self, row: Row) -> Prompt:
@@ -48,6 +48,8 @@ class Columns:
         if "labels" in row.values:
             target["labels"] = row_values.texts(row.take("labels"), "labels")
             row_values.detections(target.get("boxes", ()), target["labels"])
+        if "answers" in row.values:
+            target["answers"] = row_values.texts(row.take("answers"), "answers")
         return row.prompt(
             conversation.text, media, target, conversation.system if system is None else system, clips=clips
         )
@@ -62,6 +64,7 @@ class Columns:
             "labels": list(example.names),
             "point": list(example.point),
             "answer": example.answer,
+            "answers": [example.answer] * 10,
             "action": "click",
             "input_text": example.name,
             "label": [example.name],

@@ -1,4 +1,4 @@
-"""RefSpatial-Bench's data (RoboRefer): `rgb`, optional `depth`, `prompt`, `suffix`, `mask` as a picture."""
+"""RefSpatial-Bench's data (RoboRefer): `image`, optional `depth`, `prompt`, `suffix`, `mask` as a picture."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,19 +18,20 @@ from mmrl.system.errors import ConfigError
 class Refspatial:
     """Questions after a place, which is right anywhere in the white of its mask; `object` and `step` join the target.
 
-    Zhou et al. 2025 (RoboRefer), arXiv 2506.04308; the files of `JingkunAn/RefSpatial-Bench`. A `depth` picture of the
-    same size is the second image. `suffix` says how to answer, and stands behind the question.
+    Zhou et al. 2025 (RoboRefer), arXiv 2506.04308; the files of `BAAI/RefSpatial-Bench`. A `depth` picture of the same
+    size, which rows of your own may have, is the second image. `suffix` says how to answer, and stands behind the
+    question. `rgb` is another name of `image`.
     """
 
     file: ClassVar[FileType] = "parquet"
-    fields: ClassVar[tuple[str, ...]] = ("rgb", "depth", "prompt", "suffix", "mask")
+    fields: ClassVar[tuple[str, ...]] = ("image", "rgb", "depth", "prompt", "suffix", "mask")
 
     def prompt(self, row: Row) -> Prompt:
-        media = (row.needed_image(["rgb"]), *row.images(["depth"]))
+        media = (row.needed_image(["image", "rgb"]), *row.images(["depth"]))
         text, suffix = row.text("prompt"), row.take("suffix")
         mask = row.needed_image(["mask"])
         if {picture.size for picture in (*media, mask)} != {media[0].size}:
-            raise BadRow("rgb, depth and mask need one size")
+            raise BadRow("image, depth and mask need one size")
         try:
             white = np.asarray(mask.load().convert("L")) > 127
         except ConfigError as error:
@@ -45,7 +46,7 @@ class Refspatial:
             "object": example.name,
             "prompt": f"Point at the {example.name}.",
             "suffix": "Answer with one point.",
-            "rgb": {"bytes": example.content, "path": None},
+            "image": {"bytes": example.content, "path": None},
             "depth": {"bytes": _grey(example.content), "path": None},
             "mask": {"bytes": example.mask, "path": None},
             "step": 1,
