@@ -1,5 +1,6 @@
 """The architecture of a model that may not be here: from its folder, the cache of the hub, or a table of known ones."""
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ class Part:
         library: Any = diffusers if self.library == "diffusers" else transformers
         kind, config = getattr(library, self.kind), {**self.config, **changes}
         return kind.from_config(config) if self.library == "diffusers" else kind(kind.config_class(**config))
+
+    def setting(self, name: str) -> Any:
+        """Returns a setting of the network, by default that of its class; None where it has none of this name."""
+        import diffusers
+
+        default = inspect.signature(getattr(diffusers, self.kind).__init__).parameters.get(name)
+        return self.config.get(name, None if default is None else default.default)
 
 
 @dataclass(frozen=True)

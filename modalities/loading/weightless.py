@@ -66,23 +66,27 @@ def backward_peak(network: nn.Module, forward: Callable[[], Tensor]) -> int:
 
 def forward_costs(forward: Callable[[], Any]) -> tuple[int, int, int]:
     """Returns the largest bytes of live tensors, the FLOPs and the kernels of a forward pass without a graph."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), Kernels() as kernels, counter:
+    with torch.no_grad(), Kernels() as kernels:
         forward()
-    with torch.no_grad(), LiveTensors() as live:
-        forward()
-    return live.peak, counter.get_total_flops(), kernels.count
+    return kernels.peak, kernels.flops, kernels.count
 
 
 class Kernels(LiveTensors):
-    """Counts the operations that make a tensor of their own; views launch nothing."""
+    """Counts, beside live tensors, FLOPs and the operations that launch a kernel: views and questions launch none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count, self.flops = 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not func.is_view
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        from torch.utils.flop_counter import flop_registry
+
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if (formula := flop_registry.get(func.overloadpacket)) is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        name = func.overloadpacket.__name__
+        self.count += func.namespace == "aten" and not func.is_view and not name.startswith(_NO_KERNEL)
+        return result
+
+
+_NO_KERNEL = ("_unsafe_view", "detach", "empty", "sym_", "size", "stride", "is_", "lift_fresh", "new_empty")
