@@ -78,6 +78,9 @@ PAIRS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "images, full, checkpointing, sgd": (
         "images", {"checkpointing": "true", "micro": 8, "layers": 4, "side": 192, "optimizer": "sgd"},
     ),
+    # chosen after the formula was committed
+    "images, LoRA, three micro-batches": ("images", {"lora": LORA, "micro": 8, "layers": 5, "width": 768}),
+    "answers, full, no sharing of prompts": ("answers", {"sharing": "none", "micro": 2, "words": 200, "layers": 7}),
 }  # fmt: skip
 
 
