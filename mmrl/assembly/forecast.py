@@ -125,9 +125,7 @@ def hours_of(config: RunConfig, parts: Parts, work: Workload, one: Footprint, gp
     return 100 * (rollout + update) / 3600
 
 
-def forecast(
-    config: RunConfig, parts: Parts, gpu_name: str, prompt_tokens: int = PROMPT_TOKENS
-) -> dict[str, Any]:
+def forecast(config: RunConfig, parts: Parts, gpu_name: str, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, Any]:
     """Returns memory by phase in GB, hours, and what was assumed. Raises ConfigError for an unknown GPU or model."""
     if gpu_name not in GPUS:
         raise ConfigError(f"--gpu takes one of {', '.join(GPUS)}, got {gpu_name!r}")

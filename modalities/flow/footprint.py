@@ -180,9 +180,7 @@ def _forward(
     return int(peak), flops, int(kernels)
 
 
-def _call(
-    network: Any, part: Part, latents: tuple[int, ...], sizes: Sizes, work: Workload
-) -> Callable[[], Tensor]:
+def _call(network: Any, part: Part, latents: tuple[int, ...], sizes: Sizes, work: Workload) -> Callable[[], Tensor]:
     autocast: Any = nullcontext() if work.dtype == torch.float32 else torch.autocast("cpu", work.dtype)
 
     def run() -> Tensor:

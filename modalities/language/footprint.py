@@ -67,10 +67,11 @@ def footprint_of(policy: "VisionLanguage", mode: SharingMode, work: Workload) ->
         frozen -= saved_by(policy.quantise, whole)
         notes = ("quantised weights: bits and one float32 scale for 64 of them (4 bits) or a row (8 bits)",)
     depth = int(whole.config.get_text_config().num_hidden_layers)
-    rows, tokens, answers = _rows(mode, work)
-    peaks, ends, costs = {}, {}, {}
+    _, _, answers = _rows(mode, work)
+    peaks, costs = dict[int, int](), dict[int, tuple[float, float, float]]()
     for layers in (_SHALLOW, _SHALLOW + 1):
-        peaks[layers], ends[layers], costs[layers] = _measured(policy, part, work, mode, layers)
+        peaks[layers], costs[layers] = _measured(policy, part, work, mode, layers)
+
     def at_depth(two: float, three: float) -> float:
         return two + (depth - _SHALLOW) * (three - two)
 
@@ -126,8 +127,8 @@ def _rows(mode: SharingMode, work: Workload) -> tuple[int, int, int]:
 
 def _measured(
     policy: "VisionLanguage", part: Part, work: Workload, mode: SharingMode, layers: int
-) -> tuple[int, int, tuple[float, float, float]]:
-    """Returns the peak of a micro-batch, that of its last layer, and FLOPs of a micro-batch and of a token, kernels."""
+) -> tuple[int, tuple[float, float, float]]:
+    """Returns the peak of a micro-batch, FLOPs of a micro-batch and of a token, and kernels of a token."""
     text = {**part.config["text_config"], "num_hidden_layers": layers}
     if text.get("layer_types"):
         text["layer_types"] = list(text["layer_types"])[:layers]
@@ -144,7 +145,7 @@ def _measured(
             peak = backward_peak(model, update)
         _, update_flops, _ = forward_costs(update)
         _, step_flops, kernels = forward_costs(_step(policy, model, work))
-    return peak, peak, (update_flops, step_flops, kernels)
+    return peak, (update_flops, step_flops, kernels)
 
 
 def _autocast(work: Workload) -> Any:
@@ -167,7 +168,8 @@ def _update(policy: "VisionLanguage", model: Any, work: Workload, mode: SharingM
         states = decoder(
             inputs_embeds=embed(ids), attention_mask=mask, position_ids=_positions(model, rows, length), use_cache=False
         ).last_hidden_state
-        return states.flatten(0, 1)
+        flat: Tensor = states.flatten(0, 1)
+        return flat
 
     def by_cache() -> Tensor:
         from transformers import DynamicCache
@@ -200,7 +202,7 @@ def _update(policy: "VisionLanguage", model: Any, work: Workload, mode: SharingM
         with _autocast(work):
             states = by_cache() if mode == "cache" else one_row()
             places = torch.zeros(answers * work.max_tokens, dtype=torch.int64)
-            return _Head.apply(states[places], head.weight, policy.vocabulary_chunk).sum()  # type: ignore[no-any-return,no-untyped-call]
+            return _Head.apply(states[places], head.weight, policy.vocabulary_chunk).sum()  # type: ignore[no-any-return]
 
     return run
 
@@ -220,7 +222,8 @@ def _step(policy: "VisionLanguage", model: Any, work: Workload) -> Callable[[], 
                 past_key_values=DynamicCache(config=model.config.get_text_config()),
                 use_cache=True,
             ).last_hidden_state
-            return states[:, -1] @ model.get_output_embeddings().weight.to(states.dtype).T
+            logits: Tensor = states[:, -1] @ model.get_output_embeddings().weight.to(states.dtype).T
+            return logits
 
     return run
 
