@@ -132,15 +132,25 @@ def check(
     prove: Annotated[
         bool, typer.Option("--prove", help="Load the model itself and compare it with its library, at these settings.")
     ] = False,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Forecast memory and hours on one of h100, h200, a100, 4090.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option("--prompt-tokens", min=1, help="With --gpu: the longest prompt, its images included.")
+    ] = 1300,
     as_json: Json = False,
 ) -> None:
     """Validate a config and print its plan; --tiny runs all of it, small, on this machine."""
-    from mmrl.commands.check import check_proven, check_tiny, plan_summary
+    from mmrl.commands.check import check_proven, check_tiny, gpu_forecast, plan_summary
     from mmrl.core.config import load_config
 
     if tiny and prove:
         raise ConfigError("--prove loads the config's model and --tiny another one: give one of them")
+    if gpu is not None and (tiny or prove):
+        raise ConfigError("--gpu forecasts and loads nothing: give it without --tiny and --prove")
     checked = load_config(config, overrides or [])
+    if gpu is not None:
+        return show(gpu_forecast(checked, gpu, prompt_tokens), as_json)
     summary = check_tiny(checked) if tiny else check_proven(checked) if prove else plan_summary(checked)
     show(summary, as_json)
     if not summary.get("is_good", True):

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, Placement, Usage
+from mmrl.core.contracts import ConfigError, Footprint, Placement, Usage, Workload
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import Weights, whole
@@ -390,6 +390,21 @@ class VisionLanguage(TokenPolicy):
                 f"of {', '.join(TWINS)}"
             )
         return found
+
+    def footprint(self, work: Workload) -> Footprint:
+        """Returns memory and FLOPs, by a network without content. Raises ConfigError for an unknown architecture."""
+        from .language.footprint import footprint_of
+
+        wanted: SharingMode = next(iter(self.wanted_ways), "none")
+        return footprint_of(self, wanted, work)
+
+    def train_on_meta(self, model: Any, frozen_dtype: torch.dtype) -> None:
+        """Marks and adapts the parameters of a model without content as those of a loaded one."""
+        before, self._model = self._model, model
+        try:
+            self._choose_trained(frozen_dtype)
+        finally:
+            self._model = before
 
     def _choose_trained(self, frozen_dtype: torch.dtype) -> Weights:
         """Marks the trained parameters, freezes all others, and returns the trained ones by name."""

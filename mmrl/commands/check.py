@@ -15,6 +15,7 @@ import torch
 from mmrl.assembly import costs
 from mmrl.assembly.build import build, closing, judged_by_settings, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
+from mmrl.assembly.forecast import forecast
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
@@ -85,6 +86,17 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     if size := _size_on_disk(config):
         summary["model on disk, MiB"] = size
     return summary
+
+
+def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, Any]:
+    """Returns memory by phase and hours on a kind of GPU, before any weight is loaded.
+
+    Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
+    """
+    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed)
+        parts = build(config.model_copy(update={"prompts": prompts}))
+    return forecast(config, parts, gpu, prompt_tokens)
 
 
 def _by_size(policy: Sized, prompts: Sequence[Prompt]) -> str:

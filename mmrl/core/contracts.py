@@ -351,6 +351,52 @@ class VideoMaking(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Workload:
+    """What a process of a run does in an iteration, as far as memory and time depend on it."""
+
+    dtype: torch.dtype  # the run's precision
+    samples: int  # of an iteration
+    at_once: int  # samples of a chunk of groups, which are sampled together
+    group_size: int
+    calls: int  # recorded network calls of an iteration, which updates evaluate
+    micro_batch: int  # network calls evaluated at once
+    branches: int  # network calls behind each of these: guidance doubles them
+    prompt_tokens: int  # of a prompt of a model that answers, its images included
+    max_tokens: int  # of an answer; 0 for images
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a policy takes for a workload, by tensors that have a shape and no content. Bytes, where nothing is said."""
+
+    frozen: int  # weights that are not trained, encoders of prompts and autoencoders included
+    trained: int  # trained tensors, float32; their gradients take as much
+    largest: int  # the largest trained tensor
+    is_adapter: bool  # the reference is the adapter switched off, and takes nothing
+    activations: int  # of a micro-batch forward and backward, gradients of weights left out
+    last_layer: int  # of these, what is there at the end of the backward pass
+    sampling: int  # of live tensors while samples are made, the kept ones left out
+    kept: int  # what a rollout keeps until it is learned from
+    outputs: int  # images and videos of a chunk, until they are scored
+    call_flops: float  # of one call forward in a rollout
+    update_flops: float  # of one call forward in an update
+    recomputes: bool  # checkpointing makes each forward pass twice
+    kernels: int  # of a sequential step of a rollout
+    steps: int  # sequential steps of a chunk of samples, such as tokens; 0: only FLOPs count
+    decode_flops: float = 0.0  # of the decoding of a sample
+    notes: tuple[str, ...] = ()  # what was assumed
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A policy whose memory and FLOPs are known before its weights are loaded. Optional."""
+
+    def footprint(self, work: Workload) -> Footprint:
+        """Returns what the policy takes. Raises ConfigError where its architecture is not known."""
+        ...
+
+
 @runtime_checkable
 class Shrinking(Protocol):
     """A policy whose twin is small only while constants of a library are small, too. Optional."""

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, Cut, DifferentiableScore, Placement, Usage
+from mmrl.core.contracts import ConfigError, Cut, DifferentiableScore, Footprint, Placement, Usage, Workload
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.forward_outputs import ForwardOutputs
@@ -133,6 +133,19 @@ class DiffusersPolicy(FlowPolicy):
             _set_attention(network, self.attention, f"modalities.{self.title[0]}.attention")
         if self.compile:
             network.compile()
+        self.freeze_unused(network)
+
+    def footprint(self, work: Workload) -> Footprint:
+        """Returns memory and FLOPs, by networks without content. Raises ConfigError for unknown architectures."""
+        from .footprint import footprint_of
+
+        return footprint_of(self, work)
+
+    def train_on_meta(self, network: Any, name: str) -> None:
+        """Marks and adapts the parameters of a network without content as those of a loaded one."""
+        network.requires_grad_(self.lora is None)
+        if self.lora is not None:
+            self.lora.add_to(network, self.adapted_layers(network), name)
         self.freeze_unused(network)
 
     def trained_weights(self) -> Weights:

@@ -1,0 +1,76 @@
+"""The forecast of memory and hours, by counts that others published and by sums worked out by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mmrl.assembly import forecast
+from mmrl.core.contracts import Footprint, Workload
+from mmrl.modalities.loading.architectures import architecture_of
+from mmrl.modalities.loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
+from mmrl.system.errors import ConfigError
+
+
+@pytest.mark.slow  # torch's fake tensors take seconds to import
+def test_a_network_without_content_counts_what_a_linear_layer_does() -> None:
+    layer = on_meta(lambda: nn.Linear(8, 16), torch.float32).requires_grad_(True)
+    with without_content():
+        emptied(layer)
+        peak, flops, kernels = forward_costs(lambda: layer(torch.empty(4, 8)))
+        assert layer.weight.untyped_storage().nbytes() == 4 * 8 * 16
+    assert peak == 4 * (4 * 8 + 4 * 16)  # input and output, float32
+    assert flops == 2 * 4 * 8 * 16
+    assert kernels == 1  # one product with its bias
+
+
+@pytest.mark.slow  # torch's fake tensors take seconds to import
+def test_gradients_of_weights_are_not_among_activations() -> None:
+    small, large = (on_meta(lambda: nn.Linear(64, 64), torch.float32).requires_grad_(True) for _ in range(2))
+    peaks = []
+    for layers in ([small], [small, large]):
+        network = nn.Sequential(*layers)
+        with without_content():
+            emptied(network)
+            peaks.append(backward_peak(network, lambda: network(torch.empty(1, 64)).sum()))  # noqa: B023
+    assert peaks[1] - peaks[0] < 4 * 64 * 64  # one gradient of a weight at a time
+
+
+def test_an_unknown_model_says_what_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"config\.json.*cache of the hub"):
+        architecture_of("Qwen/Qwen9-VL-1B")
+
+
+def _said(**changes: Any) -> dict[str, int]:
+    """Memory of a footprint of round numbers: 100 frozen, 40 trained, 5 activations of which 1 at the end."""
+    given: dict[str, Any] = {"is_adapter": False, "calls": 8, "micro_batch": 4, "needs": frozenset(), **changes}
+    config: Any = SimpleNamespace(
+        averaging=None,
+        optimizer=SimpleNamespace(name="adamw"),
+        updates=SimpleNamespace(minibatches=1),
+        rewards=(),
+    )
+    parts: Any = SimpleNamespace(loss=SimpleNamespace(needs=given["needs"], old_decay=lambda _: None))
+    work = Workload(torch.float32, 8, 8, 4, given["calls"], given["micro_batch"], 1, 1, 0)
+    one = Footprint(100, 40, 10, given["is_adapter"], 5, 1, 7, 3, 2, 1.0, 1.0, False, 1, 0)
+    return forecast.memory_of(config, parts, work, one, fused=False)
+
+
+def test_phases_are_sums_of_what_is_there() -> None:
+    said = _said()
+    assert said["weights"] == 140
+    assert said["rollout"] == 140 + 80 + 7 + 3 + 2  # with both moments of Adam
+    assert said["update"] == 140 + 80 + 3 + 40 + 5  # gradients of two micro-batches stay
+    assert said["optimizer_step"] == 140 + 80 + 3 + 40 + 20
+    assert said["peak"] == 283
+
+
+def test_gradients_of_a_single_micro_batch_come_as_activations_go() -> None:
+    assert _said(micro_batch=8)["update"] == 140 + 80 + 3 + 41
+
+
+def test_a_reference_is_a_copy_but_of_an_adapter() -> None:
+    assert _said(needs=frozenset({"reference"}))["weights"] == 180
+    assert _said(needs=frozenset({"reference"}), is_adapter=True)["weights"] == 140
