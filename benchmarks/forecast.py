@@ -4,8 +4,8 @@
 
 Random models of real classes, 50 to 300 million weights, are trained for two iterations. `measured` is the largest sum
 of bytes of live tensors until the last optimizer step, weights included; `said` is the forecast of the same settings,
-with the length of the prompts as they are, and the optimizer's temporaries of a CPU. `resident` is memory of the process
-(Linux), which also holds libraries and what the allocator keeps. Each pair runs in a process of its own.
+with the length of the prompts as they are, and the optimizer's temporaries of a CPU. `resident` is memory of the
+process (Linux), which also holds libraries and what the allocator keeps. Each pair runs in a process of its own.
 Bar: `measured_over_said` from 0.9 to 1.1.
 """
 

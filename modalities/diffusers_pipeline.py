@@ -182,6 +182,10 @@ class DiffusersPipeline(DiffusersPolicy):
             raise ConfigError(f"{self.where}.encodings: {why}; leave it out")
         return super().encoded_files()
 
+    @property
+    def num_clip_frames(self) -> int | None:
+        return self.num_frames
+
     def video_memory(self, count: int) -> VideoMemory | None:
         if self.output == "image":
             return None

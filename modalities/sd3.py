@@ -30,6 +30,10 @@ class StableDiffusion3(PipelinePolicy):
 
     max_sequence_length: Annotated[int, Field(ge=1)] = 256  # T5 tokens of a prompt; longer prompts are cut
 
+    @property
+    def num_text_tokens(self) -> int | None:
+        return self.max_sequence_length
+
     def freeze_unused(self, network: Any) -> None:
         """Freezes the text queries of the last block: its text output is not used, so they never get a gradient."""
         last = f"transformer_blocks.{network.config.num_layers - 1}.attn."

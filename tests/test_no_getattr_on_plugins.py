@@ -37,7 +37,9 @@ ALLOWED: dict[str, str] = {
         modalities.encoding.prompt_encoder.PromptEncoder._encode
         modalities.encoding.prompt_encoder.PromptEncoder._token_types
         modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
-        modalities.flow.decoding_memory._measured
+        modalities.flow.decoding_memory._measured modalities.language.footprint.footprint_of
+        modalities.loading.architectures.Part.make modalities.loading.architectures.Part.setting
+        modalities.vision_language.VisionLanguage._set_up
         modalities.flow.diffusers_policy.DiffusersPolicy.encoders_on_device
         modalities.flow.diffusers_policy.DiffusersPolicy.modules
         modalities.flow.diffusers_policy.PipelinePolicy.cuts

@@ -10,6 +10,7 @@ from mmrl.assembly.compatibility import Parts, example_plan
 from mmrl.assembly.group_checks import plans_of_iteration
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Footprint, Foreseeing, Workload
+from mmrl.plans.answers import AnswerPlan
 from mmrl.system.errors import ConfigError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -59,7 +60,7 @@ def workload_of(config: RunConfig, parts: Parts, prompt_tokens: int) -> Workload
         micro_batch=config.updates.micro_batch,
         branches=plan.forwards_per_call,
         prompt_tokens=prompt_tokens,
-        max_tokens=int(getattr(plan, "max_tokens", 0)),
+        max_tokens=plan.max_tokens if isinstance(plan, AnswerPlan) else 0,
     )
 
 

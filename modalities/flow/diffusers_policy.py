@@ -135,6 +135,16 @@ class DiffusersPolicy(FlowPolicy):
             network.compile()
         self.freeze_unused(network)
 
+    @property
+    def num_clip_frames(self) -> int | None:
+        """Frames of a clip; None: images, or the pipeline's own number."""
+        return None
+
+    @property
+    def num_text_tokens(self) -> int | None:
+        """The longest prompt in tokens, beside those of CLIP, where a setting says it."""
+        return None
+
     def footprint(self, work: Workload) -> Footprint:
         """Returns memory and FLOPs, by networks without content. Raises ConfigError for unknown architectures."""
         from .footprint import footprint_of

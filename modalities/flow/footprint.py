@@ -10,7 +10,7 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, Footprint, Workload
 
 from ..loading.architectures import NETWORKS, Architecture, Part, architecture_of
-from ..loading.quantise import quantised_layers
+from ..loading.quantise import saved_by
 from ..loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ def footprint_of(policy: "DiffusersPolicy", work: Workload) -> Footprint:
     sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in whole.parameters()]
     frozen = sum(size for size, is_trained in sizes if not is_trained) * len(names)
     if policy.quantise is not None:
-        from ..language.footprint import saved_by
-
-        assert quantised_layers(whole)
         frozen -= saved_by(policy.quantise, whole) * len(names)
     element = 4 if work.dtype == torch.float32 else 2
     vae, decoding, decode_flops = _decoder(policy, known.parts.get("vae"), work)
@@ -58,7 +55,7 @@ def footprint_of(policy: "DiffusersPolicy", work: Workload) -> Footprint:
     drawn = min(policy.network_batch, work.at_once) * work.branches
     sampling, call_flops, kernels = _forward(policy, part, names[0], latents, (drawn, text), work)
     trained = [size for size, is_trained in sizes if is_trained]
-    pixels = 4 * 3 * policy.height * policy.width * (getattr(policy, "num_frames", None) or 1)
+    pixels = 4 * 3 * policy.height * policy.width * (policy.num_clip_frames or 1)
     return Footprint(
         frozen=frozen + vae,
         trained=sum(trained) * len(names),
@@ -88,14 +85,14 @@ def _latents(policy: "DiffusersPolicy", part: Part, vae: Part | None) -> tuple[i
     channels = int(part.setting("in_channels") or 4)
     levels = vae.config.get("block_out_channels") if vae is not None and vae.kind == "AutoencoderKL" else None
     scale = 8 if levels is None else 2 ** (len(levels) - 1)
-    frames = getattr(policy, "num_frames", None)
+    frames = policy.num_clip_frames
     inside = (policy.height // scale, policy.width // scale)
     return (channels, *inside) if frames is None else (channels, (frames - 1) // 4 + 1, *inside)
 
 
 def _num_text(policy: "DiffusersPolicy", known: Architecture) -> int:
     """Returns the tokens of an encoded prompt: of Stable Diffusion 3, those of CLIP and of T5."""
-    longest = getattr(policy, "max_sequence_length", None)
+    longest = policy.num_text_tokens
     return known.text_tokens or (_TEXT if longest is None else _TEXT + longest)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,15 +12,33 @@ from mmrl.core.contracts import Footprint, Workload
 from ..encoding.network import decoder_of
 from ..loading.architectures import Part, architecture_of
 from ..loading.hub import checkpointing
-from ..loading.quantise import Quantise, quantised_layers
+from ..loading.lora import Lora
+from ..loading.quantise import Quantise, saved_by
 from ..loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
 from .model import SharingMode
 
-if TYPE_CHECKING:
-    from ..vision_language import VisionLanguage
-
 _SHALLOW = 2  # layers of the networks that are run: all further layers are alike
 _LOGITS = 6  # tensors of [answers, vocabulary] in float32 while a token is sampled
+
+
+class Counted(Protocol):
+    """The settings of a vision-language model that its memory and FLOPs depend on."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def lora(self) -> Lora | None: ...
+    @property
+    def quantise(self) -> Quantise | None: ...
+    @property
+    def vision(self) -> str: ...
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+    @property
+    def answer_batch(self) -> int: ...
+    @property
+    def vocabulary_chunk(self) -> int: ...
+    def train_on_meta(self, model: Any, frozen_dtype: torch.dtype) -> None: ...
 
 
 class _Head(torch.autograd.Function):
@@ -54,7 +72,7 @@ def _blocks(hidden: Tensor, weight: Tensor, chunk: int, parts: int = 0) -> list[
     return held + [torch.empty(columns, width) for _ in range(parts + is_cast)]
 
 
-def footprint_of(policy: "VisionLanguage", mode: SharingMode, work: Workload) -> Footprint:
+def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprint:
     """Returns what a vision-language model takes for a workload, prompts shared in a `mode`."""
     part = architecture_of(policy.model).parts["model"]
     whole = on_meta(part.make, _dtype(policy, work))
@@ -112,7 +130,7 @@ def footprint_of(policy: "VisionLanguage", mode: SharingMode, work: Workload) ->
     )  # fmt: skip
 
 
-def _dtype(policy: "VisionLanguage", work: Workload) -> torch.dtype:
+def _dtype(policy: Counted, work: Workload) -> torch.dtype:
     return torch.float32 if policy.lora is None else work.dtype
 
 
@@ -126,7 +144,7 @@ def _rows(mode: SharingMode, work: Workload) -> tuple[int, int, int]:
 
 
 def _measured(
-    policy: "VisionLanguage", part: Part, work: Workload, mode: SharingMode, layers: int
+    policy: Counted, part: Part, work: Workload, mode: SharingMode, layers: int
 ) -> tuple[int, tuple[float, float, float]]:
     """Returns the peak of a micro-batch, FLOPs of a micro-batch and of a token, and kernels of a token."""
     text = {**part.config["text_config"], "num_hidden_layers": layers}
@@ -158,7 +176,7 @@ def _positions(model: Any, rows: int, length: int) -> Tensor:
     return position.expand(len(axes), -1, -1) if axes else position
 
 
-def _update(policy: "VisionLanguage", model: Any, work: Workload, mode: SharingMode) -> Callable[[], Tensor]:
+def _update(policy: Counted, model: Any, work: Workload, mode: SharingMode) -> Callable[[], Tensor]:
     rows, length, answers = _rows(mode, work)
     decoder, embed, head = decoder_of(model), model.get_input_embeddings(), model.get_output_embeddings()
 
@@ -207,7 +225,7 @@ def _update(policy: "VisionLanguage", model: Any, work: Workload, mode: SharingM
     return run
 
 
-def _step(policy: "VisionLanguage", model: Any, work: Workload) -> Callable[[], Tensor]:
+def _step(policy: Counted, model: Any, work: Workload) -> Callable[[], Tensor]:
     """Returns a token of one answer behind a short cache: its FLOPs without attention, and its kernels."""
     decoder, embed = decoder_of(model), model.get_input_embeddings()
 
@@ -226,17 +244,3 @@ def _step(policy: "VisionLanguage", model: Any, work: Workload) -> Callable[[], 
             return logits
 
     return run
-
-
-def saved_by(quantise: Quantise, network: Any) -> int:
-    """Returns by how many bytes quantised layers are smaller."""
-    saved = 0.0
-    for name in quantised_layers(network):
-        # a layer with an adapter holds the frozen one inside
-        weight = network.get_submodule(name).weight
-        if weight.requires_grad or ".lora_" in name:
-            continue
-        own = weight.numel() * weight.element_size()
-        scales = weight.numel() / 64 * (4 if not quantise.double else 1.016) if quantise.bits == 4 else 4 * len(weight)
-        saved += own - weight.numel() * quantise.bits / 8 - scales
-    return int(saved)
