@@ -4,8 +4,8 @@ python scripts/pretend_accelerator.py [CONFIG ...] [--minutes N]
 
 Without names it takes the lab configs and the twins of all real-size configs. Each runs in a process of its own, for 30
 to 150 seconds. The result, configs/systems/pretended.json, is written after each, and docs/pretend_accelerator.md with
-it; a config that passed and was not edited since is not run again unless it is named. `--minutes` starts none after that
-time. Returns the number of configs that mix devices or fail.
+it; a config that passed and was not edited since is not run again unless it is named. `--minutes` starts none after
+that time. Returns the number of configs that mix devices or fail.
 """
 
 import argparse
@@ -63,7 +63,8 @@ def run(config: str) -> dict[str, Any]:
         return row | {"error": f"took more than {SECONDS} seconds"}
     if done.returncode:
         return row | {"error": done.stderr.strip()[-500:]}
-    return row | json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row | found
 
 
 def noted(config: str) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def noted(config: str) -> dict[str, Any]:
     from tests.pretend_accelerator import tiny_run
 
     passed, notes = tiny_run(config)
-    kinds = {"reads": notes.reads, "copies": notes.copies}
+    kinds = {"reads": notes.syncs, "copies": notes.copies}
     return {
         "passed": passed,
         "mixes": dict(notes.mixes),
@@ -112,13 +113,14 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Without a GPU: mixed devices and reads of the host",
         "",
-        "Written by `python scripts/pretend_accelerator.py`; do not edit. Each config ran as `mmrl check --tiny` does, on",
-        "tensors that say they are on an accelerator and hold tensors of the CPU (`tests/pretend_accelerator.py`). A",
+        "Written by `python scripts/pretend_accelerator.py`; do not edit. Each config ran as `mmrl check --tiny` does,",
+        "on tensors that say they are on an accelerator and hold tensors of the CPU",
+        "(`tests/pretend_accelerator.py`). A",
         "*mix* is an operation on tensors of both devices: an error on a GPU. A *read* is an operation after which the",
         "host waits for the device. `check --tiny` makes two iterations.",
         "",
-        f"- **decoding**: reads in {STEPS} steps of decoding: in the loop that samples answers, divided by its blocks of",
-        f"  {STEPS} steps (a last block may be shorter).",
+        f"- **decoding**: reads in {STEPS} steps of decoding: in the loop that samples answers, divided by its blocks",
+        f"  of {STEPS} steps (a last block may be shorter).",
         "- **micro-batch**: reads in the forward and backward passes of one micro-batch, of all weights that the loss",
         "  needs. Behind it those of them in mmrl's own lines, and in lines of transformers, diffusers and peft.",
         "- **iteration**: all other reads in an iteration: sampling, scoring, optimizer steps, metrics.",
@@ -129,8 +131,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         "## Where the host reads",
         "",
-        "Per unit: a block of decoded steps, a micro-batch, an iteration. The largest number of all configs stands with",
-        "the line.",
+        "Per unit: a block of decoded steps, a micro-batch, an iteration. The largest number of all configs stands",
+        "with the line.",
         "",
         *lines_of(rows, "decoding"),
         *lines_of(rows, "micro-batch"),

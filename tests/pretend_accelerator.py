@@ -60,14 +60,14 @@ class Notes:
     """What was noted of a run: each place with how often it was there."""
 
     mixes: Counter[str] = field(default_factory=Counter)  # operations that mixed devices, and where
-    reads: Counter[Place] = field(default_factory=Counter)  # of the host
+    syncs: Counter[Place] = field(default_factory=Counter)  # reads of the host
     copies: Counter[Place] = field(default_factory=Counter)  # to the device, the host waiting
     units: Counter[str] = field(default_factory=Counter)  # iterations, batches of answers, decoded steps, micro-batches
     phases: list[str] = field(default_factory=lambda: ["elsewhere"])  # the last is the one that runs
 
     def count(self, kind: str, phase: str) -> int:
-        """Returns the number of `reads` or `copies` in a phase."""
-        counter = self.reads if kind == "reads" else self.copies
+        """Returns the number of `syncs` or `copies` in a phase."""
+        counter = self.syncs if kind == "syncs" else self.copies
         return sum(number for (own, _), number in counter.items() if own == phase)
 
     @contextmanager
@@ -101,7 +101,7 @@ class Remote(Tensor):
         return made
 
     def tolist(self) -> Any:
-        _note(Remote.notes.reads)
+        _note(Remote.notes.syncs)
         return self.held.tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # an untyped one
@@ -162,7 +162,7 @@ def _dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     if remote and name not in _COPIES and _is_mixed(name, args, operands):
         Remote.notes.mixes[f"{func} at {_asking()}"] += 1
     if _is_read(name, args, kwargs, device):
-        _note(Remote.notes.reads)
+        _note(Remote.notes.syncs)
     elif _is_awaited_copy(name, args, kwargs, device):
         _note(Remote.notes.copies)
     own_kwargs = dict(kwargs) | ({"device": torch.device("cpu")} if device == DEVICE else {})

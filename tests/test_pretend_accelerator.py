@@ -65,14 +65,14 @@ def test_the_noise_on_scores_is_where_the_scores_are() -> None:
     torch.testing.assert_close(scores.held, torch.tensor([0.55, 0.275]))
 
 
-def reads(operation: Callable[[Remote], object]) -> int:
+def count_syncs(operation: Callable[[Remote], object]) -> int:
     """How many reads of the host are counted in an operation on [0., 1., 2., 3.] of the accelerator."""
     with pretended() as notes:
         operation(torch.arange(4.0, device=DEVICE))  # type: ignore[arg-type]
-    return notes.reads.total()
+    return notes.syncs.total()
 
 
-READS: dict[str, tuple[int, Callable[[Any], object]]] = {
+SYNCS: dict[str, tuple[int, Callable[[Any], object]]] = {
     "item": (1, lambda x: x[0].item()),
     "float": (1, lambda x: float(x.sum())),
     "if": (1, lambda x: bool((x > 1).any())),
@@ -94,10 +94,10 @@ READS: dict[str, tuple[int, Callable[[Any], object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", SYNCS)
 def test_what_the_host_waits_for_is_counted(name: str) -> None:
-    count, operation = READS[name]
-    assert reads(operation) == count
+    count, operation = SYNCS[name]
+    assert count_syncs(operation) == count
 
 
 def test_reads_are_counted_by_phase_and_copies_apart() -> None:
@@ -107,7 +107,7 @@ def test_reads_are_counted_by_phase_and_copies_apart() -> None:
         with notes.phase("inside"):
             made.sum().item()
         made.tolist()
-    assert [notes.count("reads", phase) for phase in ("inside", "elsewhere", "none")] == [1, 1, 0]
+    assert [notes.count("syncs", phase) for phase in ("inside", "elsewhere", "none")] == [1, 1, 0]
     assert notes.copies.total() == notes.count("copies", "elsewhere") == 1
 
 
@@ -120,9 +120,9 @@ def rollout_there(max_tokens: int, **distribution: Any) -> tuple[Rollout, Notes]
 
 
 @pytest.mark.slow  # every operation by way of Python
-@pytest.mark.parametrize(("num_reads", "distribution"), [(1, {}), (2, {"top_p": 0.9, "stop": ("e", "t")})])
+@pytest.mark.parametrize(("num_syncs", "distribution"), [(1, {}), (2, {"top_p": 0.9, "stop": ("e", "t")})])
 def test_an_accelerator_samples_the_same_answers_and_is_read_every_sixteen_tokens(
-    num_reads: int, distribution: dict[str, Any]
+    num_syncs: int, distribution: dict[str, Any]
 ) -> None:
     here = vision_twins.rollout(vision_twins.policy(), 40, **distribution)
     there, notes = rollout_there(40, **distribution)
@@ -130,7 +130,7 @@ def test_an_accelerator_samples_the_same_answers_and_is_read_every_sixteen_token
     torch.testing.assert_close(there.trace.completions.log_prob, here.trace.completions.log_prob)
     assert torch.equal(there.trace.completions.tokens, here.trace.completions.tokens)
     assert not notes.mixes and notes.units["decoded step"] <= 16 * notes.units["block of steps"]
-    assert notes.count("reads", "decoding") == num_reads * notes.units["block of steps"] > 0
+    assert notes.count("syncs", "decoding") == num_syncs * notes.units["block of steps"] > 0
 
 
 @pytest.mark.slow  # two iterations each, every operation by way of Python
@@ -139,4 +139,4 @@ def test_check_tiny_of_a_config_mixes_no_devices(config: str) -> None:
     """Images with a LoRA and a reward model, answers about screenshots, answers about videos."""
     is_good, notes = tiny_run(config)
     assert is_good and not notes.mixes
-    assert notes.count("reads", "decoding") <= 2 * notes.units["block of steps"]
+    assert notes.count("syncs", "decoding") <= 2 * notes.units["block of steps"]

@@ -122,9 +122,9 @@ class _Masks:
         # with the size of the result, the host need not read how large it is
         row = torch.arange(len(rows), device=ids.device).repeat_interleave(sizes, output_size=stop - start)
         is_inside = (ids >= 0) & (ids < len(columns))
-        mask = torch.zeros(len(rows), len(columns) + 1, dtype=torch.bool, device=ids.device)
-        mask[row, torch.where(is_inside, ids, len(columns))] = True  # the last column takes what is outside
-        return mask[:, : len(columns)]
+        counts = torch.zeros(len(rows), len(columns), dtype=torch.uint8, device=ids.device)
+        place = (row, ids.clamp(0, len(columns) - 1))  # what is outside adds 0 at an edge
+        return counts.index_put_(place, is_inside.to(counts.dtype), accumulate=True).bool()
 
 
 @dataclass(frozen=True)

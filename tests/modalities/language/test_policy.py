@@ -64,11 +64,18 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["plain", "cut"])
-@pytest.mark.parametrize(("read_every", "stop"), [(1, ()), (3, ("e", "t")), (16, ("e", "t"))])
+@pytest.mark.parametrize(
+    ("read_every", "stop"),
+    [
+        pytest.param(1, (), marks=pytest.mark.slow),
+        pytest.param(3, ("e", "t"), marks=pytest.mark.slow),
+        (16, ("e", "t")),
+    ],
+)
 def test_answers_are_those_of_a_slow_loop_however_rarely_the_host_reads(
     read_every: int, stop: tuple[str, ...], distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow loop: one answer at a time, the whole text by transformers for each token, its end looked for at once."""
+    """The slow loop: one answer at a time, its whole text by transformers for each token, and its end looked for."""
     monkeypatch.setattr(AnswerGenerator, "_read_every", read_every)
     policy = vision_twins.policy()
     settings = {"temperature": 1.0, **DISTRIBUTIONS[distribution]}
