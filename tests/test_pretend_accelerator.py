@@ -1,5 +1,6 @@
 """What runs on a CPU alone runs on an accelerator too: no operation mixes tensors of both."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,12 +8,16 @@ import torch
 from torch import Tensor
 
 from mmrl.commands.instrumentation import JitteredReward
-from mmrl.core.contracts import RewardBatch
-from tests.pretend_accelerator import DEVICE, Remote, pretended, tiny_run
+from mmrl.core.contracts import Placement, RewardBatch
+from mmrl.core.data import Rollout
+from mmrl.modalities.vision_language import VisionLanguage
+from tests import vision_twins
+from tests.pretend_accelerator import DEVICE, Notes, Remote, pretended, tiny_run
 
 
 def test_an_operation_on_tensors_of_both_is_noted_and_what_a_gpu_allows_is_not() -> None:
-    with pretended() as mixes:
+    with pretended() as notes:
+        mixes = notes.mixes
         here, there = torch.arange(4.0), torch.arange(4.0, device=DEVICE)
         number = torch.tensor(2.0)  # without axes
         rows, column = torch.tensor([3, 1]), torch.tensor([0, 2], device=DEVICE)
@@ -31,14 +36,14 @@ def test_an_operation_on_tensors_of_both_is_noted_and_what_a_gpu_allows_is_not()
 def test_gradients_and_modules_go_there_and_back() -> None:
     layer = torch.nn.Linear(2, 1)
     weight = layer.weight.detach().clone()
-    with pretended() as mixes:
+    with pretended() as notes:
         layer.to(DEVICE)
         assert isinstance(layer.weight, Remote)
         with torch.autocast(DEVICE.type, torch.bfloat16):
             layer(torch.tensor([[1.0, 3.0]], device=DEVICE)).sum().backward()
         torch.optim.SGD(layer.parameters(), lr=1.0).step()
         moved = layer.weight.detach().cpu()
-        assert not mixes
+        assert not notes.mixes
     torch.testing.assert_close(moved, weight - torch.tensor([[1.0, 3.0]]))
     assert torch.autocast.__name__ == "autocast" and torch.zeros(1, device=DEVICE).__class__ is Tensor
 
@@ -54,15 +59,84 @@ def test_the_noise_on_scores_is_where_the_scores_are() -> None:
         seeds = (1_500, 7_250)
 
     batch: Any = Batch()
-    with pretended() as mixes:
+    with pretended() as notes:
         scores = JitteredReward.on(Reward()).score(batch)
-        assert isinstance(scores, Remote) and not mixes
+        assert isinstance(scores, Remote) and not notes.mixes
     torch.testing.assert_close(scores.held, torch.tensor([0.55, 0.275]))
+
+
+def count_syncs(operation: Callable[[Remote], object]) -> int:
+    """How many reads of the host are counted in an operation on [0., 1., 2., 3.] of the accelerator."""
+    with pretended() as notes:
+        operation(torch.arange(4.0, device=DEVICE))  # type: ignore[arg-type]
+    return notes.syncs.total()
+
+
+SYNCS: dict[str, tuple[int, Callable[[Any], object]]] = {
+    "item": (1, lambda x: x[0].item()),
+    "float": (1, lambda x: float(x.sum())),
+    "if": (1, lambda x: bool((x > 1).any())),
+    "list": (1, lambda x: x.tolist()),
+    "to the host": (1, lambda x: x.cpu()),
+    "into a tensor of the host": (1, lambda x: torch.empty(4).copy_(x)),
+    "nonzero": (1, lambda x: x.nonzero()),
+    "bool index": (1, lambda x: x[x > 1]),
+    "values at a bool index": (1, lambda x: x.__setitem__(x > 1, x[:2] + 0)),
+    "unique": (1, lambda x: x.unique()),
+    "repeats": (1, lambda x: x.repeat_interleave(x.long())),
+    "equal": (1, lambda x: torch.equal(x, x)),
+    "indices": (0, lambda x: x[x.long()]),
+    "one number at a bool index": (0, lambda x: x.__setitem__(x > 1, 0.0)),
+    "repeats of a known size": (0, lambda x: x.repeat_interleave(x.long(), output_size=6)),
+    "nonzero of a known size": (0, lambda x: x.nonzero_static(size=3)),
+    "to the device": (0, lambda x: torch.ones(4).to(x.device)),
+    "sums": (0, lambda x: (x.cumsum(0) + x.sum()).where(x > 1, 0.0)),
+}
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_what_the_host_waits_for_is_counted(name: str) -> None:
+    count, operation = SYNCS[name]
+    assert count_syncs(operation) == count
+
+
+def test_reads_are_counted_by_phase_and_copies_apart() -> None:
+    with pretended() as notes:
+        made = torch.ones(2).to(DEVICE)
+        torch.ones(2).to(DEVICE, non_blocking=True)
+        with notes.phase("inside"):
+            made.sum().item()
+        made.tolist()
+    assert [notes.count("syncs", phase) for phase in ("inside", "elsewhere", "none")] == [1, 1, 0]
+    assert notes.copies.total() == notes.count("copies", "elsewhere") == 1
+
+
+def rollout_there(max_tokens: int, **distribution: Any) -> tuple[Rollout, Notes]:
+    """A rollout of a small model on the pretend accelerator, and what was noted."""
+    policy = VisionLanguage(model=str(vision_twins.twin("qwen2_5_vl")), vision="trained")
+    with pretended() as notes:
+        policy.prepare(Placement(DEVICE, torch.float32))
+        return vision_twins.rollout(policy, max_tokens, **distribution), notes
+
+
+@pytest.mark.slow  # every operation by way of Python
+@pytest.mark.parametrize(("num_syncs", "distribution"), [(1, {}), (2, {"top_p": 0.9, "stop": ("e", "t")})])
+def test_an_accelerator_samples_the_same_answers_and_is_read_every_sixteen_tokens(
+    num_syncs: int, distribution: dict[str, Any]
+) -> None:
+    here = vision_twins.rollout(vision_twins.policy(), 40, **distribution)
+    there, notes = rollout_there(40, **distribution)
+    assert there.outputs.texts == here.outputs.texts
+    torch.testing.assert_close(there.trace.completions.log_prob, here.trace.completions.log_prob)
+    assert torch.equal(there.trace.completions.tokens, here.trace.completions.tokens)
+    assert not notes.mixes and notes.units["decoded step"] <= 16 * notes.units["block of steps"]
+    assert notes.count("syncs", "decoding") == num_syncs * notes.units["block of steps"] > 0
 
 
 @pytest.mark.slow  # two iterations each, every operation by way of Python
 @pytest.mark.parametrize("config", ["dgpo_sd35", "gui_g2_qwen25vl_7b", "video_r1_qwen25vl_7b"])
 def test_check_tiny_of_a_config_mixes_no_devices(config: str) -> None:
     """Images with a LoRA and a reward model, answers about screenshots, answers about videos."""
-    is_good, mixes = tiny_run(config)
-    assert is_good and not mixes
+    is_good, notes = tiny_run(config)
+    assert is_good and not notes.mixes
+    assert notes.count("syncs", "decoding") <= 2 * notes.units["block of steps"]

@@ -47,6 +47,7 @@ class PromptBatch:
     next_position: Tensor  # [P] int64
     last: Tensor  # [P] int64: index of each prompt's last token
     media: Mapping[str, Tensor]  # of all prompts, in order
+    is_padded: bool  # whether the mask holds a 0
 
     @classmethod
     def of(
@@ -72,6 +73,7 @@ class PromptBatch:
             next_position=torch.tensor([prompt.next_position for prompt in prompts]).to(device),
             last=last.to(device),
             media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts], axes).items()},
+            is_padded=bool((lengths < longest).any()),
         )
 
 

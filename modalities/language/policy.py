@@ -47,7 +47,7 @@ class TokenPolicy(TokenGenerator):
     def dummy_forward(self) -> Tensor:
         """Takes part in one `forward` of other processes; returns 0, with a graph to all weights."""
         assert self.lockstep is not None, "only sharded processes make dummy calls"
-        log_prob, _ = self.log_probs(*self.lockstep.dummy(self.backbone.device), SamplingDistribution(1.0))
+        log_prob, _ = self.log_probs(*self.lockstep.dummy(torch.device("cpu")), SamplingDistribution(1.0))
         return 0 * log_prob.sum()
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
@@ -228,17 +228,17 @@ class TokenPolicy(TokenGenerator):
                 "sampler: the engine does not return which tokens top_p, top_k and min_p kept, and log-probs are taken "
                 "over these; start vLLM with --return-sampling-mask (it needs top_k), or leave the three out"
             )
-        rows, device = spans.rows, self.backbone.device
+        rows = spans.rows
         prompt = prompt_of[rows].tolist()
         distinct = {id(trace.prompts[number]): trace.prompts[number] for number in prompt}
         place = {name: number for number, name in enumerate(distinct)}
         width, is_tree = int(spans.stop.max()), bool((spans.start > 0).any())
         answers = Answers(
-            torch.tensor([place[id(trace.prompts[number])] for number in prompt], device=device),
-            trace.completions.tokens[rows, :width].to(device),
-            spans.stop.to(device),
-            spans.start.to(device) if is_tree else None,
-            block.edge[rows, :width].to(device) if is_tree else None,
+            torch.tensor([place[id(trace.prompts[number])] for number in prompt]),
+            trace.completions.tokens[rows, :width],
+            spans.stop,
+            spans.start if is_tree else None,
+            block.edge[rows, :width] if is_tree else None,
         )
         self.num_calls += len(rows)
         support = trace.completions.support_of(rows, spans.start, spans.stop)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side, pad_rows
 from ..encoding.network import network_of
+from .attention import attention_of
 
 # the kinds of the token that sees and of the token seen, and whether both stand in one run of their kind
 Pairs = frozenset[tuple[int, int, bool]]
@@ -29,7 +30,10 @@ ONE_IMAGE: Pairs = frozenset({(1, 1, True)})
 
 @dataclass(frozen=True)
 class Answers:
-    """n answers to P prompts, right-padded; or n spans of answers, each with all tokens before it."""
+    """n answers to P prompts, right-padded; or n spans of answers, each with all tokens before it.
+
+    On the host, where rows are packed and places are found; on a device each of these would be a read of it.
+    """
 
     prompt: Tensor  # [n] int64: index into the prompts
     tokens: Tensor  # [n, T] int64
@@ -43,6 +47,11 @@ class Answers:
         column = torch.arange(self.tokens.shape[1], device=self.length.device)
         is_there = column < self.length[:, None]
         return is_there if self.start is None else is_there & (column >= self.start[:, None])
+
+    def of_tokens(self, states: Tensor) -> Tensor:
+        """Returns [N, H]: of states [n, T, H] on any device those of the tokens, answer by answer."""
+        places = self.is_token.flatten().nonzero()[:, 0].to(states.device)
+        return states.flatten(0, 1)[places]
 
 
 def answers_to_each(rows: Sequence[Tensor], num_prompts: int, device: torch.device) -> Answers:
@@ -121,10 +130,10 @@ class Backbone:
         rows = torch.arange(len(prompts.last), device=self.device)
         return output.last_hidden_state[rows, prompts.last], cache
 
-    def continue_from_cache(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+    def continue_from_cache(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, cache: Any) -> Tensor:
         """Returns hidden states [n, k, H] of the next tokens [n, k]; the cache of L tokens grows by k.
 
-        `mask`: [n, L + k].
+        `mask`: [n, L + k], or as `unread_mask` returns it.
         """
         output = self.network(
             input_ids=tokens,
@@ -134,6 +143,20 @@ class Backbone:
             use_cache=True,
         )
         return output.last_hidden_state  # type: ignore[no-any-return]
+
+    def unread_mask(self, mask: Tensor, *, is_padded: bool) -> Tensor | None:
+        """Returns the mask [n, L] of one more token in a form that transformers does not read, where there is such.
+
+        transformers reads a mask of two axes to leave it out where nothing is padded, or makes of it the mask of four
+        axes that is returned here. Layers with a window shorten a padded mask, and those with a state multiply by it:
+        for them it stays as it is, and so it does for attention that takes no mask of four axes of type bool.
+        """
+        kinds = set(getattr(self.model.config.get_text_config(), "layer_types", None) or ())
+        if not is_padded and kinds <= {"full_attention", "sliding_attention"}:
+            return None
+        if self.goes_by_the_mask and attention_of(self.model) == "sdpa":
+            return mask[:, None, None].bool()
+        return mask
 
     def answer_positions(self, start: Tensor, count: int, first: int = 0) -> Tensor:
         """Returns positions [A, n, count] of tokens first .. first + count - 1 of answers that start at `start` [n]."""

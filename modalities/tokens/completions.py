@@ -27,7 +27,7 @@ class StoppingCriteria:
             most = max(len(text.encode()) for text in self.stop)
             tails = [row[max(0, n - most) : n] for row, n in zip(tokens.tolist(), length.tolist(), strict=True)]
             stopped = [any(text in self.decode(tail) for text in self.stop) for tail in tails]
-            ends = ends | torch.tensor(stopped, device=tokens.device)
+            ends = ends | torch.tensor(stopped, dtype=torch.bool, device=tokens.device)
         return ends
 
 

@@ -1,5 +1,11 @@
-"""Generation of answers, token by token on a cache: every prompt is read once, every token has its own uniform."""
+"""Generation of answers, token by token on a cache: every prompt is read once, every token has its own uniform.
 
+An accelerator samples `READ_EVERY` tokens of each answer before the host reads them. An answer that ended in between is
+sampled on till then, and what comes after its end is thrown away: as each token has its own uniform, no other answer
+changes.
+"""
+
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -13,7 +19,9 @@ from .backbone import Backbone, expand
 from .completions import Completions, StoppingCriteria
 from .lockstep import Lockstep
 from .log_probs import OutputHead
-from .sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
+from .sampling import SamplingDistribution, Support, banned_mask, require_finite, sample_tokens, unchecked_log_probs
+
+READ_EVERY = 16  # tokens of each answer that an accelerator samples between two reads of the host
 
 
 @dataclass
@@ -23,12 +31,12 @@ class Names:
     count: int = 0
     supports: list[Support] = field(default_factory=list)
 
-    def add(self, log_probs: Tensor, distribution: SamplingDistribution) -> Tensor:
-        """Returns [a] int64: the names of tokens sampled from log-probs [a, V]."""
-        first, self.count = self.count, self.count + len(log_probs)
-        if distribution.is_truncated and distribution.temperature > 0:
-            self.supports.append(Support.of(log_probs))
-        return torch.arange(first, self.count, device=log_probs.device)
+    def add(self, count: int, support: Support | None) -> Tensor:
+        """Returns [count] int64: the names of sampled tokens with this support."""
+        first, self.count = self.count, self.count + count
+        if support is not None:
+            self.supports.append(support)
+        return torch.arange(first, self.count)
 
     def support(self, names: Tensor) -> Support | None:
         """Returns the support of the tokens with these names; None where nothing is truncated."""
@@ -37,24 +45,71 @@ class Names:
 
 @dataclass(frozen=True)
 class GenerationState:
-    """The state from which n answers continue, side by side."""
+    """The state from which n answers continue, side by side, on the device of the network."""
 
     slot: Tensor  # [n] int64: row of the table
     start: Tensor  # [n] int64: position of the first token of the answer
+    length: Tensor  # [n] int64: tokens of the answer so far
     hidden: Tensor  # [n, H] states that the next token is predicted from
     cache: Any  # of n rows
     mask: Tensor  # [n, L] int64: 1 where the cache holds a token
+    is_padded: bool  # whether the mask holds a 0
 
     def take(self, rows: Tensor) -> "GenerationState":
         """Returns the state of the answers `rows` [k]."""
-        return GenerationState(
-            self.slot[rows], self.start[rows], self.hidden[rows], expand(self.cache, rows), self.mask[rows]
+        return replace(
+            self,
+            slot=self.slot[rows],
+            start=self.start[rows],
+            length=self.length[rows],
+            hidden=self.hidden[rows],
+            cache=expand(self.cache, rows),
+            mask=self.mask[rows],
         )
+
+    def split(self, branch: int, stride: int) -> "GenerationState":
+        """Returns the state of `branch` children of each answer, whose slots are `stride` apart, the first its own."""
+        device = self.slot.device
+        children = self.take(torch.arange(len(self.slot), device=device).repeat_interleave(branch))
+        return replace(children, slot=children.slot + _apart(len(self.slot), branch, stride).to(device))
+
+
+def _apart(count: int, branch: int, stride: int) -> Tensor:
+    """Returns [count * branch] int64: how far the slot of each child is from its parent's."""
+    return stride * torch.arange(branch).repeat(count)
+
+
+@dataclass(frozen=True)
+class SampledTokens:
+    """The next token of each of n answers, on the device that sampled it."""
+
+    token: Tensor  # [n] int64
+    log_prob: Tensor  # [n] float32
+    entropy: Tensor  # [n] float32
+    largest_logit: Tensor  # [n] float32: no finite number where no token can be sampled
+    is_possible: Tensor | None  # [n, V] bool; None where nothing is truncated
+
+    @staticmethod
+    def read(steps: "Sequence[SampledTokens]") -> "list[tuple[SampledTokens, Support | None]]":
+        """Returns the steps on the host, with the support of each; the host waits once, or twice for supports."""
+        # all that is read is exact in float64
+        columns = [
+            [step.token, step.log_prob, step.entropy, step.largest_logit]
+            + ([] if step.is_possible is None else [step.is_possible.sum(1)])
+            for step in steps
+        ]
+        table = torch.stack([torch.stack([column.double() for column in own]) for own in columns]).cpu()  # [k, 4|5, n]
+        masks = [step.is_possible for step in steps if step.is_possible is not None]
+        supports = Support.among(masks, [*table[:, 4].long()]) if masks else [None] * len(steps)
+        return [
+            (SampledTokens(token.long(), log_prob.float(), entropy.float(), largest.float(), None), support)
+            for (token, log_prob, entropy, largest), support in zip(table[:, :4].unbind(), supports, strict=True)
+        ]
 
 
 @dataclass
 class Table:
-    """The tokens sampled so far, a row for each slot; a split copies the tokens that children share."""
+    """The tokens sampled so far, on the host, a row for each slot; a split copies the tokens that children share."""
 
     tokens: Tensor  # [n, T] int64
     log_prob: Tensor  # [n, T] float32
@@ -64,56 +119,51 @@ class Table:
     is_finished: Tensor  # [n] bool
 
     @classmethod
-    def of(cls, count: int, budget: int, device: torch.device) -> Self:
+    def of(cls, count: int, budget: int) -> Self:
         """Returns an empty table."""
         integers, numbers = torch.zeros(count, budget, dtype=torch.int64), torch.zeros(count, budget)
         length = torch.zeros(count, dtype=torch.int64)
-        tables = (integers, numbers, numbers.clone(), integers.clone(), length, length.bool())
-        return cls(*(table.to(device) for table in tables))
+        return cls(integers, numbers, numbers.clone(), integers.clone(), length, length.bool())
 
     @classmethod
-    def behind(cls, completions: Completions, budget: int, device: torch.device) -> Self:
+    def behind(cls, completions: Completions, budget: int) -> Self:
         """Returns a table whose answers begin with the given tokens."""
         assert completions.entropy is not None and completions.name is not None, (
             "answers from elsewhere have no entropies and names"
         )
-        table = cls.of(len(completions.length), budget, device)
+        table = cls.of(len(completions.length), budget)
         width = completions.tokens.shape[1]
-        table.tokens[:, :width], table.name[:, :width] = completions.tokens.to(device), completions.name.to(device)
-        table.log_prob[:, :width], table.entropy[:, :width] = (
-            completions.log_prob.to(device),
-            completions.entropy.to(device),
-        )
-        table.length[:] = completions.length.to(device)
+        table.tokens[:, :width], table.name[:, :width] = completions.tokens, completions.name
+        table.log_prob[:, :width], table.entropy[:, :width] = completions.log_prob, completions.entropy
+        table.length[:] = completions.length
         return table
 
-    def put(self, rows: Tensor, token: Tensor, log_probs: Tensor, name: Tensor) -> None:
-        """Writes the next token of the slots `rows` [a], sampled from log-probs [a, V]."""
+    def put(self, rows: Tensor, sampled: SampledTokens, of: Tensor, name: Tensor) -> None:
+        """Writes the next token of the slots `rows` [a]: those sampled for the answers `of` [a], with their names."""
         column = self.length[rows]
-        self.tokens[rows, column] = token
-        self.log_prob[rows, column] = log_probs.gather(1, token[:, None])[:, 0]
-        self.entropy[rows, column] = torch.special.entr(log_probs.exp()).sum(1)
-        self.name[rows, column] = name
+        self.tokens[rows, column] = sampled.token[of]
+        self.log_prob[rows, column] = sampled.log_prob[of]
+        self.entropy[rows, column] = sampled.entropy[of]
+        self.name[rows, column] = name[of]
         self.length[rows] = column + 1
 
-    def split(self, state: GenerationState, branch: int, stride: int) -> GenerationState:
-        """Copies each answer of the state to `branch` slots, `stride` apart, the first its own."""
-        parent = torch.arange(len(state.slot), device=state.slot.device).repeat_interleave(branch)
-        apart = stride * torch.arange(branch, device=state.slot.device).repeat(len(state.slot))
-        children = state.take(parent)
+    def split(self, slots: Tensor, branch: int, stride: int) -> Tensor:
+        """Copies each answer of `slots` [n] to `branch` slots, `stride` apart, the first its own; returns them all."""
+        parents = slots.repeat_interleave(branch)
+        children = parents + _apart(len(slots), branch, stride)
         for table in (self.tokens, self.log_prob, self.entropy, self.name, self.length):
-            table[children.slot + apart] = table[children.slot]
-        return replace(children, slot=children.slot + apart)
+            table[children] = table[parents]
+        return children
 
     def completions(self, names: Names) -> tuple[Completions, Tensor]:
         """Returns the answers of the slots in use, and these slots [n]."""
         slots = (self.length > 0).nonzero()[:, 0]
-        length = self.length[slots].cpu()
+        length = self.length[slots]
         width = int(length.max())
-        tables = (table[slots, :width].cpu() for table in (self.tokens, self.log_prob, self.entropy, self.name))
+        tables = (table[slots, :width] for table in (self.tokens, self.log_prob, self.entropy, self.name))
         tokens, log_prob, entropy, name = tables
         support = names.support(name[torch.arange(width) < length[:, None]])
-        return Completions(tokens, length, log_prob, self.is_finished[slots].cpu(), support, entropy, name), slots.cpu()
+        return Completions(tokens, length, log_prob, self.is_finished[slots], support, entropy, name), slots
 
 
 @dataclass(frozen=True)
@@ -129,6 +179,8 @@ class AnswerGenerator:
     stopping: StoppingCriteria
     batch_size: int  # answers sampled side by side
     lockstep: Lockstep | None = None  # then the last row is a dummy, which ends when no process samples any more
+    # tokens of an answer sampled between two reads of the host; None: 1 on a CPU, where reads are free, else READ_EVERY
+    read_every: int | None = None
 
     @torch.no_grad()
     def answers(self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor) -> Completions | None:
@@ -173,40 +225,81 @@ class AnswerGenerator:
         that slot. An answer that has ended does not split.
         """
         stride, budget = prod(splits.values()), self.stopping.max_tokens
-        length = state.mask.shape[1]
+        num_read, read_every = state.mask.shape[1], self._read_every
         state = replace(state, mask=torch.nn.functional.pad(state.mask, (0, budget), value=1))
+        slots = stride * torch.arange(len(state.slot))  # of the state, on the host
+        is_banned = banned_mask(self.distribution, len(self.head.weight), state.hidden.device)
+        unread: list[SampledTokens] = []
         for step in range(budget):
             if (branch := splits.get(step, 1)) > 1:
                 stride //= branch
-                state = table.split(state, branch, stride)
-            log_probs = sampling_log_probs(self.head.logits(state.hidden), self.distribution)  # [a, V]
-            token = self.choose(log_probs, uniform[state.slot, table.length[state.slot]])
-            table.put(state.slot, token, log_probs, names.add(log_probs, self.distribution))
-            is_over = self._is_over(table, state.slot, is_last=step == budget - 1)
-            if bool(is_over.all()):
-                break
-            if bool(is_over.any()):
-                stay = (~is_over).nonzero()[:, 0]
-                state, token = state.take(stay), token[stay]
+                state, slots = state.split(branch, stride), table.split(slots, branch, stride)
+            sampled = self._sample(state, uniform, is_banned)
+            state, token = replace(state, length=state.length + 1), sampled.token
+            unread.append(sampled)
+            # an answer that has ended does not split, so the host reads before a split
+            if (step + 1) % read_every == 0 or step + 1 == budget or step + 1 in splits:
+                is_over = self._read(unread, table, slots, names, is_last=step + 1 == budget)
+                unread = []
+                if bool(is_over.all()):
+                    break
+                if bool(is_over.any()):
+                    stay = (~is_over).nonzero()[:, 0]
+                    slots, stay = slots[stay], stay.to(token.device, non_blocking=True)
+                    state, token = state.take(stay), token[stay]
             # a split counts tokens from the prompt, so only answers that begin at the prompt split
-            positions = self.backbone.answer_positions(state.start + table.length[state.slot] - 1, 1)
-            mask = state.mask[:, : length + step + 1]
+            positions = self.backbone.answer_positions(state.start + state.length - 1, 1)
+            mask: Tensor | None = state.mask[:, : num_read + step + 1]
+            if read_every > 1:
+                mask = self.backbone.unread_mask(state.mask[:, : num_read + step + 1], is_padded=state.is_padded)
             hidden = self.backbone.continue_from_cache(token[:, None], mask, positions, state.cache)[:, 0]
             state = replace(state, hidden=hidden)
         return table.completions(names)
+
+    @property
+    def _read_every(self) -> int:
+        if self.read_every is not None:
+            return self.read_every
+        return 1 if self.backbone.device.type == "cpu" else READ_EVERY
+
+    def _sample(self, state: GenerationState, uniform: Tensor, is_banned: Tensor | None) -> SampledTokens:
+        """Samples the next token of each answer; the host reads nothing."""
+        log_probs, largest = unchecked_log_probs(self.head.logits(state.hidden), self.distribution, is_banned)  # [a, V]
+        # an answer that is over goes on until the host reads, past the budget too
+        column = state.length.clamp(max=uniform.shape[1] - 1)
+        token = self.choose(log_probs, uniform[state.slot, column])
+        log_prob, entropy = log_probs.gather(1, token[:, None])[:, 0], torch.special.entr(log_probs.exp()).sum(1)
+        is_cut = self.distribution.is_truncated and self.distribution.temperature > 0
+        return SampledTokens(token, log_prob, entropy, largest, log_probs > -math.inf if is_cut else None)
 
     def choose(self, log_probs: Tensor, uniform: Tensor) -> Tensor:
         """Returns the next tokens [a] int64 by log-probs [a, V] and uniform numbers [a]."""
         return sample_tokens(log_probs, uniform)
 
-    def _is_over(self, table: Table, slots: Tensor, *, is_last: bool) -> Tensor:
-        """Returns [a] bool: the answers in `slots` [a] that end with their last token, by a criterion or the budget."""
-        length = table.length[slots]
-        ended = self.stopping.ends(table.tokens[slots], length)
+    def _read(
+        self, steps: Sequence[SampledTokens], table: Table, slots: Tensor, names: Names, *, is_last: bool
+    ) -> Tensor:
+        """Reads the tokens of the answers in `slots` [a] into the table, each answer as far as it goes.
+
+        Returns [a] bool: the answers that ended, by a criterion or the budget. Raises DivergedError where an answer
+        that had not ended had no possible token.
+        """
+        is_over = torch.zeros(len(slots), dtype=torch.bool)
+        for sampled, support in SampledTokens.read(steps):
+            if bool(is_over.all()):
+                break
+            largest = sampled.largest_logit.masked_fill(is_over, 0.0)
+            require_finite(largest, len(self.head.weight), self.distribution)
+            name, own = names.add(len(slots), support), (~is_over).nonzero()[:, 0]
+            rows = slots[own]
+            table.put(rows, sampled, own, name)
+            length = table.length[rows]
+            ended = self.stopping.ends(table.tokens[rows], length)
+            table.is_finished[rows] = ended
+            is_over[own] = ended | (length == self.stopping.max_tokens)
         if self.lockstep is not None and not is_last:
-            ended[-1] = self.lockstep.maximum(int((~ended[:-1]).sum())) == 0
-        table.is_finished[slots] = ended
-        return ended | (length == self.stopping.max_tokens)
+            is_over[-1] = self.lockstep.maximum(int((~is_over[:-1]).sum())) == 0
+        return is_over
 
 
 @dataclass(frozen=True)
@@ -219,11 +312,12 @@ class PrefilledPrompts:
     cache: Any
     first: int  # the number of its first prompt among all
 
-    def state(self, prompt: Tensor) -> GenerationState:
-        """Returns the state at which answers to the prompts `prompt` [n] begin."""
-        slot = torch.arange(len(prompt), device=self.hidden.device)
+    def state(self, prompt: Tensor, stride: int = 1) -> GenerationState:
+        """Returns the state at which answers to the prompts `prompt` [n] begin, in slots that are `stride` apart."""
+        slot = stride * torch.arange(len(prompt), device=self.hidden.device)
         start, mask = self.batch.next_position[prompt], self.batch.mask[prompt]
-        return GenerationState(slot, start, self.hidden[prompt], expand(self.cache, prompt), mask)
+        cache, length = expand(self.cache, prompt), torch.zeros_like(slot)
+        return GenerationState(slot, start, length, self.hidden[prompt], cache, mask, self.batch.is_padded)
 
     def answers(
         self, prompt: Tensor, uniform: Tensor, names: Names, splits: Mapping[int, int] | None = None
@@ -243,9 +337,8 @@ class PrefilledPrompts:
             count = len(own)
             if generator.lockstep is not None:
                 own, numbers = generator.lockstep.with_dummy_row(own, numbers, len(self.batch.last))
-            state = self.state(own)
-            table = Table.of(len(own) * leaves, generator.stopping.max_tokens, device)
-            part, slot = generator.generate(replace(state, slot=state.slot * leaves), table, numbers, names, splits)
+            table = Table.of(len(own) * leaves, generator.stopping.max_tokens)
+            part, slot = generator.generate(self.state(own, leaves), table, numbers, names, splits)
             if generator.lockstep is not None and count:
                 part, slot = part.select(torch.arange(count)), slot[:count]
             completions += [(part, first + slot // leaves)] if count else []
@@ -263,7 +356,7 @@ class PrefilledPrompts:
         begun = self._read(prompt.to(device), before)
         parent = torch.arange(len(prompt)).repeat_interleave(branch)
         state = replace(begun.take(parent.to(device)), slot=torch.arange(len(parent), device=device))
-        table = Table.behind(before.select(parent), self.generator.stopping.max_tokens, device)
+        table = Table.behind(before.select(parent), self.generator.stopping.max_tokens)
         completions, slot = self.generator.generate(state, table, uniform.to(device), names, {})
         return completions, parent[slot]
 
@@ -278,7 +371,9 @@ class PrefilledPrompts:
         mask = torch.cat([state.mask, is_there.to(state.mask)], 1)
         positions = self.generator.backbone.answer_positions(state.start, tokens.shape[1])
         states = self.generator.backbone.continue_from_cache(tokens, mask, positions, state.cache)
-        return replace(state, hidden=states[state.slot, length - 1], mask=mask)
+        is_padded = state.is_padded or bool((before.length < before.tokens.shape[1]).any())
+        hidden = states[state.slot, length - 1]
+        return replace(state, length=length, hidden=hidden, mask=mask, is_padded=is_padded)
 
 
 def runs(counts: Sequence[int], size: int) -> list[range]:

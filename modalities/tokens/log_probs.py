@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .sampling import SamplingDistribution, Support
+from .sampling import SamplingDistribution, Support, banned_mask
 
 IMPOSSIBLE = -1e30  # logit of an impossible token: finite, so that a block of such tokens alone makes no NaN
 
@@ -71,7 +71,9 @@ def token_log_probs(
         raise ValueError(f"{len(tokens)} tokens need {len(tokens)} supports, got {len(support)}")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    blocks = _Blocks(head, distribution.temperature, _Masks.of(distribution, support, hidden.device), chunk)
+    blocks = _Blocks(
+        head, distribution.temperature, _Masks.of(distribution, support, len(head.weight), hidden.device), chunk
+    )
     log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
 
@@ -88,36 +90,41 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 class _Masks:
     """The masks of impossible tokens, block by block."""
 
-    banned: Tensor  # [k] int64
+    banned: tuple[int, ...]
+    is_banned: Tensor | None  # [1, V] bool, on the device; None where no token is banned
     support: Support | None
     starts: tuple[int, ...]  # n + 1: where the support of each token starts
 
     @classmethod
-    def of(cls, distribution: SamplingDistribution, support: Support | None, device: torch.device) -> "_Masks":
-        banned = torch.tensor(sorted(set(distribution.banned)), dtype=torch.int64, device=device)
+    def of(
+        cls, distribution: SamplingDistribution, support: Support | None, vocabulary: int, device: torch.device
+    ) -> "_Masks":
+        mask = banned_mask(distribution, vocabulary, device)
+        is_banned = None if mask is None else mask[None]
         if support is None:
-            return cls(banned, None, ())
-        return cls(banned, support.to(device), (0, *support.sizes.cumsum(0).tolist()))
+            return cls(distribution.banned, is_banned, None, ())
+        starts = (0, *support.sizes.cumsum(0).tolist())
+        return cls(distribution.banned, is_banned, support.to(device), starts)
 
     def impossible(self, rows: range, columns: range) -> Tensor | None:
         """Returns the mask [1 or rows, columns] of impossible tokens in a block; None where every token is possible."""
-        banned = self.banned[(self.banned >= columns.start) & (self.banned < columns.stop)] - columns.start
-        if self.support is not None:
-            mask = ~self._possible(self.support, rows, columns)
-        elif len(banned):
-            mask = torch.zeros(1, len(columns), dtype=torch.bool, device=banned.device)
-        else:
-            return None
-        mask[:, banned] = True
-        return mask
+        has_banned = self.is_banned is not None and any(token in columns for token in self.banned)
+        is_banned = self.is_banned[:, _slice(columns)] if has_banned and self.is_banned is not None else None
+        if self.support is None:
+            return is_banned
+        is_impossible = ~self._possible(self.support, rows, columns)
+        return is_impossible if is_banned is None else is_impossible | is_banned
 
     def _possible(self, support: Support, rows: range, columns: range) -> Tensor:
-        ids = support.ids[self.starts[rows.start] : self.starts[rows.stop]].long() - columns.start
-        row = torch.arange(len(rows), device=ids.device).repeat_interleave(support.sizes[rows.start : rows.stop])
-        inside = (ids >= 0) & (ids < len(columns))
-        mask = torch.zeros(len(rows), len(columns), dtype=torch.bool, device=ids.device)
-        mask[row[inside], ids[inside]] = True
-        return mask
+        start, stop = self.starts[rows.start], self.starts[rows.stop]
+        ids = support.ids[start:stop].long() - columns.start
+        sizes = support.sizes[rows.start : rows.stop]
+        # with the size of the result, the host need not read how large it is
+        row = torch.arange(len(rows), device=ids.device).repeat_interleave(sizes, output_size=stop - start)
+        is_inside = (ids >= 0) & (ids < len(columns))
+        counts = torch.zeros(len(rows), len(columns), dtype=torch.uint8, device=ids.device)
+        place = (row, ids.clamp(0, len(columns) - 1))  # what is outside adds 0 at an edge
+        return counts.index_put_(place, is_inside.to(counts.dtype), accumulate=True).bool()
 
 
 @dataclass(frozen=True)

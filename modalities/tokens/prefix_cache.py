@@ -22,18 +22,19 @@ def hidden_by_cache(
     """
     batch = backbone.batch(prompts, side)
     first, cache = backbone.prefill(batch)  # [P, H]
-    states = first[answers.prompt][:, None]  # [n, 1, H]
+    prompt, tokens = answers.prompt.to(first.device), answers.tokens.to(first.device)
+    states = first[prompt][:, None]  # [n, 1, H]
     num_read = answers.tokens.shape[1] - 1
     if num_read > 0:
-        is_prompt = batch.mask[answers.prompt]
+        is_prompt = batch.mask[prompt]
         later = backbone.continue_from_cache(
-            answers.tokens[:, :-1],
+            tokens[:, :-1],
             torch.cat([is_prompt, is_prompt.new_ones(len(is_prompt), num_read)], 1),
-            backbone.answer_positions(batch.next_position[answers.prompt], num_read),
-            expand(cache, answers.prompt),
+            backbone.answer_positions(batch.next_position[prompt], num_read),
+            expand(cache, prompt),
         )
         states = torch.cat([states, later], 1)  # [n, T, H]
-    return states[answers.is_token]
+    return answers.of_tokens(states)
 
 
 def hidden_by_rows(
@@ -43,7 +44,7 @@ def hidden_by_rows(
     batch = backbone.batch([prompts[number] for number in answers.prompt.tolist()], side)
     num_read = answers.tokens.shape[1] - 1
     length = batch.tokens.shape[1]
-    read, is_read = answers.tokens[:, :-1], batch.mask.new_ones(len(batch.mask), num_read)
+    read, is_read = answers.tokens[:, :-1].to(batch.mask.device), batch.mask.new_ones(len(batch.mask), num_read)
     states = backbone.hidden(
         torch.cat([batch.tokens, read], 1),
         torch.cat([batch.mask, is_read], 1),
@@ -52,4 +53,4 @@ def hidden_by_rows(
         token_types=torch.cat([batch.token_types, torch.full_like(is_read, backbone.answer_kind)], 1),
     )
     first = states[torch.arange(len(states), device=states.device), batch.last][:, None]
-    return torch.cat([first, states[:, length:]], 1)[answers.is_token]
+    return answers.of_tokens(torch.cat([first, states[:, length:]], 1))

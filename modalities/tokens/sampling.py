@@ -40,18 +40,36 @@ def sampling_log_probs(logits: Tensor, distribution: SamplingDistribution) -> Te
 
     Raises DivergedError where a row has no possible token, or holds NaN or +inf.
     """
+    log_probs, largest = unchecked_log_probs(
+        logits, distribution, banned_mask(distribution, logits.shape[1], logits.device)
+    )
+    require_finite(largest, logits.shape[1], distribution)
+    return log_probs
+
+
+def banned_mask(distribution: SamplingDistribution, vocabulary: int, device: torch.device) -> Tensor | None:
+    """Returns the mask [V] of the banned tokens; None where no token is banned."""
+    if not distribution.banned:
+        return None
+    mask = torch.zeros(vocabulary, dtype=torch.bool)
+    mask[list(distribution.banned)] = True
+    return mask.to(device)
+
+
+def unchecked_log_probs(
+    logits: Tensor, distribution: SamplingDistribution, is_banned: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Returns what `sampling_log_probs` does, [n, V], and the largest logit of each row [n], which is not checked.
+
+    The host reads nothing, so that an accelerator is never waited for. is_banned: [V], by `banned_mask`.
+    """
     scores = logits.to(torch.float32, copy=True)
-    scores[:, list(distribution.banned)] = -math.inf
+    if is_banned is not None:
+        scores.masked_fill_(is_banned, -math.inf)
     best = scores.amax(1, keepdim=True)  # [n, 1]
-    if not best.isfinite().all():
-        row = int((~best.isfinite()).flatten().nonzero()[0])
-        banned = len(set(distribution.banned))
-        raise DivergedError(
-            f"no token can be sampled in row {row}: the largest of its {scores.shape[1]} logits, without {banned} "
-            f"banned ones, is {best[row].item()}; it must be a finite number"
-        )
     if distribution.temperature == 0:
-        return torch.full_like(scores, -math.inf).scatter_(1, scores.argmax(1, keepdim=True), 0.0)
+        likeliest = torch.full_like(scores, -math.inf).scatter_(1, scores.argmax(1, keepdim=True), 0.0)
+        return likeliest, best[:, 0]
     scores.sub_(best).div_(distribution.temperature)  # largest 0: a small temperature cannot overflow
     if distribution.top_k is not None and distribution.top_k < scores.shape[1]:
         scores = _keep_top_k(scores, distribution.top_k)
@@ -59,7 +77,20 @@ def sampling_log_probs(logits: Tensor, distribution: SamplingDistribution) -> Te
         scores = _keep_top_p(scores, distribution.top_p, distribution.top_k or scores.shape[1])
     if distribution.min_p > 0:
         scores = scores.masked_fill(scores < math.log(distribution.min_p), -math.inf)
-    return scores.log_softmax(1)
+    return scores.log_softmax(1), best[:, 0]
+
+
+def require_finite(largest: Tensor, vocabulary: int, distribution: SamplingDistribution) -> None:
+    """Raises DivergedError where the largest logit of a row [n] is no finite number; the host reads `largest`."""
+    is_finite = largest.isfinite()
+    if is_finite.all():
+        return
+    row = int((~is_finite).nonzero()[0])
+    banned = len(set(distribution.banned))
+    raise DivergedError(
+        f"no token can be sampled in row {row}: the largest of its {vocabulary} logits, without {banned} "
+        f"banned ones, is {largest[row].item()}; it must be a finite number"
+    )
 
 
 def _keep_top_k(scores: Tensor, top_k: int) -> Tensor:
@@ -118,7 +149,21 @@ class Support:
     def of(cls, log_probs: Tensor) -> "Support":
         """Returns the support of the log-probs [n, V] of a sampling distribution; on the CPU."""
         is_possible = log_probs > -math.inf
-        return cls(is_possible.nonzero()[:, 1].to("cpu", torch.int32), is_possible.sum(1).cpu())
+        sizes = is_possible.sum(1).cpu()
+        return cls.among([is_possible], [sizes])[0]
+
+    @classmethod
+    def among(cls, is_possible: "Sequence[Tensor]", sizes: Sequence[Tensor]) -> "list[Support]":
+        """Returns the support of each mask [n_i, V] of possible tokens; the host reads the device once.
+
+        sizes: the number of possible tokens in each row, [n_i] int64 on the CPU.
+        """
+        totals = [int(part.sum()) for part in sizes]
+        ids = [
+            mask.nonzero_static(size=total)[:, 1].to(torch.int32)
+            for mask, total in zip(is_possible, totals, strict=True)
+        ]
+        return [cls(own, part) for own, part in zip(torch.cat(ids).cpu().split(totals), sizes, strict=True)]
 
     @classmethod
     def join(cls, parts: "Sequence[Support]") -> "Support":

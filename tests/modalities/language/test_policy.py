@@ -12,7 +12,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens.completions import Completions, StoppingCriteria, uniforms
-from mmrl.modalities.tokens.generation import runs
+from mmrl.modalities.tokens.generation import AnswerGenerator, runs
 from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
@@ -61,6 +61,53 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
         numbers = torch.rand(length, generator=generator, dtype=torch.float64)
         tokens = sample_tokens(sampling_log_probs(vision_twins.slow_logits(policy, rollout, sample), settings), numbers)
         assert torch.equal(tokens, rollout.trace.completions.tokens[sample, :length])
+
+
+@pytest.mark.parametrize("distribution", ["plain", "cut"])
+@pytest.mark.parametrize(
+    ("read_every", "stop"),
+    [
+        pytest.param(1, (), marks=pytest.mark.slow),
+        pytest.param(3, ("e", "t"), marks=pytest.mark.slow),
+        (16, ("e", "t")),
+    ],
+)
+def test_answers_are_those_of_a_slow_loop_however_rarely_the_host_reads(
+    read_every: int, stop: tuple[str, ...], distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow loop: one answer at a time, its whole text by transformers for each token, and its end looked for."""
+    monkeypatch.setattr(AnswerGenerator, "_read_every", read_every)
+    policy = vision_twins.policy()
+    settings = {"temperature": 1.0, **DISTRIBUTIONS[distribution]}
+    rollout = vision_twins.rollout(policy, 8, stop=stop, **settings)
+    cut = SamplingDistribution(**settings, banned=policy.banned)
+    completions = rollout.trace.completions
+    lengths = completions.length.tolist()
+    assert read_every == 1 or len(set(lengths)) > 1  # some answers end between two reads
+    place = 0
+    for sample, (group, member) in enumerate(
+        [(g, m) for g, count in enumerate(vision_twins.GROUPS) for m in range(count)]
+    ):
+        length = lengths[sample]
+        generator = torch.Generator().manual_seed(GroupKey(1, 0, group).seed_for("tokens", member))
+        numbers = torch.rand(length, generator=generator, dtype=torch.float64)
+        log_probs = sampling_log_probs(vision_twins.slow_logits(policy, rollout, sample), cut)
+        tokens = sample_tokens(log_probs, numbers)
+        assert torch.equal(tokens, completions.tokens[sample, :length])
+        assert not completions.tokens[sample, length:].any() and not completions.log_prob[sample, length:].any()
+        own = log_probs.gather(1, tokens[:, None])[:, 0]
+        torch.testing.assert_close(completions.log_prob[sample, :length], own, atol=1e-5, rtol=0)
+        ends = [
+            int(token) in policy.end_tokens or any(text in policy.decode(tokens[: n + 1].tolist()) for text in stop)
+            for n, token in enumerate(tokens)
+        ]
+        assert ends == [False] * (length - 1) + [bool(completions.is_finished[sample])]
+        assert completions.is_finished[sample] or length == 8
+        if completions.support is not None:
+            kept = completions.support.select(torch.arange(place, place + length))
+            assert kept.sizes.tolist() == (log_probs > -torch.inf).sum(1).tolist()
+            assert kept.ids.tolist() == (log_probs > -torch.inf).nonzero()[:, 1].tolist()
+        place += length
 
 
 def test_a_longer_budget_begins_with_the_same_numbers() -> None:
