@@ -70,6 +70,7 @@ ALLOWED: dict[str, str] = {
         modalities.tiny.qwen._qwen3_5 modalities.tiny.tiled._idefics3
         modalities.tiny.text.randomise modalities.tokens.attention.use_flex
         modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
+        modalities.tokens.backbone.Backbone.unread_mask
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
         modalities.video.Video._set_up modalities.video.Video.clips_usage
         modalities.vision_language.VisionLanguage.head modalities.vision_language.VisionLanguage.usage

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,11 +10,9 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, Footprint, Workload
 
 from ..loading.architectures import NETWORKS, Architecture, Part, architecture_of
-from ..loading.quantise import saved_by
+from ..loading.lora import Lora
+from ..loading.quantise import Quantise, saved_by
 from ..loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
-
-if TYPE_CHECKING:
-    from .diffusers_policy import DiffusersPolicy
 
 _DEEP = 26  # a network of more layers is run at few, and its other layers are counted as alike
 _SHALLOW = 2
@@ -24,7 +22,35 @@ _VAE = 254_000_000  # bytes of an autoencoder that is not known, in float32
 Arguments = Callable[[Any, int, int, tuple[int, ...], torch.dtype], dict[str, Any]]
 
 
-def footprint_of(policy: "DiffusersPolicy", work: Workload) -> Footprint:
+class Counted(Protocol):
+    """The settings of a pipeline that its memory and FLOPs depend on."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def lora(self) -> Lora | None: ...
+    @property
+    def quantise(self) -> Quantise | None: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def num_clip_frames(self) -> int | None: ...
+    @property
+    def num_text_tokens(self) -> int | None: ...
+    @property
+    def network_batch(self) -> int: ...
+    @property
+    def decode_batch(self) -> int: ...
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+    @property
+    def offload_text_encoders(self) -> bool: ...
+    def train_on_meta(self, network: Any, name: str) -> None: ...
+
+
+def footprint_of(policy: Counted, work: Workload) -> Footprint:
     """Returns what a pipeline takes for a workload. Raises ConfigError for a network whose inputs are not known."""
     known = architecture_of(policy.model)
     names = [name for name in NETWORKS if name in known.parts]
@@ -80,7 +106,7 @@ def footprint_of(policy: "DiffusersPolicy", work: Workload) -> Footprint:
     )
 
 
-def _latents(policy: "DiffusersPolicy", part: Part, vae: Part | None) -> tuple[int, ...]:
+def _latents(policy: Counted, part: Part, vae: Part | None) -> tuple[int, ...]:
     """Returns the shape of a sample's latents: channels, frames of videos, height and width."""
     channels = int(part.setting("in_channels") or 4)
     levels = vae.config.get("block_out_channels") if vae is not None and vae.kind == "AutoencoderKL" else None
@@ -90,13 +116,13 @@ def _latents(policy: "DiffusersPolicy", part: Part, vae: Part | None) -> tuple[i
     return (channels, *inside) if frames is None else (channels, (frames - 1) // 4 + 1, *inside)
 
 
-def _num_text(policy: "DiffusersPolicy", known: Architecture) -> int:
+def _num_text(policy: Counted, known: Architecture) -> int:
     """Returns the tokens of an encoded prompt: of Stable Diffusion 3, those of CLIP and of T5."""
     longest = policy.num_text_tokens
     return known.text_tokens or (_TEXT if longest is None else _TEXT + longest)
 
 
-def _decoder(policy: "DiffusersPolicy", part: Part | None, work: Workload) -> tuple[int, int, float]:
+def _decoder(policy: Counted, part: Part | None, work: Workload) -> tuple[int, int, float]:
     """Returns the bytes of the autoencoder, the peak of a decoding, and its FLOPs for one sample."""
     if part is None or part.kind != "AutoencoderKL":
         return _VAE, 0, 0.0
@@ -136,7 +162,7 @@ def _at_depth(part: Part, measure: Callable[..., tuple[float, ...]]) -> list[flo
     return total
 
 
-def _network(policy: "DiffusersPolicy", part: Part, name: str, work: Workload, changes: Mapping[str, int]) -> Any:
+def _network(policy: Counted, part: Part, name: str, work: Workload, changes: Mapping[str, int]) -> Any:
     network = on_meta(lambda: part.make(**changes), torch.float32 if policy.lora is None else work.dtype)
     policy.train_on_meta(network, name)
     if policy.gradient_checkpointing:
@@ -145,7 +171,7 @@ def _network(policy: "DiffusersPolicy", part: Part, name: str, work: Workload, c
 
 
 def _deep(
-    policy: "DiffusersPolicy", part: Part, name: str, latents: tuple[int, ...], sizes: Sizes, work: Workload
+    policy: Counted, part: Part, name: str, latents: tuple[int, ...], sizes: Sizes, work: Workload
 ) -> tuple[int, int]:
     """Returns the peak of a micro-batch, and what is there at the end of its backward pass; 0: unknown."""
     ends: list[float] = []
@@ -163,7 +189,7 @@ def _deep(
 
 
 def _forward(
-    policy: "DiffusersPolicy", part: Part, name: str, latents: tuple[int, ...], sizes: Sizes, work: Workload
+    policy: Counted, part: Part, name: str, latents: tuple[int, ...], sizes: Sizes, work: Workload
 ) -> tuple[int, float, int]:
     """Returns the peak, the FLOPs and the kernels of a call without a graph."""
 
