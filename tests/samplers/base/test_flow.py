@@ -22,6 +22,7 @@ WITH_WINDOW = [name for name in NAMES if "window" in SAMPLERS[name].__dataclass_
 # settings whose defaults are made for the grids and groups of their papers
 SMALL: dict[str, dict[str, Any]] = {
     "branch_grpo": {"splits": []},
+    "partial_chain": {"strength": 1.0},
     "tempflow": {"roots": 1},
     "g2rpo": {"window": {}},
     "e_grpo": {"merged": [1, 1]},
