@@ -1,6 +1,7 @@
 """What commands of the command line share: options, the names that options allow, and how results are printed."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,9 +31,19 @@ def show(entries: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(entries, indent=2))
         return
-    width = max(len(name) for name in entries)
-    for name, value in entries.items():
+    lines = [line for name, value in entries.items() for line in _lines(name, value)]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
         print(f"{name:{width}}  {value:.4g}" if isinstance(value, float) else f"{name:{width}}  {value}")
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Returns the lines of an entry, name and value: one for each part of a mapping and of a list."""
+    if isinstance(value, Mapping):
+        return [(f"{name}, {part}", inner) for part, inner in value.items()]
+    if isinstance(value, list):
+        return [("" if number else name, inner) for number, inner in enumerate(value)]
+    return [(name, value)]
 
 
 def weights_named(name: str | None) -> "WeightsName | None":

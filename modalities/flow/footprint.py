@@ -102,6 +102,7 @@ def footprint_of(policy: Counted, work: Workload) -> Footprint:
             f"prompts of {text} tokens",
             *(("text encoders wait on the CPU",) if policy.offload_text_encoders else ()),
             *(() if "vae" in known.parts else ("an autoencoder of 64 million weights; its decoding is left out",)),
+            *known.notes,
         ),
     )
 

@@ -74,7 +74,8 @@ def _blocks(hidden: Tensor, weight: Tensor, chunk: int, parts: int = 0) -> list[
 
 def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprint:
     """Returns what a vision-language model takes for a workload, prompts shared in a `mode`."""
-    part = architecture_of(policy.model).parts["model"]
+    known = architecture_of(policy.model)
+    part = known.parts["model"]
     whole = on_meta(part.make, _dtype(policy, work))
     policy.train_on_meta(whole, work.dtype)
     shapes = [(p.numel() * p.element_size(), p.requires_grad) for p in whole.parameters()]
@@ -126,6 +127,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
             "the vision tower's activations are left out" if policy.vision == "frozen" else
             "activations of the trained vision tower are left out: more memory than said",
             *notes,
+            *known.notes,
         ),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.system import spelling
 
 _TABLE = "architectures.json"
+_BY_TABLE = "the sizes of {model} are of mmrl's own table; a config.json in its folder or in the cache goes before"
 NETWORKS = ("transformer", "transformer_2", "unet")  # of pipelines, those that are trained
 
 
@@ -47,7 +48,7 @@ class Architecture:
     parts: Mapping[str, Part]
     encoders: int = 0  # weights of the text encoders
     text_tokens: int = 0  # of an encoded prompt; 0: unknown
-    is_known: bool = False  # by the table, not by files
+    notes: tuple[str, ...] = ()  # what to say of where the sizes come from
 
 
 def architecture_of(model: str) -> Architecture:
@@ -57,7 +58,9 @@ def architecture_of(model: str) -> Architecture:
     if model in known():
         entry = known()[model]
         parts = {name: Part(one["library"], one["class"], one["config"]) for name, one in entry["parts"].items()}
-        return Architecture(parts, entry.get("encoders", 0), entry.get("text_tokens", 0), is_known=True)
+        return Architecture(
+            parts, entry.get("encoders", 0), entry.get("text_tokens", 0), (_BY_TABLE.format(model=model),)
+        )
     raise ConfigError(
         f"--gpu: the sizes of {model!r} are not known{spelling.near(model, list(known()))}; put the model, or only its "
         f"config.json (of a pipeline: those of transformer and vae), into the cache of the hub or a folder. "
