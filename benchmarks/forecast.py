@@ -64,7 +64,7 @@ LORA = "{rank: 16, alpha: 32}"
 PAIRS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "answers, full": ("answers", {}),
     "answers, full, reference copy, several optimizer steps": (
-        "answers", {"kl": ", kl_coef: 0.01", "minibatches": 2, "micro": 2},
+        "answers", {"kl": ", kl_coef: 0.01, kl: k3", "minibatches": 2, "micro": 2},
     ),
     "answers, full, checkpointing, longer": (
         "answers", {"checkpointing": "true", "words": 400, "tokens": 32, "micro": 2},

@@ -8,7 +8,7 @@ raises, where two ways that must agree do not, and on a GPU where a bar of speed
 seconds, after which it begins no other case; `skipped` names what was left, and why. A group takes less than 8 minutes.
 
 `--tiny` runs the same code at small sizes, by default on the CPU. Results of a GPU at real size go into
-`benchmarks/gpu/results/` (`--results`); `python scripts/gpu_page.py` makes docs/gpu.md of them.
+`benchmarks/gpu/results/` (`--results`); `python -m benchmarks.gpu.page` makes docs/gpu.md of them.
 `--versions` prints what is installed, for `scripts/gather_wheels.py`, which gathers what is missing for a machine
 without a network; `--wheels FOLDER` installs such a folder first, below a temporary folder of this process alone.
 """
