@@ -138,7 +138,7 @@ def _rows(text: str, folder: Path) -> str:
 
 
 def write_answers(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Writes a random Qwen2.5-VL whose answers end at their budget, and prompts of one length."""
+    """Writes a random Qwen2.5-VL whose answers end at their budget, and its prompts."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     from mmrl.modalities.tiny.qwen import qwen2_5_vl
@@ -169,7 +169,8 @@ def write_answers(folder: Path, settings: Mapping[str, Any]) -> None:
     stored = json.loads((folder / "model" / "tokenizer.json").read_text(encoding="utf-8"))
     stored["model"]["vocab"] |= {f"<unspelt {n}>": n for n in range(len(tokens), vocabulary)}
     (folder / "model" / "tokenizer.json").write_text(json.dumps(stored), encoding="utf-8")
-    rows = [{"prompt": "click" + " box" * settings["words"], "answer": str(n)} for n in range(8)]
+    # prompts of one length; equal ones would share a row
+    rows = [{"prompt": f"click {n}" + " box" * settings["words"], "answer": str(n)} for n in range(8)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
