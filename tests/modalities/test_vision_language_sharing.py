@@ -120,7 +120,10 @@ def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypa
 
 @pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen2_5_vl", "gemma3"))
 def test_eager_attention_takes_the_tree_mask_too(family: str) -> None:
-    assert_equal(shared(family, "full", sharing="packed", attention="eager"), plain(family, "full")[2])
+    # Against the plain batch of eager attention: it rounds otherwise than sdpa does, Gemma 3's gradients by 2e-5.
+    expected = shared(family, "full", sharing="none", attention="eager")
+    assert_equal(shared(family, "full", sharing="packed", attention="eager"), expected)
+    torch.testing.assert_close(expected["log_prob"], plain(family, "full")[2]["log_prob"], rtol=1e-5, atol=1e-5)
 
 
 def test_packed_layers_are_computed_again_under_checkpointing() -> None:
