@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from .encoding.families import Family, family_of, family_of_name, is_tested, med
 from .encoding.inputs import EncodedPrompt
 from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
 from .encoding.prompt_encoder import PromptEncoder
+from .encoding.tower import KeptFeatures, Tower, makes_features
 from .encoding.validation import refusal
 from .language.chat_template import ANSWER, fault_of_template
 from .language.model import SharingMode
@@ -36,7 +37,7 @@ from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
-from .tokens.attention import FLEX, attention_of, loaded_with, not_as_requested, takes_trees, use_flex
+from .tokens.attention import Attention, attention_of, not_as_requested, takes_trees
 from .tokens.backbone import ONE_IMAGE, Backbone, Sight, answers_to_each
 from .tokens.log_probs import OutputHead
 from .tokens.sampling import SamplingDistribution
@@ -80,8 +81,11 @@ class VisionLanguage(TokenPolicy):
     # `auto`: packed under gradient checkpointing, else cache. A model that cannot share falls back to `none`.
     sharing: Literal["auto", "cache", "packed", "none"] = "auto"
     # An attention implementation of transformers: `sdpa`, `eager`, `flash_attention_2`, or `flex_attention` (of the
-    # language model; the vision tower keeps `sdpa`). Packed rows need any of them but flash attention.
-    attention: str | None = None
+    # language model in updates). Packed rows need any of them but flash attention. Or `{tower: , update: , rollout: }`,
+    # each null or a name of its own.
+    attention: str | Attention | None = None
+    # Of a frozen tower: features of images that are kept for all passes of an iteration; 0: each pass makes them anew.
+    kept_features_gb: Annotated[float, Field(ge=0)] = 2.0
     # The unit in which the model writes coordinates: `original` or `resized` pixels, `thousand` (0 to 1000), `unit` (0
     # to 1); null: its family's.
     coordinates: Convention | None = None
@@ -94,6 +98,7 @@ class VisionLanguage(TokenPolicy):
     _encoder: PromptEncoder | None = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
+    _tower: Tower | None = field(default=None, init=False, repr=False)
     _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
     def __post_init__(self) -> None:
@@ -119,7 +124,7 @@ class VisionLanguage(TokenPolicy):
         """
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
-        self._model, processor = load(self.model, dtype, loaded_with(self.attention), _CONFIG)
+        self._model, processor = load(self.model, dtype, Attention.of(self.attention).loaded, _CONFIG)
         with refusing_errors(self.model, self._model.config):
             self._set_up(processor, placement)
             if not is_tested(self._model.config):
@@ -137,8 +142,7 @@ class VisionLanguage(TokenPolicy):
         if self.quantise is not None:
             self.quantise.apply(self._model, placement)
         self._model.requires_grad_(False).eval().to(placement.device)
-        if self.attention == FLEX:
-            use_flex(self._model, self.model)
+        Attention.of(self.attention).place(self._model, self.model)
         check_finite(self.model, self._model)
         tokens = media_tokens(self._model.config, processor)
         self._banned = tuple(sorted({*tokens.values(), *without_text(len(self.head.weight), processor.tokenizer)}))
@@ -154,6 +158,9 @@ class VisionLanguage(TokenPolicy):
         )
         self._encoder.set_pixels(self.min_pixels, self.max_pixels)
         self._weights = self._choose_trained(placement.dtype)
+        if makes_features(self._model):
+            is_frozen = self.vision == "frozen" and not self.adapted_tower
+            self._tower = Tower(self._model, KeptFeatures(int(1e9 * self.kept_features_gb)) if is_frozen else None)
         if self.gradient_checkpointing:
             checkpoint = getattr(self._model, "activation_checkpointing_enable", None)  # its name in transformers 5.23
             (checkpoint or self._model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -224,7 +231,9 @@ class VisionLanguage(TokenPolicy):
         family = family_of(self._model.config.model_type)
         layers = ("full_attention", "sliding_attention") if family.sees_ahead else ()
         sight = dict.fromkeys(layers, Sight(ONE_IMAGE, ONE_IMAGE))
-        return Backbone(self._model, 0 if pad is None else pad, kinds, sight=sight)
+        # processes that share weights gather them in the network's own forward pass alone
+        tower = self._tower if self.lockstep is None else None
+        return Backbone(self._model, 0 if pad is None else pad, kinds, sight=sight, tower=tower)
 
     @property
     def head(self) -> OutputHead:
@@ -318,6 +327,14 @@ class VisionLanguage(TokenPolicy):
         kept = f"{decoder_name(self._model)}." if self.sharing_mode == "cache" else None
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
+
+    def sampling(self) -> AbstractContextManager[None]:
+        return Attention.of(self.attention).sampling(self._model)
+
+    def forget(self) -> None:
+        """Frees the kept features of images."""
+        if self._tower is not None and self._tower.kept is not None:
+            self._tower.kept.drop()
 
     def export(self, folder: Path) -> None:
         """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""

@@ -45,6 +45,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Granularity",
     "GroupKey",
     "Holding",
+    "Keeping",
     "License",
     "Licensed",
     "Loadable",
@@ -328,6 +329,15 @@ class Closing(Protocol):
 
     def close(self) -> None:
         """Ends them. May be called more than once; what is used again afterwards is opened again."""
+        ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A policy that keeps what several passes of one iteration need, such as features of images. Optional."""
+
+    def forget(self) -> None:
+        """Frees it, at the end of an iteration and of a chunk of a held-out evaluation."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from mmrl.core.contracts import Modality, RunError, Sampler
+from mmrl.core.contracts import Keeping, Modality, RunError, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey, generator
 from mmrl.media.mp4 import Sound, Video, frames_of
@@ -142,6 +142,8 @@ class Evaluator:
                 rollout = self.policy.rollout(prompts, plans, keys)
                 judgements.append(self._judged(rollout))
                 samples += self._chosen(rollout, judgements[-1].scores)
+                if isinstance(self.policy, Keeping):
+                    self.policy.forget()
                 del rollout  # else its videos would be held while the next are sampled
                 counter.add(len(prompts))
         return judgements, samples

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Loss, LossBatch, Modality
+from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Keeping, Loss, LossBatch, Modality
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.prompts.stream import template_metrics
@@ -262,6 +262,8 @@ class Trainer:
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
+        if isinstance(self.policy, Keeping):
+            self.policy.forget()
         metrics |= self._counts(collected, self.policy.num_calls - calls)
         return metrics | {"time/rollout": sampled - started, "time/update": time.perf_counter() - sampled}
 

@@ -46,7 +46,7 @@ class PromptBatch:
     positions: Tensor  # [A, P, L] int64
     next_position: Tensor  # [P] int64
     last: Tensor  # [P] int64: index of each prompt's last token
-    media: Mapping[str, Tensor]  # of all prompts, in order
+    media: Mapping[str, Any]  # the network's arguments for the media of all prompts
     is_padded: bool  # whether the mask holds a 0
 
     @classmethod
@@ -55,8 +55,8 @@ class PromptBatch:
         prompts: Sequence[EncodedPrompt],
         device: torch.device,
         pad: int,
-        side: Side = "left",
-        axes: Axes = MappingProxyType({}),
+        side: Side,
+        media: Mapping[str, Any],
     ) -> "PromptBatch":
         """Joins prompts, padded with the token `pad` on one side; positions of padding are 0.
 
@@ -72,7 +72,7 @@ class PromptBatch:
             positions=pad_rows([prompt.positions for prompt in prompts], 0, side).transpose(0, 1).to(device),
             next_position=torch.tensor([prompt.next_position for prompt in prompts]).to(device),
             last=last.to(device),
-            media={name: tensor.to(device) for name, tensor in join_media([p.media for p in prompts], axes).items()},
+            media=media,
             is_padded=bool((lengths < longest).any()),
         )
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +81,10 @@ class TokenModel(ABC):
     @abstractmethod
     def running(self) -> AbstractContextManager[None]:
         """Sets precision and checkpointing around every use of the network."""
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Sets what differs where answers are sampled, inside of `running`."""
+        return nullcontext()
 
     def completed(self, prompts: Sequence[Prompt], outputs: Outputs) -> Outputs:
         """Returns outputs [B] with what a family parses from the texts; `prompts` are those of the B samples."""

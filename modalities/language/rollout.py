@@ -213,7 +213,7 @@ class TokenGenerator(TokenModel, Checked):
             return keys[row].seed_for("tokens", own, *path)
 
         encoded = self.encode(prompts)
-        with self.running():
+        with self.running(), self.sampling():
             trees = generate_trees(self._answer_generator(plan), encoded, roots, seed_of, plan)
         completions, prompt_of = trees.completions, roots[trees.root]
         trace = TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
@@ -235,7 +235,7 @@ class TokenGenerator(TokenModel, Checked):
     def _generate(
         self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
     ) -> Completions | None:
-        with self.running():
+        with self.running(), self.sampling():
             return self._answer_generator(plan).answers(prompts, prompt_of, uniform)
 
     def _answer_generator(self, plan: AnswerPlan) -> AnswerGenerator:

@@ -1,4 +1,4 @@
-"""The attention of the language model, and torch's flex_attention (arXiv 2412.05496) under the mask of a packed row.
+"""The attention of the tower and of the language model, and torch's flex_attention (arXiv 2412.05496) under the mask of a packed row.
 
 A packed row hands transformers a BlockMask, which skips the blocks that no token of a query block sees: an answer pays
 for the prompt and itself, not for the other answers.
@@ -9,15 +9,22 @@ families are those of the plain batch by torch's uncompiled flex_attention, whos
 compiled for a CPU. Not proven: the kernels compiled for a GPU, forward and backward, their precision and their speed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError
 
+from ..encoding.network import vision_parts
+from ..encoding.segment_attention import takes_segments, use_segments
+
 FLEX = "flex_attention"
+SEGMENTS = "segments"  # a tower's: all windows, images and frames of a layer in one call
 _TAKES_TREES = ("sdpa", "eager", FLEX)
 _WITHOUT_BACKWARD = ("cpu", "mps")  # torch raises for a flex_attention there that a gradient is to flow through
 
@@ -27,9 +34,75 @@ def attention_of(model: Any) -> str:
     return model.config.get_text_config()._attn_implementation  # type: ignore[no-any-return]
 
 
-def loaded_with(attention: str | None) -> str | None:
-    """Returns the attention to load with transformers: its default where `use_flex` follows."""
-    return None if attention == FLEX else attention
+@dataclass(frozen=True)
+class Attention(Checked):
+    """The attention of each part of a vision-language model, by its name in transformers; null: its default."""
+
+    # `segments`: all windows, images and frames of a layer in one call, for towers of the Qwen-VL and GLM-V kind, whose
+    # default it is; `sdpa` calls once for each of them.
+    tower: str | None = None
+    update: str | None = None  # of the language model, where log-probs are evaluated
+    # Of the language model, where answers are sampled; null: that of the update, but sdpa for `flex_attention`.
+    rollout: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for flex_attention in a place that it does not serve."""
+        super().__post_init__()
+        for name, value in (("tower", self.tower), ("rollout", self.rollout)):
+            if value == FLEX:
+                raise ValueError(f"{name} cannot be {FLEX}: it is for packed rows, which only an update has")
+
+    @classmethod
+    def of(cls, setting: "str | Attention | None") -> "Attention":
+        """Returns the setting part by part; one name is that of all parts, where they can have it."""
+        if isinstance(setting, Attention):
+            return setting
+        return cls(tower=None if setting in (FLEX, "sdpa") else setting, update=setting)
+
+    @property
+    def loaded(self) -> str | None:
+        """Returns the attention to load all of a model with: where tower and update agree, else the default."""
+        return self.update if self.update == self.tower else None
+
+    def place(self, model: Any, name: str) -> None:
+        """Switches the parts of a model on its device to their attention.
+
+        Raises ConfigError where a part cannot have it, or a package that it needs is missing.
+        """
+        if self.rollout is not None:
+            _switch(model, self.rollout, "rollout", is_language=True)
+        if self.update == FLEX:
+            use_flex(model, name)
+        elif self.update is not None or self.rollout is not None:
+            _switch(model, self.update or "sdpa", "update", is_language=True)
+        if self.tower not in (None, SEGMENTS):
+            _switch(model, str(self.tower), "tower", is_language=False)
+        parts = [model.get_submodule(part) for part in vision_parts(model)]
+        if self.tower in (None, SEGMENTS) and not any([use_segments(part) for part in parts]):
+            if self.tower is not None:
+                kind = model.config.model_type
+                raise ConfigError(f"modality.attention.tower: {SEGMENTS} does not fit {name!r}: {kind} has none")
+
+    @contextmanager
+    def sampling(self, model: Any) -> Iterator[None]:
+        """Lets the language model run the attention of rollouts."""
+        text = model.config.get_text_config()
+        before = text._attn_implementation
+        text._attn_implementation = self.rollout or ("sdpa" if before == FLEX else before)
+        try:
+            yield
+        finally:
+            text._attn_implementation = before
+
+
+def _switch(model: Any, attention: str, part: str, *, is_language: bool) -> None:
+    """Switches the language model, or all other parts, by the public way of transformers."""
+    config, text = model.config, model.config.get_text_config()
+    keys = [key for key in config.sub_configs if (getattr(config, key, None) is text) == is_language]
+    try:
+        model.set_attn_implementation(dict.fromkeys(keys or [""], attention))
+    except (ValueError, ImportError, KeyError) as error:
+        raise ConfigError(f"modality.attention.{part}: {attention!r} cannot be used: {error}") from error
 
 
 def use_flex(model: Any, name: str) -> bool:
@@ -48,9 +121,9 @@ def use_flex(model: Any, name: str) -> bool:
     return True
 
 
-def not_as_requested(model: Any, requested: str | None) -> str:
+def not_as_requested(model: Any, requested: str | Attention | None) -> str:
     """Returns why the language model does not run the attention that was set; an empty text where it does."""
-    if requested != FLEX or attention_of(model) == FLEX:
+    if Attention.of(requested).update != FLEX or attention_of(model) == FLEX:
         return ""
     return f"{attention_of(model)} in place of {FLEX}, which has no backward pass on {model.device.type}"
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side, pad_rows
+from ..encoding.inputs import Axes, EncodedPrompt, PromptBatch, Side, join_media, pad_rows
 from ..encoding.network import network_of
+from ..encoding.tower import Tower
 from .attention import attention_of
 
 # the kinds of the token that sees and of the token seen, and whether both stand in one run of their kind
@@ -73,6 +74,7 @@ class Backbone:
     sight: Mapping[str, Sight] = field(default_factory=dict)  # by kind of layer, where it is more than causal
     axes: Axes = field(default_factory=dict)  # along which the media of prompts are joined, by name
     one_at_a_time: bool = False  # prompts cannot stand in one batch
+    tower: Tower | None = None  # makes the features of media ahead; None: the network makes them itself
 
     @property
     def device(self) -> torch.device:
@@ -86,7 +88,14 @@ class Backbone:
 
     def batch(self, prompts: Sequence[EncodedPrompt], side: Side = "left") -> PromptBatch:
         """Joins prompts to a batch on the network's device."""
-        return PromptBatch.of(prompts, self.device, self.pad_token, side, self.axes)
+        return PromptBatch.of(prompts, self.device, self.pad_token, side, self.media(prompts))
+
+    def media(self, prompts: Sequence[EncodedPrompt]) -> dict[str, Any]:
+        """Returns the network's arguments for the media of prompts, in their order: tensors or features."""
+        if self.tower is not None:
+            return self.tower(prompts)
+        joined = join_media([prompt.media for prompt in prompts], self.axes)
+        return {name: tensor.to(self.device) for name, tensor in joined.items()}
 
     def hidden(
         self,
@@ -94,7 +103,7 @@ class Backbone:
         mask: Any,
         positions: Tensor,
         *,
-        media: Mapping[str, Tensor] | None = None,
+        media: Mapping[str, Any] | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
         """Returns the last hidden states [n, T, H] of tokens [n, T] at positions [A, n, T], without a cache.

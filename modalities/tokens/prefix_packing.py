@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoding.inputs import EncodedPrompt, Side, join_media, pad_rows
+from ..encoding.inputs import EncodedPrompt, Side, pad_rows
 from .attention import FLEX, attention_of, block_mask
 from .backbone import Answers, Backbone, Sight
 from .prefix_tree import PrefixTree
@@ -85,12 +85,11 @@ def hidden_by_packing(
 ) -> Tensor:
     """Returns [N, H]: hidden states from which the N tokens of all answers are predicted, answer by answer."""
     rows, places = _pack(backbone, prompts, answers, side)
-    media = join_media([prompt.media for prompt in prompts], backbone.axes)
     states = backbone.hidden(
         rows.tokens,
         _masks(backbone, rows),
         rows.positions,
-        media={name: tensor.to(backbone.device) for name, tensor in media.items()},
+        media=backbone.media(prompts),
     )
     return states.flatten(0, 1)[places]
 
