@@ -1,4 +1,4 @@
-"""Attention of a vision tower in one call a layer: the segments of one row (windows, images, frames) see only themselves.
+"""Attention of a vision tower in one call a layer: each segment of a row (window, image, frame) sees itself alone.
 
 The towers of the Qwen-VL and GLM-V families hand the ends of all segments to an attention whose name holds "flash", and
 call any other once for each segment: 4,725 times for an image of 1080p by Qwen2.5-VL. transformers is told of the
@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class Segments:
     def of(cls, ends: Tensor, device: torch.device) -> "Segments":
         """Makes them of the ends [n + 1] on the host."""
         numbers = ends.tolist()
-        lengths = tuple(end - start for start, end in zip(numbers[:-1], numbers[1:], strict=True))
+        lengths = tuple(end - start for start, end in pairwise(numbers))
         return cls(lengths, ends.to(device, torch.int32))
 
     @property

@@ -1,12 +1,13 @@
 """The features of images and videos, made ahead of the network's own forward pass, and kept where the tower is frozen.
 
-For the Qwen-VL families. What depends on the sizes of images alone (positions, windows, ends of segments) is computed on
-the host, which knows them, so that no tower reads them back from the device. The network takes features that are there
-(`mm_encoder_outputs` of transformers).
+For the Qwen-VL families. What depends on the sizes of images alone (positions, windows, ends of segments) is computed
+on the host, which knows them, so that no tower reads them back from the device. The network takes features that are
+there (`mm_encoder_outputs` of transformers).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ class Features:
     """What a tower makes of the images or videos of one prompt: of each [t, H], t its tokens."""
 
     pooled: tuple[Tensor, ...]
-    deepstack: tuple[tuple[Tensor, ...], ...]  # of some of its layers, for early layers of the language model (Qwen3-VL)
+    deepstack: tuple[
+        tuple[Tensor, ...], ...
+    ]  # of some of its layers, for early layers of the language model (Qwen3-VL)
 
     @property
     def size(self) -> int:
@@ -149,7 +152,7 @@ def sized(visual: Any, grid: Tensor, device: torch.device) -> dict[str, Any]:
 def _split(parts: Sequence[Tensor], counts: Sequence[int]) -> list[tuple[Tensor, ...]]:
     """Cuts a list of images into those of each prompt."""
     ends = torch.tensor([0, *counts]).cumsum(0).tolist()
-    return [tuple(parts[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [tuple(parts[start:end]) for start, end in pairwise(ends)]
 
 
 def _joined(features: Sequence[Features]) -> Any:

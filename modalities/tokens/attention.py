@@ -1,4 +1,4 @@
-"""The attention of the tower and of the language model, and torch's flex_attention (arXiv 2412.05496) under the mask of a packed row.
+"""The attention of tower and language model, and flex_attention (arXiv 2412.05496) under the mask of a packed row.
 
 A packed row hands transformers a BlockMask, which skips the blocks that no token of a query block sees: an answer pays
 for the prompt and itself, not for the other answers.
@@ -21,7 +21,7 @@ from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError
 
 from ..encoding.network import vision_parts
-from ..encoding.segment_attention import takes_segments, use_segments
+from ..encoding.segment_attention import use_segments
 
 FLEX = "flex_attention"
 SEGMENTS = "segments"  # a tower's: all windows, images and frames of a layer in one call
@@ -78,10 +78,10 @@ class Attention(Checked):
         if self.tower not in (None, SEGMENTS):
             _switch(model, str(self.tower), "tower", is_language=False)
         parts = [model.get_submodule(part) for part in vision_parts(model)]
-        if self.tower in (None, SEGMENTS) and not any([use_segments(part) for part in parts]):
-            if self.tower is not None:
-                kind = model.config.model_type
-                raise ConfigError(f"modality.attention.tower: {SEGMENTS} does not fit {name!r}: {kind} has none")
+        has_segments = self.tower in (None, SEGMENTS) and any([use_segments(part) for part in parts])
+        if self.tower == SEGMENTS and not has_segments:
+            kind = model.config.model_type
+            raise ConfigError(f"modality.attention.tower: {SEGMENTS} does not fit {name!r}: {kind} has none")
 
     @contextmanager
     def sampling(self, model: Any) -> Iterator[None]:

@@ -18,6 +18,7 @@ from transformers.integrations import flex_attention as of_transformers
 from mmrl.core.contracts import ConfigError
 from mmrl.core.views import DecisionView
 from mmrl.core.weights import whole
+from mmrl.modalities.encoding.segment_attention import NAME
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens import attention
 from mmrl.modalities.tokens.attention import FLEX, block_mask, use_flex
@@ -146,7 +147,7 @@ def test_every_layer_of_the_language_model_runs_it_and_none_of_the_tower(
     model: Any = policy.modules()["model"]
     assert len(seen) == model.config.get_text_config().num_hidden_layers
     assert len({id(mask) for mask in seen}) == 1 and isinstance(seen[0], flex.BlockMask)
-    assert model.config.vision_config._attn_implementation == "sdpa"
+    assert model.config.vision_config._attn_implementation == NAME
 
 
 @pytest.mark.slow
