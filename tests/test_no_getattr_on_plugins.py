@@ -68,7 +68,9 @@ ALLOWED: dict[str, str] = {
         modalities.tiny.pipelines.modular.assemble_modular modalities.tiny.pipelines.parts.assemble
         modalities.tiny.pipelines.parts.language modalities.tiny.pipelines.parts.t5 modalities.tiny.qwen._processor
         modalities.tiny.qwen._qwen3_5 modalities.tiny.tiled._idefics3
-        modalities.tiny.text.randomise modalities.tokens.attention.use_flex
+        modalities.tiny.text.randomise modalities.tokens.attention.use_flex modalities.tokens.attention._switch
+        modalities.encoding.segment_attention.takes_segments modalities.encoding.tower.Tower._features
+        modalities.encoding.tower.sized
         modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
         modalities.tokens.backbone.Backbone.unread_mask
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
