@@ -75,7 +75,7 @@ def test_a_frozen_tower_runs_once_for_each_prompt_with_images() -> None:
     with counted(policy) as passes:
         drawn = ragged(vision_twins.rollout(policy))
         for which in ("trained", "reference", "trained"):
-            with policy.weights(which):  # type: ignore[arg-type]
+            with policy.weights(which):
                 evaluated(policy, drawn, CALLS) if which == "trained" else policy.recompute(drawn, 2)
     assert passes == [WITH_IMAGES]
 
@@ -100,13 +100,13 @@ def test_no_more_is_kept_than_the_bytes_allow() -> None:
     drawn = vision_twins.rollout(policy)
     tower = policy._tower
     assert tower is not None and tower.kept is not None
-    sizes = [tower.kept.of(prompt, "image").size for prompt in drawn.trace.prompts if prompt.media]
+    made = [tower.kept.of(prompt, "image") for prompt in drawn.trace.prompts]
+    sizes = [features.size for features in made if features is not None]
     small = KeptFeatures(max(sizes))
-    for prompt in drawn.trace.prompts:
-        features = tower.kept.of(prompt, "image")
+    for prompt, features in zip(drawn.trace.prompts, made, strict=True):
         if features is not None:
             small.keep(prompt, "image", features)
-    assert small.size in sizes and len(small._kept) == 1
+    assert len(sizes) == WITH_IMAGES and small.size in sizes and len(small._kept) == 1
 
 
 def test_a_tower_that_is_trained_or_adapted_keeps_nothing() -> None:
