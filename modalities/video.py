@@ -10,7 +10,6 @@ from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
 from mmrl.media.frame_sizes import FrameSize
-from mmrl.media.readers import Reader, usable
 from mmrl.media.video import FrameSampling, ShuffledClip
 
 from .encoding.families import is_tested
@@ -43,8 +42,6 @@ class Video(VisionLanguage):
     frame_max_pixels: Annotated[int, Field(ge=1)] | None = None  # the same; null: 768 tokens
     # For all pairs of frames of a clip together, so that frames of long clips are smaller; null: 0.9 x 128,000 tokens.
     total_pixels: Annotated[int, Field(ge=1)] | None = None
-    # The library that decodes: `torchcodec`, `pyav` or `decord`; `auto`: the first of them that can be loaded here.
-    reader: Reader = "auto"
     frame_cache_bytes: Annotated[int, Field(ge=0)] = (
         2**30
     )  # decoded frames that are kept, the least recently used leave
@@ -60,12 +57,6 @@ class Video(VisionLanguage):
                 f"got {self.frame_min_pixels}"
             )
         self._sampling(None)
-
-    def prepare(self, placement: Placement) -> None:
-        """Loads model and processor. Raises ConfigError as for images, and for a model that takes no video."""
-        if self.reader != "auto":
-            usable(self.reader)
-        super().prepare(placement)
 
     def _set_up(self, processor: Any, placement: Placement) -> None:
         super()._set_up(processor, placement)
@@ -135,4 +126,4 @@ class Video(VisionLanguage):
 
     def _sampling(self, size: FrameSize | None) -> FrameSampling:
         fps = 2.0 if self.fps is None and self.num_frames is None else self.fps
-        return FrameSampling(fps, self.num_frames, self.min_frames, self.max_frames, size, self.reader)
+        return FrameSampling(fps, self.num_frames, self.min_frames, self.max_frames, size)

@@ -5,29 +5,26 @@ from io import BytesIO
 from pathlib import Path
 
 from mmrl.media.pyav_reader import PyavFile, opened_stream
-from mmrl.media.readers import check_signature, check_size, failures, is_usable
+from mmrl.media.readers import check_signature, check_size, failures
 
 
 @dataclass(frozen=True)
 class Header:
-    """Facts from the header of a file's first video stream. All are unknown where PyAV is not installed."""
+    """Facts from the header of a file's first video stream."""
 
     seconds: float | None = None  # its duration; None: unknown
-    size: tuple[int, int] | None = None  # width and height in pixels; None: unknown
+    size: tuple[int, int] | None = None  # width and height in pixels; None: not read
 
 
 def read_header(name: str, source: Path | bytes | memoryview) -> Header:
     """Returns the header of a video, from its path or its bytes, in about a millisecond.
 
-    Without PyAV only the first bytes are checked. Raises ConfigError for a file that is no video, without a picture,
-    with too large frames, or without its index. A file that is cut off behind its index passes: its frames must be
-    counted.
+    Raises ConfigError for a file that is no video, without a picture, with too large frames, or without its index. A
+    file that is cut off behind its index passes: its frames must be counted.
     """
     check_signature(name, source)
-    if not is_usable("pyav"):
-        return Header()
     file = source if isinstance(source, Path) else BytesIO(source)
-    with failures(name, "pyav"):
+    with failures(name):
         container, stream = opened_stream(file)
         with container:
             size = stream.codec_context.width, stream.codec_context.height
@@ -38,12 +35,10 @@ def read_header(name: str, source: Path | bytes | memoryview) -> Header:
 
 
 def counted_seconds(name: str, source: Path | bytes) -> float | None:
-    """Returns the duration of a video in seconds by a count of its frames; None without PyAV.
+    """Returns the duration of a video in seconds by a count of its frames; None without a frame rate.
 
     This is for headers without a duration. Raises as `read_header` does.
     """
-    if not is_usable("pyav"):
-        return None
-    with failures(name, "pyav"):
+    with failures(name):
         file = PyavFile(source)
         return file.num_frames / file.fps if file.fps > 0 else None

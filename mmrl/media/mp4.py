@@ -97,7 +97,7 @@ def read_frames(file: Path) -> tuple[Tensor, float]:
 
     Raises ConfigError for a file that is no video, or is too large.
     """
-    with opened(file.name, file, "pyav") as video:
+    with opened(file.name, file) as video:
         width, height = video.size
         if video.num_frames * width * height > MAX_PIXELS:
             raise ConfigError(
@@ -109,7 +109,7 @@ def read_frames(file: Path) -> tuple[Tensor, float]:
 
 def video_size(file: Path) -> tuple[int, int, int]:
     """Returns the number of frames of a video, its width and its height, without decoding. Raises as `read_frames`."""
-    with opened(file.name, file, "pyav") as video:
+    with opened(file.name, file) as video:
         return video.num_frames, *video.size
 
 

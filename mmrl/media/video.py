@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.media.file_headers import Header, counted_seconds, read_header
 from mmrl.media.frame_sizes import FrameSize
 from mmrl.media.pictures import Clip, Picture
-from mmrl.media.readers import Reader, opened
+from mmrl.media.readers import opened
 from mmrl.system.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class FrameSampling:
-    """The selection of frames of a clip, their size, and their reader, by qwen-vl-utils.
+    """The selection of frames of a clip, and their size, by qwen-vl-utils.
 
     The frames are selected by `fps` or by `num_frames`. They are spaced evenly by number over the clip, with its first
     and its last frame among them.
@@ -64,7 +64,6 @@ class FrameSampling:
     min_frames: int = 4  # with `fps`: at least so many, or all that there are
     max_frames: int = 768  # with `fps`: at most so many
     size: FrameSize | None = None  # None: that of the file
-    reader: Reader = "auto"
 
     def __post_init__(self) -> None:
         if (self.fps is None) == (self.num_frames is None):
@@ -156,7 +155,7 @@ class StoredClip:
         return read_header(self.name, self.path if self.path is not None else self.content or b"")
 
     def duration(self) -> float | None:
-        """Returns the seconds between `start` and `end`, within the file; None where PyAV is not installed.
+        """Returns the seconds between `start` and `end`, within the file; None where it is unknown.
 
         The duration of the file is that of the header, or by a count of its frames. Raises ConfigError as `load` does.
         """
@@ -173,7 +172,7 @@ class StoredClip:
         Raises ConfigError for a file that is no video, has no frames or too few, is cut off, or is too large.
         """
         source = self.path if self.path is not None else bytes(self.content or b"")
-        with opened(self.name, source, sampling.reader) as file:
+        with opened(self.name, source) as file:
             first, last = self._window(file.num_frames, file.fps)
             try:
                 indices = sampling.indices(first, last, file.fps)

@@ -26,7 +26,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     [
         ("modality.num_frame=4", "modalities.video has no field 'num_frame' (did you mean 'num_frames'?)"),
         ("modality.fps=2", "frames are chosen by fps or by num_frames, one of the two"),
-        ("modality.reader=dekord", "'auto', 'pyav', 'torchcodec' or 'decord', got 'dekord'"),
         ("modality.frame_min_pixels=9999", "frame_min_pixels must be at most frame_max_pixels (3136), got 9999"),
         ("sampler.controls=0", "compares with samples that are not learned from: set sampler.controls"),
         ("sampler.controls=-1", "controls must be at least 0 and at most 10,000, got -1"),

@@ -11,24 +11,9 @@ from hypothesis import strategies as st
 
 from mmrl.media import readers, video
 from mmrl.media.frame_sizes import FrameSize
-from mmrl.media.readers import usable
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.system.errors import ConfigError
 from tests.clips import clip, encoded, in_file, numbers, sound
-
-
-def is_usable(reader: Any) -> bool:
-    try:
-        return bool(usable(reader))
-    except ConfigError:
-        return False
-
-
-READERS = [
-    pytest.param(name, marks=pytest.mark.skipif(not is_usable(name), reason="its libraries are not here"))
-    for name in ("pyav", "torchcodec", "decord")
-]
-every_reader = pytest.mark.parametrize("reader", READERS)
 
 
 @pytest.mark.slow  # most of a second each, or more
@@ -136,15 +121,14 @@ def test_sizes_by_hand(size: FrameSize, num_frames: int, shape: tuple[int, int],
     assert size.of(num_frames, *shape) == expected
 
 
-@every_reader
 @pytest.mark.parametrize(
     ("form", "codec"),
     [("mp4", "libx264"), ("mp4", "mpeg4"), ("matroska", "libx264"), ("webm", "libvpx-vp9"), ("avi", "mpeg4")],
 )
-def test_frames_and_their_times_are_exact(reader: Any, form: str, codec: str, tmp_path: Path) -> None:
+def test_frames_and_their_times_are_exact(form: str, codec: str, tmp_path: Path) -> None:
     content = encoded(25, 10, form=form, codec=codec)
     for made in (StoredClip("bytes", content=content), StoredClip("file", in_file(tmp_path, content))):
-        frames = made.load(FrameSampling(fps=4.0, reader=reader))
+        frames = made.load(FrameSampling(fps=4.0))
         expected = [0, 3, 5, 8, 11, 13, 16, 19, 21, 24]
         assert frames.indices.tolist() == numbers(frames.pixels) == frames.times == expected
         torch.testing.assert_close(frames.seconds, torch.tensor(expected, dtype=torch.float64) / 10, rtol=0, atol=1e-6)
@@ -152,16 +136,14 @@ def test_frames_and_their_times_are_exact(reader: Any, form: str, codec: str, tm
         assert frames.pixels.shape == (10, 3, 48, 64) and frames.pixels.dtype == torch.uint8
 
 
-@every_reader
-def test_every_frame_can_be_read(reader: Any) -> None:
-    frames = clip(32, 25).load(FrameSampling(num_frames=32, reader=reader))
+def test_every_frame_can_be_read() -> None:
+    frames = clip(32, 25).load(FrameSampling(num_frames=32))
     assert numbers(frames.pixels) == list(range(32))
 
 
-@every_reader
-def test_a_rate_of_30000_in_1001_seconds(reader: Any) -> None:
+def test_a_rate_of_30000_in_1001_seconds() -> None:
     made = StoredClip("ntsc", content=encoded(31, Fraction(30000, 1001)))
-    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    frames = made.load(FrameSampling(num_frames=4))
     assert frames.indices.tolist() == numbers(frames.pixels) == frames.times == [0, 10, 20, 30]
     expected = torch.tensor([0, 10, 20, 30], dtype=torch.float64) * 1001 / 30000
     torch.testing.assert_close(frames.seconds, expected, rtol=0, atol=1e-4)
@@ -170,30 +152,27 @@ def test_a_rate_of_30000_in_1001_seconds(reader: Any) -> None:
 VARIABLE = [0, 100, 200, 300, 400, 1400, 2400, 3400, 4400, 5400]  # thousandths of a second
 
 
-@every_reader
-def test_with_a_varying_rate_frames_are_chosen_by_number_and_say_when_they_are_shown(reader: Any) -> None:
+def test_with_a_varying_rate_frames_are_chosen_by_number_and_say_when_they_are_shown() -> None:
     made = StoredClip("varying", content=encoded(10, 10, form="matroska", at=VARIABLE))
-    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    frames = made.load(FrameSampling(num_frames=4))
     assert frames.indices.tolist() == numbers(frames.pixels) == [0, 3, 6, 9]
     torch.testing.assert_close(frames.seconds, torch.tensor([0, 0.3, 2.4, 5.4]).double(), rtol=0, atol=1e-3)
     assert [time / frames.fps for time in frames.times] == pytest.approx([0, 0.3, 2.4, 5.4], abs=0.5 / frames.fps)
     assert frames.times[2] / frames.fps == pytest.approx(2.4, abs=1e-3)
 
 
-@every_reader
 @pytest.mark.parametrize(
     ("start", "end", "expected", "total"),
     [(1.0, None, [10, 15, 19, 24], 15), (None, 1.0, [0, 3, 7, 10], 11), (0.55, 1.26, [6, 8, 10, 12], 7),
      (0, 99, [0, 8, 16, 24], 25)],
 )  # fmt: skip
-def test_a_part_of_a_clip(reader: Any, start: float, end: float, expected: list[int], total: int) -> None:
+def test_a_part_of_a_clip(start: float, end: float, expected: list[int], total: int) -> None:
     made = StoredClip("part", content=encoded(25, 10), start=start, end=end)
-    frames = made.load(FrameSampling(num_frames=4, reader=reader))
+    frames = made.load(FrameSampling(num_frames=4))
     assert frames.indices.tolist() == numbers(frames.pixels) == expected and frames.total == total
     assert frames.seconds.tolist() == pytest.approx([number / 10 for number in expected])
 
 
-@every_reader
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("content", "message"),
@@ -209,10 +188,10 @@ def test_a_part_of_a_clip(reader: Any, start: float, end: float, expected: list[
     ],
     ids=["empty", "text", "playlist", "one frame", "sound", "no index", "zeros", "cut off"],
 )
-def test_a_file_that_cannot_be_read_is_named(reader: Any, content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(content: bytes, message: str, tmp_path: Path) -> None:
     made = StoredClip("broken.mp4", in_file(tmp_path, content))
     with pytest.raises(ConfigError, match=message):
-        made.load(FrameSampling(fps=2.0, reader=reader))
+        made.load(FrameSampling(fps=2.0))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -220,9 +199,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         StoredClip("gone.mp4", tmp_path / "gone.mp4").load(FrameSampling(fps=2.0))
 
 
-@every_reader
-def test_hostile_sizes_are_refused_before_they_are_decoded(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, sampling = clip(25), FrameSampling(fps=2.0, reader=reader)
+def test_hostile_sizes_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, sampling = clip(25), FrameSampling(fps=2.0)
     monkeypatch.setattr(readers, "MAX_FILE_PIXELS", 64 * 48 * 24)
     with pytest.raises(ConfigError, match="has 25 frames of 64 x 48 pixels; at most 73,728 pixels"):
         made.load(sampling)
@@ -235,24 +213,26 @@ def test_hostile_sizes_are_refused_before_they_are_decoded(reader: Any, monkeypa
         made.load(sampling)
 
 
-def test_a_reader_that_fails_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_pyav_names_the_video(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Path | bytes) -> Any:
         raise RuntimeError("it does not feel like it")
 
-    monkeypatch.setitem(readers._OPEN, usable("auto"), fail)
-    with pytest.raises(ConfigError, match=rf"25 frames \({usable('auto')}\): it does not feel like it"):
+    monkeypatch.setattr(readers, "PyavFile", fail)
+    with pytest.raises(ConfigError, match=r"25 frames \(pyav\): it does not feel like it"):
         clip(25).load(FrameSampling(fps=2.0))
 
 
-def test_auto_is_the_first_reader_that_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = {"torchcodec": "no FFmpeg", "pyav": None, "decord": None}
-    monkeypatch.setattr(readers, "_problem", missing.get)
-    assert usable("auto") == "pyav" and usable("decord") == "decord"
-    with pytest.raises(ConfigError, match=r"\(torchcodec: no FFmpeg\); install one with: pip install 'mmrl\[video\]'"):
-        usable("torchcodec")
-    monkeypatch.setattr(readers, "_problem", lambda reader: f"no {reader}")
-    with pytest.raises(ConfigError, match="torchcodec: no torchcodec; pyav: no pyav; decord: no decord"):
-        usable("auto")
+@pytest.mark.parametrize(("form", "codec"), [("mp4", "libx264"), ("matroska", "libx264"), ("webm", "libvpx-vp9")])
+def test_frames_and_times_are_those_of_another_library(form: str, codec: str, tmp_path: Path) -> None:
+    decord = pytest.importorskip("decord")
+    path = in_file(tmp_path, encoded(25, 10, form=form, codec=codec))
+    frames = StoredClip("file", path).load(FrameSampling(num_frames=8))
+    other = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=1)
+    indices = frames.indices.tolist()
+    pixels = torch.from_numpy(other.get_batch(indices).asnumpy()).permute(0, 3, 1, 2)
+    torch.testing.assert_close(frames.pixels.float(), pixels.float(), rtol=0, atol=3)  # two versions of FFmpeg
+    seconds = torch.from_numpy(other.get_frame_timestamp(indices)[:, 0]).double()
+    torch.testing.assert_close(frames.seconds, seconds - float(other.get_frame_timestamp(0)[0]), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +253,7 @@ def test_a_picture_that_was_turned_by_a_phone_is_upright() -> None:
     assert bytes(content[at : at + 36]) == identity
     turned = (0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)  # a quarter to the right
     content[at : at + 36] = b"".join(value.to_bytes(4, "big", signed=True) for value in turned)
-    frames = StoredClip("turned", content=bytes(content)).load(FrameSampling(num_frames=4, reader="pyav"))
+    frames = StoredClip("turned", content=bytes(content)).load(FrameSampling(num_frames=4))
     assert frames.pixels.shape == (4, 3, 64, 48)
     back = torch.rot90(frames.pixels, 1, (2, 3))  # a quarter to the left
     assert numbers(back) == [0, 1, 2, 3]

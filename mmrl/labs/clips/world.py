@@ -97,11 +97,9 @@ class ClipVideo:
         return f"lab:clips, seed {self.seed}"
 
     def load(self, sampling: Any) -> Any:
-        """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses; ConfigError without PyAV."""
-        from mmrl.media.readers import usable
+        """Returns the `Frames` of `mmrl.media.video` that a `FrameSampling` chooses."""
         from mmrl.media.video import StoredClip
 
-        usable("pyav")  # it writes the file, whatever reads it
         return StoredClip(self.name, content=clip(self.seed).encode()).load(sampling)
 
 
