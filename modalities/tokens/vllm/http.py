@@ -1,17 +1,16 @@
-"""JSON over HTTP to a server that may be down, slow or wrong: one deadline for each request.
+"""JSON over HTTP to a server that may be down, slow or wrong, by httpx2; anyio gives each request one deadline.
 
-Not by httpx2: it starts its time limit anew with each piece that arrives, also inside of headers and of `100 Continue`
-without end, and gives no place between two pieces for a deadline of ours.
+A timeout of httpx2 begins anew with each piece that arrives, so a server that talks without end would never meet it.
 """
 
-import http.client
 import json
-import math
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from anyio.from_thread import start_blocking_portal
 
 from mmrl.core.contracts import ConfigError, RunError
 
@@ -32,9 +31,9 @@ class Refused(RunError):
 class JsonServer:
     """A server at `url` (http://host:port), one connection per request.
 
-    A connection that is refused or that breaks before anything was sent is tried again `retries` times, after 0.5, 1,
-    2 ... seconds, 8 at most. Nothing else is tried again, since the server may already work on the request. Once the
-    connection stands, the whole response must arrive within `timeout_seconds`.
+    A connection that is refused is tried again `retries` times, after 0.5, 1, 2 ... seconds, 8 at most. Nothing else is
+    tried again, since the server may already work on the request. The whole response must arrive within
+    `timeout_seconds`.
     """
 
     url: str
@@ -42,12 +41,12 @@ class JsonServer:
     retries: int
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
         try:
-            is_whole = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is no number
+            url = httpx2.URL(self.url)
+            is_whole = url.scheme == "http" and bool(url.host) and url.port != 0
+        except httpx2.InvalidURL:  # such as a port that is no number
             is_whole = False
-        if not is_whole or parts.query or parts.fragment or parts.username:
+        if not is_whole or url.query or url.fragment or url.userinfo:
             raise ValueError(f"url must look like http://host:port, got {self.url!r}")
 
     def get(self, path: str) -> Any:
@@ -59,47 +58,49 @@ class JsonServer:
         return self._ask("POST", path, json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
-        connection = self._connected()
-        try:
-            headers = {"Content-Type": "application/json"} if body is not None else {}
-            connection.request(method, urlsplit(self.url).path.rstrip("/") + path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read(MAX_ANSWER + 1)
-        except TimeoutError as error:
-            raise RunError(
-                f"{self.url}{path} gave no whole answer within {self.timeout_seconds:g} seconds; see its log, or raise "
-                "engine.timeout_seconds"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise RunError(
-                f"{self.url}{path} broke off while it answered: {type(error).__name__}: {error}; see its log"
-            ) from error
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise Refused(answer.status, f"{self.url}{path} answered HTTP {answer.status}: {_own_words(content)}")
-        if len(content) > MAX_ANSWER:
-            raise RunError(f"{self.url}{path} answered with more than {MAX_ANSWER:,} bytes")
-        return self._read(path, content, answer.headers.get_content_type())
-
-    def _connected(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        assert parts.hostname is not None, "checked when it was made"
         for attempt in range(self.retries + 1):
-            connection = _Connection(parts.hostname, parts.port, self.timeout_seconds)
             try:
-                connection.connect()
-                return connection
-            except OSError as error:
-                connection.close()
+                with start_blocking_portal() as portal:  # a loop of its own, also inside of a notebook's
+                    status, kind, content = portal.call(self._answer, method, path, body)
+                break
+            except TimeoutError as error:
+                raise RunError(
+                    f"{self.url}{path} gave no whole answer within {self.timeout_seconds:g} seconds; see its log, or "
+                    "raise engine.timeout_seconds"
+                ) from error
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 if attempt == self.retries:
                     tries = f"{attempt + 1} time{'s' if attempt else ''}"
                     raise ConfigError(
                         f"engine.url: nothing answers at {self.url} (tried {tries}: {error}); start the server, as "
                         "docs/engines.md says"
                     ) from error
+            except httpx2.HTTPError as error:
+                raise RunError(
+                    f"{self.url}{path} broke off while it answered: {type(error).__name__}: {error}; see its log"
+                ) from error
             time.sleep(min(0.5 * 2**attempt, 8))
-        raise AssertionError("the last attempt returns or raises")
+        if status != 200:
+            raise Refused(status, f"{self.url}{path} answered HTTP {status}: {_own_words(content)}")
+        if len(content) > MAX_ANSWER:
+            raise RunError(f"{self.url}{path} answered with more than {MAX_ANSWER:,} bytes")
+        return self._read(path, content, kind)
+
+    async def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+        """Returns status, kind of content, and content, cut off where it is too long."""
+        headers = {"Accept-Encoding": "identity"} | ({"Content-Type": "application/json"} if body is not None else {})
+        limits = httpx2.Timeout(None, connect=min(self.timeout_seconds, _CONNECTING))
+        content = bytearray()
+        with anyio.fail_after(self.timeout_seconds):
+            async with (
+                httpx2.AsyncClient(timeout=limits, trust_env=False, verify=False) as client,
+                client.stream(method, self.url.rstrip("/") + path, content=body, headers=headers) as response,
+            ):
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > MAX_ANSWER:
+                        break
+        return response.status_code, response.headers.get("Content-Type", "").partition(";")[0].strip(), bytes(content)
 
     def _read(self, path: str, content: bytes, kind: str) -> Any:
         if not content:
@@ -108,40 +109,6 @@ class JsonServer:
             return json.loads(content) if kind == "application/json" else content.decode()
         except (ValueError, RecursionError) as error:
             raise RunError(f"{self.url}{path} answered with invalid JSON: {error}") from error
-
-
-class _Socket(socket.socket):
-    """A socket with one deadline for all sends and receives; a timeout of Python's is for each of them anew."""
-
-    deadline = math.inf  # of time.monotonic()
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        self._limit()
-        return super().recv_into(*args, **kwargs)
-
-    def sendall(self, *args: Any, **kwargs: Any) -> None:
-        self._limit()
-        super().sendall(*args, **kwargs)
-
-    def _limit(self) -> None:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the deadline is over")
-        self.settimeout(left)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection with a deadline `seconds` after it was made."""
-
-    def __init__(self, host: str, port: int | None, seconds: float) -> None:
-        super().__init__(host, port, timeout=min(seconds, _CONNECTING))
-        self._seconds = seconds
-
-    def connect(self) -> None:
-        super().connect()
-        made = _Socket(fileno=self.sock.detach())
-        made.deadline = time.monotonic() + self._seconds
-        self.sock = made
 
 
 def _own_words(content: bytes) -> str:
