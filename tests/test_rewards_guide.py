@@ -4,11 +4,9 @@ import json
 import re
 import shlex
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from werkzeug import Request, Response
 
 import mmrl
 from mmrl.commands.score import reward_section
@@ -26,6 +25,7 @@ from mmrl.core.data import Scores
 from mmrl.scoring.metrics import score_metrics
 from mmrl.scoring.scorer import build_scorer
 from tests.clips import encoded
+from tests.recorded_server import Recorded
 from tests.tiny_cli import CommandLine, command_line
 
 PAGE = (Path(__file__).parents[1] / "docs" / "rewards.md").read_text(encoding="utf-8")
@@ -150,28 +150,14 @@ def test_the_lists_of_rewards_in_yaml_can_be_built(cli: CommandLine, monkeypatch
 def judge(scores: Any) -> Iterator[str]:
     """The address of a server that gives every request these scores, one for each sample it asks about."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert len(asked["prompts"]) == len(asked["texts"]) <= 8
-            body = json.dumps({"scores": [scores(text) for text in asked["texts"]]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Request) -> Response:
+        assert len(request.json["prompts"]) == len(request.json["texts"]) <= 8
+        return Response(json.dumps({"scores": [scores(text) for text in request.json["texts"]]}))
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with Recorded("127.0.0.1", 0, threaded=True) as server:
+        server.expect_request(re.compile(".*"), method="POST").respond_with_handler(answer)
+        yield server.url
+        server.check()
 
 
 @pytest.mark.timeout(60)

@@ -107,12 +107,12 @@ def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         second = said([4], [-2.0], [5, 6, 6, 6, 7], finish_reason="length", sampling_mask=[[1, 4]])
-        recorded.exchanges += [
+        recorded.add(
             reload(made, tmp_path, 0),
             *RELOADED,
             Exchange(GENERATE, request(), copy.deepcopy(ANSWER)),
             Exchange(GENERATE, request(seed=12), second),
-        ]
+        )
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         drawn = made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
     assert drawn.tokens.tolist() == [[8, 4, 2], [4, 0, 0]] and drawn.length.tolist() == [3, 1]
@@ -125,7 +125,7 @@ def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None
         made = engine(recorded.url, tmp_path)
         masks = [[8, 1], [4], [2, 3, 9]]
         answer = said([8, 4, 2], [-0.5, 0.0, -0.1], [5, 6, 6, 6, 7], sampling_mask=masks)
-        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer)]
+        recorded.add(reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         support = made.generate([QUESTION], [0], [11], SAMPLING).support
     assert support is not None
@@ -137,7 +137,7 @@ def test_weights_are_sent_when_they_change_and_only_then(tmp_path: Path) -> None
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         for number in range(3):
-            recorded.exchanges += [reload(made, tmp_path, number), *RELOADED]
+            recorded.add(reload(made, tmp_path, number), *RELOADED)
         made.follow({"w": weight}, whole_model, 2)
         made.follow({"w": weight}, whole_model, 2)
         weight[2] += 1e-6  # as an optimizer does
@@ -152,13 +152,13 @@ def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_p
         made = engine(recorded.url, tmp_path)
         names = [f"{made._name}-{number}" for number in range(2)]
         bodies = [{"lora_name": name, "lora_path": str(tmp_path / name)} for name in names]
-        recorded.exchanges += [
+        recorded.add(
             Exchange("/v1/load_lora_adapter", bodies[0], "Success: LoRA adapter added successfully."),
             Exchange(GENERATE, request(names[0]), ANSWER),
             Exchange("/v1/load_lora_adapter", bodies[1], "Success: LoRA adapter added successfully."),
             Exchange("/v1/unload_lora_adapter", {"lora_name": names[0]}, "Success: LoRA adapter removed successfully."),
             Exchange(GENERATE, request(names[1]), ANSWER),
-        ]
+        )
         for number in range(2):
             made.follow({"w": torch.full((2,), float(number))}, adapter, 2)
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -227,7 +227,7 @@ def test_an_answer_that_is_not_one_is_an_error(
 ) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer())]
+        recorded.add(reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), answer()))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(kind, match=message):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -237,7 +237,7 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         broken = Exchange(GENERATE, request(), {"error": {"message": "EngineCore died", "code": 500}}, 500)
-        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, broken]
+        recorded.add(reload(made, tmp_path, 0), *RELOADED, broken)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -278,7 +278,7 @@ def test_a_failed_sync_is_made_again_under_another_name(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         broken = replace(reload(made, tmp_path, 0), answer={"detail": "no memory"}, status=500)
-        recorded.exchanges += [broken, reload(made, tmp_path, 1), *RELOADED]
+        recorded.add(broken, reload(made, tmp_path, 1), *RELOADED)
         with pytest.raises(ConfigError, match=r"does not reload its weights: .* HTTP 500: no memory"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
@@ -290,7 +290,7 @@ def test_what_a_run_leaves_is_taken_away_at_its_end(tmp_path: Path) -> None:
         made = engine(recorded.url, tmp_path)
         name = f"{made._name}-0"
         loaded = Exchange("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(tmp_path / name)}, "Success")
-        recorded.exchanges += [loaded, Exchange("/v1/unload_lora_adapter", {"lora_name": name}, "Success")]
+        recorded.add(loaded, Exchange("/v1/unload_lora_adapter", {"lora_name": name}, "Success"))
         made.follow({"w": torch.zeros(2)}, adapter, 2)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         del made
@@ -327,7 +327,7 @@ def test_a_server_that_takes_no_weights_says_how_to_start_it(
         if export is adapter:
             name = f"{made._name}-0"
             body = {"lora_name": name, "lora_path": str(tmp_path / name)}
-        recorded.exchanges.append(Exchange(path, body, {"detail": "Not Found"}, status))
+        recorded.add(Exchange(path, body, {"detail": "Not Found"}, status))
         with pytest.raises(ConfigError, match=f"HTTP {status}: Not Found; start it with .*{hint}"):
             made.follow({"w": torch.zeros(2)}, export, 2)
     assert made._weights is None, "they are sent again"
@@ -336,7 +336,7 @@ def test_a_server_that_takes_no_weights_says_how_to_start_it(
 def test_a_prefix_cache_that_stays_is_an_error(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [reload(made, tmp_path, 0), RELOADED[0], replace(RESET, answer={"success": False})]
+        recorded.add(reload(made, tmp_path, 0), RELOADED[0], replace(RESET, answer={"success": False}))
         with pytest.raises(RunError, match="keeps its prefix cache"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
 
