@@ -44,5 +44,5 @@ def replaying(exchanges: Sequence[Exchange]) -> Iterator[Recorded]:
     with Recorded("127.0.0.1", 0, threaded=True) as recorded:
         recorded.add(*exchanges)
         yield recorded
-        recorded.check()  # type: ignore[no-untyped-call,unused-ignore]
+        recorded.check()
         assert not recorded.ordered_handlers, f"never asked for: {recorded.format_matchers()}"

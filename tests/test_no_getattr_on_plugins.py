@@ -85,7 +85,7 @@ ALLOWED: dict[str, str] = {
         __init__.__getattr__ training.callbacks.Callbacks.call training.callbacks._check_call
     """,
     "modules of Python, and functions and classes of a user's own by their names": """
-        commands.listing._lab environments.base.gymnasium_actions.of_the_user media.readers.failures
+        commands.listing._lab environments.base.gymnasium_actions.of_the_user
         rewards.wrappers.python._imported system.errors.place_in
     """,
     "what datasets, worlds, functions and losses of a user's own return": """
