@@ -41,6 +41,7 @@ from .tokens.attention import Attention, attention_of, not_as_requested, takes_t
 from .tokens.backbone import ONE_IMAGE, Backbone, Sight, answers_to_each
 from .tokens.log_probs import OutputHead
 from .tokens.sampling import SamplingDistribution
+from .tokens.vllm.launch import Served
 from .tokens.vllm.prompts import clip_refusal
 
 _CONFIG = "config.json"  # the file that the folder of a model holds
@@ -222,6 +223,13 @@ class VisionLanguage(TokenPolicy):
             return served
 
         return replace(self, engine=self.engine.tiny(Path(self.model), load))
+
+    @property
+    def served(self) -> Served:
+        """Returns what a server of this model must serve: its folder or name, its adapter, and the limits of pixels."""
+        rank = None if self.lora is None else self.lora.rank
+        dtype = str(self.precision).removeprefix("torch.")
+        return Served(self.model, dtype, rank, bool(self.adapted_tower), self.min_pixels, self.max_pixels)
 
     @property
     def backbone(self) -> Backbone:

@@ -294,6 +294,14 @@ class EngineTwinned(Protocol):
         """Returns the same policy with a small engine on this machine in the place of its engine, if it has one."""
         ...
 
+    def send_weights(self) -> str:
+        """Sends the engine the weights now in place; returns the name by which it samples with them."""
+        ...
+
+    def share_weights(self, name: str) -> None:
+        """Samples by the weights now in place, which another process of the run has sent under this name."""
+        ...
+
 
 @runtime_checkable
 class PromptSharing(Protocol):

@@ -128,7 +128,7 @@ class Evaluator:
         for start in range(0, most, self.chunk):
             if is_stopping():
                 raise EvaluationStopped
-            with self.policy.weights(self.weights), self.processes.lockstep():
+            with self.processes.sampling(self.policy, self.weights):
                 if start >= len(local):
                     if self.processes.is_sharded:
                         dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, Modality, Placement, RunError, Shardable
+from mmrl.core.contracts import ConfigError, EngineTwinned, Modality, Placement, RunError, Shardable, WeightsName
+from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import is_sharded
 from mmrl.system.errors import describe
 from mmrl.training.sharding import shard
@@ -149,6 +150,25 @@ class Processes:
         first = next((error for error in self.gather([_portable(own)]) if error is not None), None)
         if first is not None:
             raise own or first
+
+    @contextmanager
+    def sampling(self, policy: Modality, weights: WeightsName) -> Iterator[None]:
+        """Samples by these weights in the block, in `lockstep`; an inference engine gets them once for all processes.
+
+        Every process must enter it.
+        """
+        names = [""]
+        engine = policy if PolicyDeclaration.of(policy).has_inference_engine and self.num_processes > 1 else None
+        with policy.weights(weights):
+            if engine is not None:
+                assert isinstance(engine, EngineTwinned), "it has an engine"
+                with self.lockstep():
+                    names = [engine.send_weights() if self.is_main else ""]
+                names = self.gather(names)
+            with self.lockstep():
+                if isinstance(engine, EngineTwinned) and not self.is_main:
+                    engine.share_weights(names[0])
+                yield
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sums the gradients over processes, in one message; a missing gradient counts as zero.

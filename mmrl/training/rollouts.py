@@ -100,7 +100,7 @@ class Collector:
             numbered = taken_again + self.prompts.take(self.wanted - len(kept) - len(taken_again))
             keyed = [(GroupKey(self.seed, iteration, index, number), prompt) for index, prompt in numbered]
             groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
-            with self.policy.weights(weights), self.processes.lockstep():
+            with self.processes.sampling(self.policy, weights):
                 rollout, judgement, unread = self._sample_groups(groups, iteration)
             unread = dict(self.processes.gather(list(unread.items())))
             self._check_unread(unread)
@@ -150,7 +150,7 @@ class Collector:
                 for (key, prompt), size in self.processes.share(list(zip(keyed, sizes, strict=True)))
                 if size
             ]
-            with self.policy.weights(weights), self.processes.lockstep():
+            with self.processes.sampling(self.policy, weights):
                 rollout, judgement, _ = self._sample_groups(requests, iteration)
             if judged[0] is not None and judged[1] is not None and rollout is not None and judgement is not None:
                 judged = Rollout.join([judged[0], rollout]), Judgement.join([judged[1], judgement])

@@ -27,6 +27,7 @@ from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_spans
 from ..tokens.tree_generation import generate_trees
 from ..tokens.vllm.engine import Vllm, VllmEngine
+from ..tokens.vllm.launch import Served
 from ..tokens.vllm.prompts import question_of
 from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
@@ -156,7 +157,7 @@ class TokenGenerator(TokenModel, Checked):
         own = [seed for seed in seeds if seed is not None]
         if len(own) < len(seeds):
             raise ConfigError("sampler.greedy: modality.engine samples no greedy answer; leave one of the two out")
-        service = self._service = self._service or VllmEngine(engine, len(self.head.weight))
+        service = self._engine_client(engine)
         distribution = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
         sampling = SamplingParams(*distribution, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
@@ -166,6 +167,29 @@ class TokenGenerator(TokenModel, Checked):
             self._is_tower_served = True
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
         return service.generate(questions, prompt_of.tolist(), own, sampling)
+
+    def send_weights(self) -> str:
+        """Sends the inference engine the weights now in place; returns the name by which it samples with them."""
+        assert self.engine is not None, "asked of policies with an engine"
+        service = self._engine_client(self.engine)
+        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        return service.model
+
+    def share_weights(self, name: str) -> None:
+        """Samples by the weights now in place, which another process of the run has sent under this name."""
+        assert self.engine is not None, "asked of policies with an engine"
+        self._engine_client(self.engine).share(self.weights.parameters, name, self.end_tokens[0])
+        self._is_tower_served = True  # that process tries it
+
+    def _engine_client(self, engine: Vllm) -> VllmEngine:
+        if self._service is None:
+            self._service = VllmEngine(engine, len(self.head.weight), self.served)
+        return self._service
+
+    @property
+    @abstractmethod
+    def served(self) -> Served:
+        """Returns what a server of this model must serve."""
 
     def _tried(self, service: VllmEngine, question: Question, encoded: EncodedPrompt) -> Trial:
         """Samples some answers of the server to a question, by the weights now in place."""

@@ -1,11 +1,14 @@
-"""vLLM as the inference engine: a separate server that samples answers over HTTP and receives the weights."""
+"""vLLM as the inference engine: servers that sample answers over HTTP and receive the weights."""
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 from uuid import uuid4
@@ -21,221 +24,283 @@ from mmrl.core.contracts import ConfigError, RunError
 from ...encoding.inputs import pad_rows
 from ..completions import Completions
 from ..sampling import Support
-from .http import JsonServer, Refused
-from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of
+from .http import JsonServer, Lost
+from .launch import Launched, Served, arguments_of, environment_of
+from .protocol import Answer, Question, SamplingParams
+from .replica import Replica
 from .weights import fingerprint, temporary_folder
 
 if TYPE_CHECKING:
     from .tiny_server import Twin
 
 log = logging.getLogger(__name__)
-GENERATE = "/inference/v1/generate"
+_LOOK = 1.0  # seconds between two looks at whether a lost server is back
+_SLACK = 8  # requests that wait at a server beyond the shortest queue before a prompt goes to another one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vllm(Checked):
-    """The settings of a `vllm serve` of the run's model at `url`; `docs/engines.md` says how to start it."""
+    """The settings of `vllm serve`, one or several, of the run's model; `docs/engines.md` says how to start it."""
 
     name: Literal["vllm"]  # the inference engine
-    url: str = "http://127.0.0.1:8000"  # where `vllm serve` listens
+    # Where `vllm serve` listens. Several servers share the answers, and all get the weights.
+    url: str | list[str] = "http://127.0.0.1:8000"
+    # The run starts the server at `url`, which must be this machine's, with the options that it needs, and ends it.
+    start: bool = False
+    command: list[str] = field(default_factory=lambda: ["vllm", "serve"])  # what `start` runs; the model follows
+    options: list[str] = field(default_factory=list)  # further options of the server that `start` runs
+    start_seconds: Annotated[float, Field(gt=0)] = 900.0  # how long that server may take to load
+    # The level of sleep of vLLM between rollouts, which frees its GPU for the update: 1 moves its weights to the memory
+    # of the host, 2 drops them (only where all weights are trained); 0: it stays awake.
+    sleep: Literal[0, 1, 2] = 0
     # Where weights are written for the server, which must see the folder under the same path; null: a temporary folder
     # of this machine.
     folder: str | None = None
     concurrency: Annotated[int, Field(ge=1)] = 256  # answers that are requested at once
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0  # how long one request may take in all
     retries: Annotated[int, Field(ge=0)] = 6  # how often a refused connection is tried again; 40 wait for five minutes
+    # How long a server that ends in the middle of a run is waited for, or started again where `start` is set; its
+    # answers are then sampled anew. 0: the run ends.
+    outage_seconds: Annotated[float, Field(ge=0)] = 0.0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for settings out of range, and for a wrong URL."""
+        """Raises ValueError for settings out of range, for a wrong URL, and for `start` on another machine."""
         super().__post_init__()
-        self.server()
+        hosts = [server.host for server in self.servers()]
+        if not hosts or len(set(self.urls)) < len(hosts):
+            raise ValueError(f"url must name one server or several different ones, got {self.url!r}")
+        if self.start and (len(hosts) > 1 or hosts[0] not in ("127.0.0.1", "localhost")):
+            raise ValueError(f"start needs one url of this machine, such as http://127.0.0.1:8000, got {self.url!r}")
+        if self.start and not self.command:
+            raise ValueError("command must name the program that start runs, got an empty list")
 
-    def server(self) -> JsonServer:
-        """Returns a client of the server."""
-        return JsonServer(self.url, self.timeout_seconds, self.retries)
+    @property
+    def urls(self) -> list[str]:
+        return [self.url] if isinstance(self.url, str) else self.url
+
+    def servers(self) -> list[JsonServer]:
+        """Returns a client of each server."""
+        return [JsonServer(url, self.timeout_seconds, self.retries) for url in self.urls]
 
     def tiny(self, model: Path, load: Callable[[str], "Twin"]) -> Self:
-        """Returns the same settings for a server on this machine, which serves the twin in the folder `model`.
+        """Returns the same settings for as many servers on this machine, which serve the twin in the folder `model`.
 
-        The server runs as long as the folder is there. `load` makes the policy of a folder.
+        The servers run as long as the folder is there. `load` makes the policy of a folder.
         """
         from .tiny_server import TinyVllm, serve
 
-        return replace(self, url=serve(TinyVllm(model, load).answer, model.is_dir), folder=None)
+        urls = [serve(TinyVllm(model, load).answer, model.is_dir) for _ in self.urls]
+        return replace(self, url=urls if len(urls) > 1 else urls[0], folder=None, start=False)
 
 
 @dataclass
 class VllmEngine:
-    """The client of a vLLM server: sends it the policy's weights, and samples answers with them."""
+    """The client of vLLM servers: sends them the policy's weights, and samples answers with them."""
 
     settings: Vllm
     num_tokens: int  # of the model's vocabulary
-    _server: JsonServer = field(init=False, repr=False)
-    _model: str = field(default="", init=False, repr=False)  # the name in requests: of the model, or of the adapter
-    _weights: tuple[int, ...] | None = field(default=None, init=False, repr=False)  # as the server has them
+    served: Served | None = None  # what a server that this run starts must serve
+    _replicas: list[Replica] = field(init=False, repr=False)
+    _queues: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # requests under way, by replica
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _weights: tuple[int, ...] | None = field(default=None, init=False, repr=False)  # as the servers have them
     _num_syncs: int = field(default=0, init=False, repr=False)
     _name: str = field(default_factory=lambda: f"mmrl-{uuid4().hex[:12]}", init=False, repr=False)  # of this process
     _folders: list[Path] = field(default_factory=list, init=False, repr=False)  # of weights, the newest last
-    _adapters: list[str] = field(default_factory=list, init=False, repr=False)  # that the server has of this run
+    _launched: list[Launched] = field(default_factory=list, init=False, repr=False)  # at most one
+    _probe: int = field(default=0, init=False, repr=False)  # any token
+    _is_asleep: bool = field(default=False, init=False, repr=False)
+    _is_guest: bool = field(default=False, init=False, repr=False)  # another process of the run sends the weights
 
     def __post_init__(self) -> None:
-        self._server = self.settings.server()
-        goodbye = replace(self._server, timeout_seconds=min(self.settings.timeout_seconds, 10.0), retries=0)
-        finalize(self, _clear, goodbye, self._adapters, self._folders)
+        self._replicas = [Replica(server, self.num_tokens) for server in self.settings.servers()]
+        self._queues = dict.fromkeys(range(len(self._replicas)), 0)
+        hurry = min(self.settings.timeout_seconds, 10.0)
+        goodbyes = [replace(replica.server, timeout_seconds=hurry, retries=0) for replica in self._replicas]
+        finalize(self, _clear, self._replicas, goodbyes, self._folders, self._launched)
 
     def generate(
         self, questions: Sequence[Question], prompt_of: Sequence[int], seeds: Sequence[int], sampling: SamplingParams
     ) -> Completions:
         """Samples n answers: answer i to question `prompt_of[i]`, by `seeds[i]`.
 
-        Raises ConfigError where no server answers or the server reads prompts as other tokens, and RunError where the
-        server fails.
+        Answers of a server that ends are sampled anew once it is back, by the same seeds. Raises ConfigError where no
+        server answers or a server reads prompts as other tokens, and RunError where a server fails.
         """
-        assert self._model, "follow() comes first"
+        answers: dict[int, Answer] = {}
+        while left := [number for number in range(len(seeds)) if number not in answers]:
+            lost: dict[int, Lost] = {}
+            pool = ThreadPoolExecutor(min(self.settings.concurrency, len(left)))
+            attempt = partial(self._try, questions, sampling, lost)
+            try:
+                found = list(pool.map(attempt, [prompt_of[n] for n in left], [seeds[n] for n in left]))
+            finally:
+                pool.shutdown(cancel_futures=True)
+            answers |= {number: answer for number, answer in zip(left, found, strict=True) if answer is not None}
+            for place, error in lost.items():
+                self._wait_for(self._replicas[place], error)
+        return _completions([answers[number] for number in range(len(seeds))], sampling)
 
-        def request(number: int) -> Answer:
-            question = questions[prompt_of[number]]
-            reply = self._server.post(GENERATE, body_of(self._model, question, sampling, seeds[number]))
-            return answer_of(reply, question, sampling, self.num_tokens)
-
-        pool = ThreadPoolExecutor(min(self.settings.concurrency, len(seeds)))
-        try:
-            answers = list(pool.map(request, range(len(seeds))))
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return _completions(answers, sampling)
+    def _try(
+        self, questions: Sequence[Question], sampling: SamplingParams, lost: dict[int, Lost], row: int, seed: int
+    ) -> Answer | None:
+        """Samples one answer to question `row`; None where its server is lost, which is noted."""
+        with self._shortest(row, lost) as place:
+            if place is None:
+                return None
+            try:
+                return self._replicas[place].ask(questions[row], sampling, seed)
+            except Lost as error:
+                lost[place] = error
+                return None
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
-        """Sends the server the weights now in place, where it has other weights.
+        """Sends the servers the weights now in place, where they have other weights, and wakes them.
 
         Args:
             tensors: the trained ones. export: writes a folder with them, a model's or an adapter's.
-            probe: any token, to find out of which distribution the server's log-probs are.
+            probe: any token, to find out of which distribution a server's log-probs are.
         """
-        if not self._model:
-            model = self._base_model()
-            self._check_log_probs(model, probe)
-            self._model = model
+        self._probe = probe
+        if self.settings.start and not self._launched and not self._is_guest:
+            self._launch()
+        self._wake()
+        for replica in self._replicas:
+            if not replica.base:
+                replica.meet(probe)
         now = fingerprint(tensors.values())
         if now == self._weights:
             return
         self._weights = None  # unknown if this fails
         name = f"{self._name}-{self._num_syncs}"
-        self._num_syncs += 1  # of a failed sync as well: the server may hold a part of it under its name
+        self._num_syncs += 1  # of a failed sync as well: a server may hold a part of it under its name
         self._folders.append(self._folder() / name)
         self._folders[-1].mkdir(parents=True)
         export(self._folders[-1])
-        if (self._folders[-1] / "adapter_config.json").is_file():
-            self._load_adapter(name, self._folders[-1])
-        else:
-            self._reload(self._folders[-1])
+        with ThreadPoolExecutor(len(self._replicas)) as pool:
+            list(pool.map(lambda replica: self._give(replica, name), self._replicas))
         while len(self._folders) > 1:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
         self._weights = now
-        log.info("the vLLM server at %s has the weights of sync %d", self.settings.url, self._num_syncs)
+        log.info("the vLLM servers at %s have the weights of sync %d", self.settings.urls, self._num_syncs)
+
+    def _give(self, replica: Replica, name: str) -> None:
+        try:
+            replica.take(name, self._folders[-1])
+        except Lost as error:
+            self._wait_for(replica, error)
+
+    def share(self, tensors: Mapping[str, Tensor], model: str, probe: int) -> None:
+        """Samples by weights that another process of the run has sent, under the name that it gave them."""
+        self._probe, self._is_guest = probe, True
+        for replica in self._replicas:
+            if not replica.base:
+                replica.meet(probe)
+            replica.share(model)
+        self._weights = fingerprint(tensors.values())
+
+    @property
+    def model(self) -> str:
+        """Returns the name in requests of the weights that were sent last."""
+        return self._replicas[0].model
+
+    def rest(self) -> None:
+        """Lets the servers sleep until they are needed again, where that is set."""
+        if self.settings.sleep and not self._is_asleep:
+            for replica in self._replicas:
+                replica.sleep(self.settings.sleep)
+            self._is_asleep = True
+            if self.settings.sleep == 2:
+                self._weights = None  # they are gone there
+
+    def _wake(self) -> None:
+        if self._is_asleep:
+            for replica in self._replicas:
+                replica.wake()
+            self._is_asleep = False
+
+    def _launch(self) -> None:
+        """Starts the server and waits until it answers."""
+        assert self.served is not None, "given where a server is started"
+        can_sleep = self.settings.sleep > 0
+        options = arguments_of(self.served, self.settings.urls[0], can_sleep=can_sleep)
+        command = [*self.settings.command, self.served.model, *options, *self.settings.options]
+        log_file = temporary_folder() / "vllm.log"
+        log.info("starting %s; what it prints goes into %s", " ".join(command), log_file)
+        self._launched[:] = [Launched(command, environment_of(self.served, can_sleep=can_sleep), log_file)]
+        self._launched[0].wait_until(self._replicas[0].is_up, self.settings.start_seconds)
+
+    def _wait_for(self, replica: Replica, error: Lost) -> None:
+        """Waits until a lost server is back, starts it again where the run started it, and sends it the weights.
+
+        Raises the error where it does not come back in time.
+        """
+        if not self.settings.outage_seconds:
+            raise error
+        log.warning("%s; waiting up to %g seconds for it", error, self.settings.outage_seconds)
+        until = time.monotonic() + self.settings.outage_seconds
+        if self._launched and not self._launched[0].is_alive:
+            self._launch()
+        while not replica.is_up():
+            if time.monotonic() > until:
+                raise error
+            time.sleep(_LOOK)
+        replica.meet(self._probe)
+        name = f"{self._name}-{self._num_syncs}"  # a new one: the server may hold a part of the weights under the old
+        self._num_syncs += 1
+        replica.take(name, self._folders[-1])
+        log.warning("the vLLM server at %s is back, and has the weights", replica.server.url)
+
+    @contextmanager
+    def _shortest(self, row: int, lost: Mapping[int, Lost]) -> Iterator[int | None]:
+        """Counts a request at the replica with the shortest queue, and returns its place; None: all are lost.
+
+        The answers of a prompt stay at one replica, which then reads the prompt once, while queues are about equal.
+        """
+        with self._lock:
+            there = [place for place in self._queues if place not in lost]
+            shortest = min(there, key=lambda place: self._queues[place], default=None)
+            place = shortest
+            if (
+                shortest is not None
+                and self._queues[home := there[row % len(there)]] <= self._queues[shortest] + _SLACK
+            ):
+                place = home
+            if place is not None:
+                self._queues[place] += 1
+        try:
+            yield place
+        finally:
+            with self._lock:
+                if place is not None:
+                    self._queues[place] -= 1
 
     def _folder(self) -> Path:
         if self.settings.folder is not None:
             return Path(self.settings.folder).expanduser().absolute()
         return temporary_folder()
 
-    def _base_model(self) -> str:
-        """Returns the name of the served model. Raises ConfigError where the server names none."""
-        reply = self._server.get("/v1/models")
-        cards = reply.get("data") if isinstance(reply, dict) else None
-        cards = cards if isinstance(cards, list) else []
-        names = [card.get("id") for card in cards if isinstance(card, dict) and card.get("parent") is None]
-        if not names or not isinstance(names[0], str):
-            raise ConfigError(f"engine.url: {self.settings.url}/v1/models names no model; is it a vLLM server?")
-        return names[0]
 
-    def _check_log_probs(self, model: str, token: int) -> None:
-        """Raises ConfigError where the server's log-probs are not those of the distribution that it samples from.
-
-        A bias makes one token the only choice, so that its processed log-prob is 0. Raw log-probs cannot be near 0 for
-        two tokens at one place, so two tokens are tried. (With `top_k` alone, equally likely tokens would all stay, and
-        in bfloat16 many tokens are equally likely.)
-        """
-        question, sampling = Question((token,), (token,), ()), SamplingParams(1.0, 1.0, 1, 0.0, 1, (), (), ())
-        for only in (token, 1 if token == 0 else 0):
-            body = body_of(model, question, sampling, seed=0)
-            body["sampling_params"]["logit_bias"] = {str(only): LARGEST_BIAS}
-            try:
-                reply = self._server.post(GENERATE, body)
-            except Refused as error:
-                hints = {403: "start it with --enable-scale-out", 404: f"{GENERATE} is there from vLLM 0.32 on"}
-                if error.status not in hints:
-                    raise
-                raise ConfigError(f"engine: the vLLM server samples nothing: {error}; {hints[error.status]}") from error
-            answer = answer_of(reply, question, sampling, self.num_tokens)
-            if answer.tokens != [only]:
-                raise RunError(
-                    f"engine: the vLLM server sampled token {answer.tokens[0]} for {only}; it ignores logit_bias"
-                )
-            if answer.log_probs[0] < -1e-3:
-                raise ConfigError(
-                    "engine: the vLLM server gives log-probs of another distribution than the one it samples from; "
-                    "start it with --logprobs-mode processed_logprobs"
-                )
-
-    def _load_adapter(self, name: str, folder: Path) -> None:
-        """Loads an adapter under a new name, so that no cache of the adapter before is used again."""
-        try:
-            self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-        except Refused as error:
-            raise ConfigError(
-                f"engine: the vLLM server does not take the adapter: {error}; start it with "
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank of at least this run's rank, "
-                "and let it see engine.folder under the same path"
-            ) from error
-        self._model = name
-        self._adapters.append(name)
-        while len(self._adapters) > 1:
-            _unload(self._server, self._adapters.pop(0))
-
-    def _reload(self, folder: Path) -> None:
-        """Reloads the whole model from its folder, and empties the server's caches.
-
-        Raises ConfigError for several processes, and RunError where the server keeps a cache.
-        """
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            count = torch.distributed.get_world_size()
-            if count > 1:
-                raise ConfigError(
-                    f"modality.engine: {count} processes would each reload the server's weights while others sample; "
-                    "train a LoRA (modality.lora), or all weights in one process"
-                )
-        try:
-            self._server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
-            # the reload empties the worker's cache of encoded images, on which the scheduler would still count
-            self._server.post("/reset_encoder_cache", {})
-            reply = self._server.post("/reset_prefix_cache", {})
-        except Refused as error:
-            raise ConfigError(
-                f"engine: the vLLM server does not reload its weights: {error}; start it with VLLM_SERVER_DEV_MODE=1, "
-                "and let it see engine.folder under the same path"
-            ) from error
-        if isinstance(reply, dict) and reply.get("success") is False:
-            raise RunError(
-                "engine: the vLLM server keeps its prefix cache of the weights before: it is busy with other requests"
-            )
-
-
-def _unload(server: JsonServer, adapter: str) -> None:
-    server.post("/v1/unload_lora_adapter", {"lora_name": adapter})
-
-
-def _clear(server: JsonServer, adapters: Sequence[str], folders: Sequence[Path]) -> None:
-    """Removes the adapters and folders that a run leaves, as far as the server still answers."""
-    for adapter in adapters:
+def _clear(
+    replicas: Sequence[Replica],
+    goodbyes: Sequence[JsonServer],
+    folders: Sequence[Path],
+    launched: Sequence[Launched],
+) -> None:
+    """Removes the adapters and folders that a run leaves, as far as the servers still answer, and ends its own."""
+    for server in launched:
+        server.end()
+    for replica, goodbye in zip(replicas, goodbyes, strict=True):
+        replica.server = goodbye
         with suppress(ConfigError, RunError):
-            _unload(server, adapter)
+            if not launched:
+                replica.clear()
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _completions(answers: Sequence[Answer], sampling: SamplingParams) -> Completions:
-    """Joins the server's answers, with the tokens that were left by truncation where it names them."""
+    """Joins the servers' answers, with the tokens that were left by truncation where they name them."""
     supports = [answer.support for answer in answers]
     is_truncated = sampling.top_p < 1 or sampling.top_k is not None or sampling.min_p > 0
     support = None

@@ -19,6 +19,18 @@ _CONNECTING = 10.0  # seconds that one try of a connection may take
 _SHOWN = 600  # characters of a server's own message in an error
 
 
+class Lost(Exception):
+    """A server that is not there, or no longer."""
+
+
+class Unreachable(Lost, ConfigError):
+    """A server to which no connection can be made."""
+
+
+class BrokenOff(Lost, RunError):
+    """A server that ended in the middle of an answer."""
+
+
 class Refused(RunError):
     """A response of the server with a status other than 200."""
 
@@ -49,6 +61,10 @@ class JsonServer:
         if not is_whole or url.query or url.fragment or url.userinfo:
             raise ValueError(f"url must look like http://host:port, got {self.url!r}")
 
+    @property
+    def host(self) -> str:
+        return httpx2.URL(self.url).host
+
     def get(self, path: str) -> Any:
         """Returns the server's response at a path. Raises RunError (`Refused` for a status other than 200)."""
         return self._ask("GET", path, None)
@@ -71,12 +87,12 @@ class JsonServer:
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 if attempt == self.retries:
                     tries = f"{attempt + 1} time{'s' if attempt else ''}"
-                    raise ConfigError(
+                    raise Unreachable(
                         f"engine.url: nothing answers at {self.url} (tried {tries}: {error}); start the server, as "
                         "docs/engines.md says"
                     ) from error
             except httpx2.HTTPError as error:
-                raise RunError(
+                raise BrokenOff(
                     f"{self.url}{path} broke off while it answered: {type(error).__name__}: {error}; see its log"
                 ) from error
             time.sleep(min(0.5 * 2**attempt, 8))

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from mmrl.core.contracts import ConfigError, RunError
-from mmrl.modalities.tokens.vllm.engine import GENERATE, Vllm, VllmEngine
+from mmrl.modalities.tokens.vllm.engine import Vllm, VllmEngine
+from mmrl.modalities.tokens.vllm.http import BrokenOff
 from mmrl.modalities.tokens.vllm.protocol import Question, SamplingParams
+from mmrl.modalities.tokens.vllm.replica import GENERATE
 from mmrl.modalities.tokens.vllm.weights import PREFIX, fingerprint, temporary_folder
-from tests.recorded_server import Exchange, replaying
+from tests.recorded_server import LOST, Exchange, replaying
 
 MODELS = Exchange(
     "/v1/models",
@@ -243,6 +246,102 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
             made.generate([QUESTION], [0], [11], SAMPLING)
 
 
+HEALTHY = Exchange("/health", None, "")
+
+
+def test_a_lost_server_is_waited_for_and_its_answers_are_sampled_anew_with_the_weights_sent_again(
+    tmp_path: Path,
+) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, outage_seconds=30.0)
+        lost = Exchange(GENERATE, request(), LOST)
+        sick = Exchange("/health", None, {"detail": "starting"}, 503)
+        again = [sick, HEALTHY, *START, replace(reload(made, tmp_path, 0)), *RELOADED]
+        answer = Exchange(GENERATE, request(), copy.deepcopy(ANSWER))
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, lost, *again, answer]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        assert made.generate([QUESTION], [0], [11], SAMPLING).tokens.tolist() == [[8, 4, 2]]
+
+
+def test_a_server_that_comes_back_with_another_model_is_an_error(tmp_path: Path) -> None:
+    other = {"object": "list", "data": [{"id": "/models/other", "parent": None}]}
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, outage_seconds=30.0)
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), LOST), HEALTHY]
+        recorded.exchanges += [replace(MODELS, answer=other)]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(ConfigError, match=r"serves '/models/other' now, and served '/models/tiny' before"):
+            made.generate([QUESTION], [0], [11], SAMPLING)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_a_run_ends_where_a_lost_server_does_not_come_back(seconds: float, tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, outage_seconds=seconds)
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange(GENERATE, request(), LOST)]
+        recorded.exchanges += [Exchange("/health", None, {"detail": "gone"}, 503)] * (2 if seconds else 0)
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(RunError, match="broke off while it answered"):
+            made.generate([QUESTION], [0], [11], SAMPLING)
+
+
+def test_requests_go_to_the_shortest_queue_and_those_of_a_prompt_to_one_server(tmp_path: Path) -> None:
+    made = VllmEngine(Vllm(name="vllm", url=["http://a:1", "http://b:1", "http://c:1"]), 10)
+    with ExitStack() as stack:
+        places = [stack.enter_context(made._shortest(0, {})) for _ in range(30)]
+    assert places[:9] == [0] * 9 and [places.count(place) for place in range(3)] == [16, 7, 7]
+    with ExitStack() as stack:
+        places = [stack.enter_context(made._shortest(row, {})) for row in (0, 1, 2, 3, 4, 4)]
+    assert places == [0, 1, 2, 0, 1, 1]
+    lost = {1: BrokenOff("gone")}
+    with ExitStack() as stack:
+        places = [stack.enter_context(made._shortest(row, lost)) for row in (0, 1, 2, 3)]
+    assert places == [0, 2, 0, 2]
+    with made._shortest(0, dict.fromkeys(range(3), BrokenOff("gone"))) as nowhere:
+        assert nowhere is None
+
+
+def test_a_server_sleeps_between_rollouts_and_wakes_for_the_next(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, sleep=1)
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange("/sleep?level=1", {}, "")]
+        recorded.exchanges += [Exchange("/wake_up", {}, ""), Exchange("/sleep?level=1", {}, "")]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        for _ in range(2):
+            made.rest()
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        made.rest()
+
+
+def test_weights_are_sent_again_to_a_server_that_dropped_them_in_its_sleep(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, sleep=2)
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, Exchange("/sleep?level=2", {}, "")]
+        recorded.exchanges += [Exchange("/wake_up", {}, ""), reload(made, tmp_path, 1), *RELOADED]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        made.rest()
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+
+
+def test_a_server_without_sleep_mode_is_told_how_to_be_started(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, sleep=1)
+        refused = Exchange("/sleep?level=1", {}, {"detail": "Not Found"}, 404)
+        recorded.exchanges += [reload(made, tmp_path, 0), *RELOADED, refused]
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(ConfigError, match=r"HTTP 404: Not Found; start it with VLLM_SERVER_DEV_MODE=1 and --enab"):
+            made.rest()
+
+
+def test_weights_that_another_process_sent_are_sampled_with_and_not_sent_again(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.exchanges += [Exchange(GENERATE, request("theirs-3"), copy.deepcopy(ANSWER))]
+        made.share({"w": torch.zeros(2)}, "theirs-3", 2)
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        made.generate([QUESTION], [0], [11], SAMPLING)
+
+
 def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: Path) -> None:
     for raw in ([probe(2, -3.5)], [probe(2), probe(0, -0.7)]):  # the second model nearly always repeats the prompt
         with replaying([MODELS, *raw] * 2) as recorded:
@@ -352,6 +451,12 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"retries": -1}, {"timeout_seconds": 0.0}):
         with pytest.raises(ValueError, match="must be"):
             Vllm(name="vllm", **wrong)
+    for urls in ([], ["http://a:1", "http://a:1"]):
+        with pytest.raises(ValueError, match="url must name one server or several different ones"):
+            Vllm(name="vllm", url=urls)
+    for wrong in ({"url": "http://gpu:8000"}, {"url": ["http://127.0.0.1:1", "http://127.0.0.1:2"]}):
+        with pytest.raises(ValueError, match="start needs one url of this machine"):
+            Vllm(name="vllm", start=True, **wrong)
     with pytest.raises(ConfigError, match=r"must be 0, or at least 0.01 for vLLM, got 0.001"):
         replace(SAMPLING, temperature=0.001)
 

@@ -47,6 +47,29 @@ def started(server: TinyVllm) -> Vllm:
     return Vllm(name="vllm", url=serve(server.answer, lambda: True), concurrency=4)
 
 
+def test_answers_of_two_servers_are_those_of_one(served: Vllm) -> None:
+    asked: list[list[str]] = [[], []]
+
+    def noting(number: int) -> str:
+        server = TinyVllm(twin("qwen2_5_vl"), load)
+
+        def answer(method: str, path: str, body: Any) -> Any:
+            asked[number].append(path)
+            return server.answer(method, path, body)
+
+        return serve(answer, lambda: True)
+
+    both_servers = Vllm(name="vllm", url=[noting(0), noting(1)], concurrency=4)
+    one, two = policy(engine=served), policy(engine=both_servers)
+    for policy_of_two in (one, two):
+        with torch.no_grad():
+            next(iter(policy_of_two.weights.parameters.values())).mul_(1.1)
+    assert rollout(two).outputs.texts == rollout(one).outputs.texts
+    for paths in asked:
+        assert paths.count("/collective_rpc") == 1, "each of them gets the weights"
+        assert paths.count("/inference/v1/generate") > 2, "and samples answers"
+
+
 def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]:
     return policy(**settings), policy(engine=served, **settings)
 
@@ -113,7 +136,8 @@ def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_rel
     there = policy(engine=served)
     rollout(there)
     assert there._service is not None
-    there._service._reload = lambda folder: there._service._server.post(  # type: ignore[method-assign, union-attr]
+    replica = there._service._replicas[0]
+    replica._reload = lambda folder: replica.server.post(  # type: ignore[method-assign]
         "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
     )
     there._service._weights = None
