@@ -173,7 +173,7 @@ class TokenGenerator(TokenModel, Checked):
         assert self.engine is not None, "asked of policies with an engine"
         service = self._engine_client(self.engine)
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
-        return service.model
+        return service.weights
 
     def share_weights(self, name: str) -> None:
         """Samples by the weights now in place, which another process of the run has sent under this name."""

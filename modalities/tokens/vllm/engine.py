@@ -151,7 +151,7 @@ class VllmEngine:
             try:
                 return self._replicas[place].ask(questions[row], sampling, seed)
             except Lost as error:
-                lost[place] = error
+                lost[place] = error.with_traceback(None)  # whose frames hold `lost`
                 return None
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
@@ -190,19 +190,19 @@ class VllmEngine:
         except Lost as error:
             self._wait_for(replica, error)
 
-    def share(self, tensors: Mapping[str, Tensor], model: str, probe: int) -> None:
+    def share(self, tensors: Mapping[str, Tensor], name: str, probe: int) -> None:
         """Samples by weights that another process of the run has sent, under the name that it gave them."""
         self._probe, self._is_guest = probe, True
         for replica in self._replicas:
             if not replica.base:
                 replica.meet(probe)
-            replica.share(model)
+            replica.share(name, is_adapter=self.served is not None and self.served.lora_rank is not None)
         self._weights = fingerprint(tensors.values())
 
     @property
-    def model(self) -> str:
-        """Returns the name in requests of the weights that were sent last."""
-        return self._replicas[0].model
+    def weights(self) -> str:
+        """Returns the name under which the servers have the weights that were sent last."""
+        return self._replicas[0].weights
 
     def rest(self) -> None:
         """Lets the servers sleep until they are needed again, where that is set."""

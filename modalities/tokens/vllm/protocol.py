@@ -107,6 +107,16 @@ def answer_of(reply: Any, question: Question, sampling: SamplingParams, num_toke
     return Answer(tokens, _log_probs(choice, tokens), reason == "stop", support)
 
 
+def versions_of(reply: Any) -> set[str]:
+    """Returns the names of the weights by which a server sampled the tokens of its answer, where it says them.
+
+    Raises RunError for a wrong type.
+    """
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    spans = [span for choice in choices or [] for span in (choice.get("weight_versions") or [])]
+    return {_field(span, "version", str) for span in spans}
+
+
 def _log_probs(choice: Any, tokens: Sequence[int]) -> list[float]:
     """Returns the log-probs of the tokens. Raises RunError for other tokens, and for impossible values."""
     content = _field(_field(choice, "logprobs", dict), "content", list)

@@ -6,10 +6,14 @@ from typing import Any
 
 from mmrl.core.contracts import ConfigError, RunError
 
-from .http import JsonServer, Refused
-from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of
+from .http import JsonServer, Lost, Refused
+from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of, versions_of
 
 GENERATE = "/inference/v1/generate"
+
+
+class Forgotten(Lost, RunError):
+    """A server that no longer has the weights that it was given, since it was started anew."""
 
 
 @dataclass
@@ -20,12 +24,23 @@ class Replica:
     num_tokens: int  # of the model's vocabulary
     base: str = field(default="", init=False)  # the name of the served model; empty before `meet`
     model: str = field(default="", init=False)  # the name in requests: of the model, or of the adapter in use
+    version: str = field(default="", init=False)  # of the weights of the whole model that it was given; empty: none
     adapters: list[str] = field(default_factory=list, init=False)  # that it has of this run, the newest last
 
     def ask(self, question: Question, sampling: SamplingParams, seed: int) -> Answer:
-        """Samples one answer."""
+        """Samples one answer. Raises `Forgotten` where the server has other weights than it was given."""
         assert self.model, "meet() comes first"
-        reply = self.server.post(GENERATE, body_of(self.model, question, sampling, seed))
+        try:
+            reply = self.server.post(GENERATE, body_of(self.model, question, sampling, seed))
+        except Refused as error:
+            if error.status == 404 and self.model != self.base:
+                raise Forgotten(f"engine: the vLLM server no longer has the adapter of this run: {error}") from error
+            raise
+        if self.version and (others := versions_of(reply) - {self.version}):
+            raise Forgotten(
+                f"engine: the vLLM server at {self.server.url} sampled by weights called {min(others)!r}, not by those "
+                f"that it was given, {self.version!r}; it was started anew, or another run uses it"
+            )
         return answer_of(reply, question, sampling, self.num_tokens)
 
     def is_up(self) -> bool:
@@ -47,7 +62,7 @@ class Replica:
                 f"engine: the server at {self.server.url} serves {base!r} now, and served {self.base!r} before"
             )
         self._check_log_probs(base, probe)
-        self.base, self.model, self.adapters = base, base, []
+        self.base, self.model, self.version, self.adapters = base, base, "", []
 
     def take(self, name: str, folder: Path) -> None:
         """Gives it the weights in a folder, an adapter's or a whole model's, under a name that was never used.
@@ -57,11 +72,19 @@ class Replica:
         if (folder / "adapter_config.json").is_file():
             self._load_adapter(name, folder)
         else:
-            self._reload(folder)
+            self._reload(name, folder)
 
-    def share(self, model: str) -> None:
+    @property
+    def weights(self) -> str:
+        """Returns the name under which it has the run's weights."""
+        return self.version or self.model
+
+    def share(self, name: str, *, is_adapter: bool) -> None:
         """Samples by the weights that another process gave the server under this name."""
-        self.model = model
+        if is_adapter:
+            self.model = name
+        else:
+            self.version = name
 
     def sleep(self, level: int) -> None:
         """Frees the memory of its GPU: of the cache alone that may be moved (1), or of the weights too (2)."""
@@ -144,19 +167,22 @@ class Replica:
     def _unload(self, adapter: str) -> None:
         self.server.post("/v1/unload_lora_adapter", {"lora_name": adapter})
 
-    def _reload(self, folder: Path) -> None:
-        """Reloads the whole model from its folder, and empties the server's caches."""
+    def _reload(self, name: str, folder: Path) -> None:
+        """Reloads the whole model from its folder, names these weights, and empties the server's caches."""
         try:
             self.server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
             # the reload empties the worker's cache of encoded images, on which the scheduler would still count
             self.server.post("/reset_encoder_cache", {})
             reply = self.server.post("/reset_prefix_cache", {})
+            if isinstance(reply, dict) and reply.get("success") is False:
+                raise RunError(
+                    "engine: the vLLM server keeps its prefix cache of the weights before: it is busy with other "
+                    "requests"
+                )
+            self.server.post("/update_weight_version", {"new_version": name})
         except Refused as error:
             raise ConfigError(
                 f"engine: the vLLM server does not reload its weights: {error}; start it with VLLM_SERVER_DEV_MODE=1, "
                 "and let it see engine.folder under the same path"
             ) from error
-        if isinstance(reply, dict) and reply.get("success") is False:
-            raise RunError(
-                "engine: the vLLM server keeps its prefix cache of the weights before: it is busy with other requests"
-            )
+        self.version = name

@@ -67,6 +67,7 @@ class TinyVllm:
     adapters: dict[str, str] = field(default_factory=dict, init=False)  # their folders by name
     _weights: Path | None = field(default=None, init=False)  # of the whole model, where it was reloaded
     _policy: Twin = field(init=False, repr=False)
+    _version: str = field(default="default", init=False)  # the name of the whole model's weights
     _active: str = field(default="", init=False)  # the weights in memory: the model, or one of the adapters
     _encoded: set[tuple[str, str]] = field(default_factory=set, init=False)  # images that the worker keeps
     _counted: set[tuple[str, str]] = field(default_factory=set, init=False)  # those that the scheduler counts as kept
@@ -83,6 +84,8 @@ class TinyVllm:
             ("POST", "/collective_rpc"): self._reload,
             ("POST", "/reset_prefix_cache"): lambda _: {"success": True},
             ("POST", "/reset_encoder_cache"): self._reset_encoder_cache,
+            ("POST", "/update_weight_version"): self._name_weights,
+            ("GET", "/health"): lambda _: None,
         }
         if (method, path) not in routes:
             raise _Wrong(404, "Not Found")
@@ -141,6 +144,10 @@ class TinyVllm:
         self._encoded.clear()
         self._counted.clear()
 
+    def _name_weights(self, body: Any) -> Any:
+        self._version = str(body["new_version"])
+        return {"success": True, "new_version": self._version}
+
     def _generate(self, body: Any) -> Any:
         images = [part["url"] for part in body.pop("content_parts", []) if part["type"] == "image_url"]
         _check(body, _REQUEST)
@@ -153,7 +160,7 @@ class TinyVllm:
         self._keep({(name if name in self.adapters and self.adapts_tower else "", image) for image in images})
         prompt = self._read(body["token_ids"], images)
         completions = self._write(prompt, parameters)
-        return _response(name, prompt.tokens, completions)
+        return _response(name, self._version, prompt.tokens, completions)
 
     def _keep(self, images: set[tuple[str, str]]) -> None:
         """Encodes images once, as long as scheduler and worker agree on which images are encoded."""
@@ -211,7 +218,7 @@ def _drop_tower(network: Any) -> None:
             parameter.zero_()
 
 
-def _response(model: str, prompt: Tensor, completions: Completions) -> dict[str, Any]:
+def _response(model: str, version: str, prompt: Tensor, completions: Completions) -> dict[str, Any]:
     tokens, log_probs = completions.tokens[0].tolist(), completions.log_prob[0].tolist()
     mask = None
     if completions.support is not None:
@@ -227,6 +234,7 @@ def _response(model: str, prompt: Tensor, completions: Completions) -> dict[str,
         "token_ids": tokens,
         "routed_experts": None,
         "sampling_mask": mask,
+        "weight_versions": [{"version": version, "start": 0, "end": len(tokens)}],
         "logprobs": {"content": content},
     }
     usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": len(prompt) + len(tokens)}
