@@ -151,7 +151,7 @@ class VllmEngine:
             try:
                 return self._replicas[place].ask(questions[row], sampling, seed)
             except Lost as error:
-                lost[place] = error.with_traceback(None)  # whose frames hold `lost`
+                lost[place] = error
                 return None
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
@@ -237,7 +237,7 @@ class VllmEngine:
         """
         if not self.settings.outage_seconds:
             raise error
-        log.warning("%s; waiting up to %g seconds for it", error, self.settings.outage_seconds)
+        log.warning("%s; waiting up to %g seconds for it", str(error), self.settings.outage_seconds)
         until = time.monotonic() + self.settings.outage_seconds
         if self._launched and not self._launched[0].is_alive:
             self._launch()
