@@ -106,6 +106,8 @@ class VisionLanguage(TokenPolicy):
         """Raises ValueError for settings out of range, for a template without the prompt, and for swapped bounds."""
         super().__post_init__()
         only_with_lora(self.quantise, self.lora)
+        if self.lora is not None and self.engine is not None and self.engine.sleep == 2:
+            raise ValueError("engine.sleep must be 0 or 1 with a lora, whose base the server would drop, got 2")
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):

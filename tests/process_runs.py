@@ -246,8 +246,8 @@ def died_silently(end: Ended) -> bool:
     return end.code < 0 and "Traceback" not in end.output and "Timeout (" not in end.output
 
 
-def assert_same_run(one: Path, two: Path, iteration: int = 3) -> None:
-    """Weights to 1e-5, metrics to 1e-4, calls and files exactly."""
+def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int = 2) -> None:
+    """Weights to 1e-5, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
     expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
     assert expected.keys() == got.keys()
     for name, tensor in expected.items():
@@ -260,7 +260,7 @@ def assert_same_run(one: Path, two: Path, iteration: int = 3) -> None:
                 assert other[name] == line[name], name
     assert _files(one) == _files(two)
     summaries = [json.loads((run / "summary.json").read_text(encoding="utf-8")) for run in (one, two)]
-    assert [summary["processes"] for summary in summaries] == [1, 2]
+    assert [summary["processes"] for summary in summaries] == [1, processes]
     assert summaries[0]["network_calls"] == summaries[1]["network_calls"]
     assert summaries[1]["held_out"] == pytest.approx(summaries[0]["held_out"], abs=1e-4)
     for first in sorted((one / "samples").glob("*/samples.json")):

@@ -13,7 +13,8 @@ MAY_CHANGE = (
     "checkpoint",
     "trackers",
     "sharding",
-    *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
+    # where and how a server is reached
+    *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds", "outage_seconds")),
     *DESCRIBING,
 )
 NAMED = 20  # differences in one message at most

@@ -169,6 +169,7 @@ class TokenPolicy(TokenGenerator):
         """
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
+        self.rest_engine()
         trace: TokenTrace = rollout.trace
         block = rollout.blocks[view.block]
         spans = TokenSpans.of(block, view)

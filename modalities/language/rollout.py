@@ -176,10 +176,20 @@ class TokenGenerator(TokenModel, Checked):
         return service.weights
 
     def share_weights(self, name: str) -> None:
-        """Samples by the weights now in place, which another process of the run has sent under this name."""
+        """Samples by the weights now in place, which another process of the run has sent under this name.
+
+        Raises ConfigError for a server that sleeps.
+        """
         assert self.engine is not None, "asked of policies with an engine"
+        if self.engine.sleep:
+            raise ConfigError("engine.sleep: several processes cannot share a server that sleeps; set it to 0")
         self._engine_client(self.engine).share(self.weights.parameters, name, self.end_tokens[0])
         self._is_tower_served = True  # that process tries it
+
+    def rest_engine(self) -> None:
+        """Lets an inference engine that sleeps between rollouts free its memory, until it samples again."""
+        if self._service is not None:
+            self._service.rest()
 
     def _engine_client(self, engine: Vllm) -> VllmEngine:
         if self._service is None:

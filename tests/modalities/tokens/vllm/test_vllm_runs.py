@@ -207,6 +207,21 @@ def test_a_truncated_distribution_whose_support_is_not_known_cannot_be_learned_f
         there.recompute(drawn, 4)
 
 
+def test_an_engine_rests_while_its_answers_are_learned_from(served: Vllm) -> None:
+    there = policy(engine=served)
+    drawn = rollout(there)
+    assert there._service is not None
+    rests: list[None] = []
+    there._service.rest = lambda: rests.append(None)  # type: ignore[method-assign]
+    there.forward(drawn, DecisionView(torch.arange(2)))
+    assert rests
+
+
+def test_a_lora_keeps_the_base_that_it_needs_on_the_server() -> None:
+    with pytest.raises(ValueError, match="engine.sleep must be 0 or 1 with a lora"):
+        VisionLanguage(model="a/b", lora=Lora(rank=2, alpha=4), engine=Vllm(name="vllm", sleep=2))
+
+
 def test_a_video_is_not_asked_about(served: Vllm) -> None:
     there = policy(engine=served)
     prompt = Prompt("when?", (picture(30, 30, 2),))
