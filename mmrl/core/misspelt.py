@@ -17,7 +17,8 @@ _LIFE = frozenset({"prepare", "tiny"})
 _OF_POLICIES = """
     apart cuts differentiate dummy_forward dummy_rollout end_tokens export forward forward_kinds known_sizes makes
     modules networks num_calls offline offline_tokens prepare recompute recorded records_trajectories refusal replayed
-    rollout sample_kind sharing_used size_for sized taken tiny tokens_of unreadable usage weights with_tiny_engine
+    rollout sample_kind send_weights share_weights sharing_used size_for sized taken tiny tokens_of unreadable usage
+    weights with_tiny_engine
 """
 _OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source"
 # By kind, the members of the protocols in `mmrl.core.contracts`, of the optional ones too.

@@ -172,7 +172,7 @@ class VllmEngine:
         if now == self._weights:
             return
         self._weights = None  # unknown if this fails
-        name = f"{self._name}-{self._num_syncs}"
+        name = f"{self._name}-{self._num_syncs}"  # of the next sync
         self._num_syncs += 1  # of a failed sync as well: a server may hold a part of it under its name
         self._folders.append(self._folder() / name)
         self._folders[-1].mkdir(parents=True)
@@ -258,15 +258,11 @@ class VllmEngine:
         The answers of a prompt stay at one replica, which then reads the prompt once, while queues are about equal.
         """
         with self._lock:
-            there = [place for place in self._queues if place not in lost]
-            shortest = min(there, key=lambda place: self._queues[place], default=None)
-            place = shortest
-            if (
-                shortest is not None
-                and self._queues[home := there[row % len(there)]] <= self._queues[shortest] + _SLACK
-            ):
-                place = home
-            if place is not None:
+            queues = {place: count for place, count in self._queues.items() if place not in lost}
+            place = None
+            if queues:
+                home, least = [*queues][row % len(queues)], min(queues.values())
+                place = home if queues[home] <= least + _SLACK else min(queues, key=lambda one: queues[one])
                 self._queues[place] += 1
         try:
             yield place
