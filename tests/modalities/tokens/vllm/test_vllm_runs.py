@@ -218,7 +218,7 @@ def test_an_engine_rests_while_its_answers_are_learned_from(served: Vllm) -> Non
 
 
 def test_a_lora_keeps_the_base_that_it_needs_on_the_server() -> None:
-    with pytest.raises(ValueError, match="engine.sleep must be 0 or 1 with a lora"):
+    with pytest.raises(ValueError, match=r"engine\.sleep must be 0 or 1 with a lora"):
         VisionLanguage(model="a/b", lora=Lora(rank=2, alpha=4), engine=Vllm(name="vllm", sleep=2))
 
 
