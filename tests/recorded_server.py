@@ -32,9 +32,11 @@ class Recorded(HTTPServer):
         """Adds exchanges."""
         for one in exchanges:
             body = {} if one.body is None else {"json": one.body}
-            handler = self.expect_ordered_request(one.path, method="POST" if body else "GET", **body)
+            path, _, query = one.path.partition("?")
+            method = "POST" if body else "GET"
+            handler = self.expect_ordered_request(path, method=method, query_string=query or None, **body)
             if one.answer is LOST:
-                handler.respond_with_response(Response(b"", headers={"Content-Length": "9"}))
+                handler.respond_with_handler(lambda _: Response(iter([b"{"]), headers={"Content-Length": "9"}))
                 continue
             respond = handler.respond_with_data if isinstance(one.answer, str) else handler.respond_with_json
             respond(one.answer, one.status)

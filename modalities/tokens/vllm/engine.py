@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -130,12 +130,12 @@ class VllmEngine:
         answers: dict[int, Answer] = {}
         while left := [number for number in range(len(seeds)) if number not in answers]:
             lost: dict[int, Lost] = {}
-            pool = ThreadPoolExecutor(min(self.settings.concurrency, len(left)))
             attempt = partial(self._try, questions, sampling, lost)
-            try:
+            with ExitStack() as stack:
+                for replica in self._replicas:
+                    stack.enter_context(replica.opened())
+                pool = stack.enter_context(_pool(min(self.settings.concurrency, len(left))))
                 found = list(pool.map(attempt, [prompt_of[n] for n in left], [seeds[n] for n in left]))
-            finally:
-                pool.shutdown(cancel_futures=True)
             answers |= {number: answer for number, answer in zip(left, found, strict=True) if answer is not None}
             for place, error in lost.items():
                 self._wait_for(self._replicas[place], error)
@@ -275,6 +275,16 @@ class VllmEngine:
         if self.settings.folder is not None:
             return Path(self.settings.folder).expanduser().absolute()
         return temporary_folder()
+
+
+@contextmanager
+def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
+    """Gives threads; what they have not begun is left out where the block ends early."""
+    pool = ThreadPoolExecutor(size)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _clear(

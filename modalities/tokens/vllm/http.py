@@ -5,12 +5,14 @@ A timeout of httpx2 begins anew with each piece that arrives, so a server that t
 
 import json
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import anyio
 import httpx2
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mmrl.core.contracts import ConfigError, RunError
 
@@ -51,6 +53,8 @@ class JsonServer:
     url: str
     timeout_seconds: float
     retries: int
+    # the loop and the client of many requests
+    _shared: tuple[BlockingPortal, httpx2.AsyncClient] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -60,6 +64,12 @@ class JsonServer:
             is_whole = False
         if not is_whole or url.query or url.fragment or url.userinfo:
             raise ValueError(f"url must look like http://host:port, got {self.url!r}")
+
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Gives the same server for many requests from many threads: one loop answers them all, which is cheaper."""
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._client()) as client:
+            yield replace(self, _shared=(portal, client))
 
     @property
     def host(self) -> str:
@@ -76,8 +86,9 @@ class JsonServer:
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         for attempt in range(self.retries + 1):
             try:
-                with start_blocking_portal() as portal:  # a loop of its own, also inside of a notebook's
-                    status, kind, content = portal.call(self._answer, method, path, body)
+                # a loop of its own, also inside of a notebook's
+                with nullcontext(self) if self._shared is not None else self.opened() as server:
+                    status, kind, content = server._answered(method, path, body)
                 break
             except TimeoutError as error:
                 raise RunError(
@@ -102,16 +113,24 @@ class JsonServer:
             raise RunError(f"{self.url}{path} answered with more than {MAX_ANSWER:,} bytes")
         return self._read(path, content, kind)
 
-    async def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+    def _client(self) -> httpx2.AsyncClient:
+        limits = httpx2.Timeout(None, connect=min(self.timeout_seconds, _CONNECTING))
+        pool = httpx2.Limits(max_connections=None, max_keepalive_connections=0)  # a kept one may end unnoticed
+        return httpx2.AsyncClient(timeout=limits, limits=pool, trust_env=False, verify=False)
+
+    def _answered(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+        assert self._shared is not None, "it is opened"
+        portal, client = self._shared
+        return portal.call(self._answer, client, method, path, body)
+
+    async def _answer(
+        self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None
+    ) -> tuple[int, str, bytes]:
         """Returns status, kind of content, and content, cut off where it is too long."""
         headers = {"Accept-Encoding": "identity"} | ({"Content-Type": "application/json"} if body is not None else {})
-        limits = httpx2.Timeout(None, connect=min(self.timeout_seconds, _CONNECTING))
-        content = bytearray()
+        content, url = bytearray(), self.url.rstrip("/") + path
         with anyio.fail_after(self.timeout_seconds):
-            async with (
-                httpx2.AsyncClient(timeout=limits, trust_env=False, verify=False) as client,
-                client.stream(method, self.url.rstrip("/") + path, content=body, headers=headers) as response,
-            ):
+            async with client.stream(method, url, content=body, headers=headers) as response:
                 async for part in response.aiter_raw():
                     content += part
                     if len(content) > MAX_ANSWER:

@@ -1,5 +1,7 @@
 """One vLLM server as a run sees it: the model that it serves, the weights that it has, the answers that it samples."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,16 @@ class Replica:
     model: str = field(default="", init=False)  # the name in requests: of the model, or of the adapter in use
     version: str = field(default="", init=False)  # of the weights of the whole model that it was given; empty: none
     adapters: list[str] = field(default_factory=list, init=False)  # that it has of this run, the newest last
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Answers the many requests of the block together."""
+        closed = self.server
+        with closed.opened() as self.server:
+            try:
+                yield
+            finally:
+                self.server = closed
 
     def ask(self, question: Question, sampling: SamplingParams, seed: int) -> Answer:
         """Samples one answer. Raises `Forgotten` where the server has other weights than it was given."""

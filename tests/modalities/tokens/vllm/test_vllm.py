@@ -117,12 +117,12 @@ def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         second = said([4], [-2.0], [5, 6, 6, 6, 7], finish_reason="length", sampling_mask=[[1, 4]])
-        recorded.exchanges += [
+        recorded.add(
             reload(made, tmp_path, 0),
             *reloaded(made),
             Exchange(GENERATE, request(), copy.deepcopy(ANSWER)),
             Exchange(GENERATE, request(seed=12), second),
-        ]
+        )
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         drawn = made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
     assert drawn.tokens.tolist() == [[8, 4, 2], [4, 0, 0]] and drawn.length.tolist() == [3, 1]
@@ -135,7 +135,7 @@ def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None
         made = engine(recorded.url, tmp_path)
         masks = [[8, 1], [4], [2, 3, 9]]
         answer = said([8, 4, 2], [-0.5, 0.0, -0.1], [5, 6, 6, 6, 7], sampling_mask=masks)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), answer)]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), answer))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         support = made.generate([QUESTION], [0], [11], SAMPLING).support
     assert support is not None
@@ -147,7 +147,7 @@ def test_weights_are_sent_when_they_change_and_only_then(tmp_path: Path) -> None
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         for number in range(3):
-            recorded.exchanges += [reload(made, tmp_path, number), *reloaded(made, number)]
+            recorded.add(reload(made, tmp_path, number), *reloaded(made, number))
         made.follow({"w": weight}, whole_model, 2)
         made.follow({"w": weight}, whole_model, 2)
         weight[2] += 1e-6  # as an optimizer does
@@ -162,13 +162,13 @@ def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_p
         made = engine(recorded.url, tmp_path)
         names = [f"{made._name}-{number}" for number in range(2)]
         bodies = [{"lora_name": name, "lora_path": str(tmp_path / name)} for name in names]
-        recorded.exchanges += [
+        recorded.add(
             Exchange("/v1/load_lora_adapter", bodies[0], "Success: LoRA adapter added successfully."),
             Exchange(GENERATE, request(names[0]), ANSWER),
             Exchange("/v1/load_lora_adapter", bodies[1], "Success: LoRA adapter added successfully."),
             Exchange("/v1/unload_lora_adapter", {"lora_name": names[0]}, "Success: LoRA adapter removed successfully."),
             Exchange(GENERATE, request(names[1]), ANSWER),
-        ]
+        )
         for number in range(2):
             made.follow({"w": torch.full((2,), float(number))}, adapter, 2)
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -237,7 +237,7 @@ def test_an_answer_that_is_not_one_is_an_error(
 ) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), answer())]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), answer()))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(kind, match=message):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -247,7 +247,7 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         broken = Exchange(GENERATE, request(), {"error": {"message": "EngineCore died", "code": 500}}, 500)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), broken]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), broken)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -265,7 +265,7 @@ def test_a_lost_server_is_waited_for_and_its_answers_are_sampled_anew_with_the_w
         sick = Exchange("/health", None, {"detail": "starting"}, 503)
         again = [sick, HEALTHY, *START, reload(made, tmp_path, 0), *reloaded(made, 1)]
         answer = Exchange(GENERATE, request(), copy.deepcopy(ANSWER))
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), lost, *again, answer]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), lost, *again, answer)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         assert made.generate([QUESTION], [0], [11], SAMPLING).tokens.tolist() == [[8, 4, 2]]
 
@@ -274,13 +274,13 @@ def test_a_server_that_comes_back_with_another_model_is_an_error(tmp_path: Path)
     other = {"object": "list", "data": [{"id": "/models/other", "parent": None}]}
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, outage_seconds=30.0)
-        recorded.exchanges += [
+        recorded.add(
             reload(made, tmp_path, 0),
             *reloaded(made, 0),
             Exchange(GENERATE, request(), LOST),
             HEALTHY,
-        ]
-        recorded.exchanges += [replace(MODELS, answer=other)]
+        )
+        recorded.add(replace(MODELS, answer=other))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(ConfigError, match=r"serves '/models/other' now, and served '/models/tiny' before"):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -290,8 +290,8 @@ def test_a_server_that_comes_back_with_another_model_is_an_error(tmp_path: Path)
 def test_a_run_ends_where_a_lost_server_does_not_come_back(seconds: float, tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, outage_seconds=seconds)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), LOST)]
-        recorded.exchanges += [Exchange("/health", None, {"detail": "gone"}, 503)] * (2 if seconds else 0)
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), LOST))
+        recorded.add(*([Exchange("/health", None, {"detail": "gone"}, 503)] * (2 if seconds else 0)))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="broke off while it answered"):
             made.generate([QUESTION], [0], [11], SAMPLING)
@@ -316,8 +316,8 @@ def test_requests_go_to_the_shortest_queue_and_those_of_a_prompt_to_one_server(t
 def test_a_server_sleeps_between_rollouts_and_wakes_for_the_next(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=1)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), Exchange("/sleep?level=1", {}, "")]
-        recorded.exchanges += [Exchange("/wake_up", {}, ""), Exchange("/sleep?level=1", {}, "")]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange("/sleep?level=1", {}, ""))
+        recorded.add(Exchange("/wake_up", {}, ""), Exchange("/sleep?level=1", {}, ""))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         for _ in range(2):
             made.rest()
@@ -328,8 +328,8 @@ def test_a_server_sleeps_between_rollouts_and_wakes_for_the_next(tmp_path: Path)
 def test_weights_are_sent_again_to_a_server_that_dropped_them_in_its_sleep(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=2)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), Exchange("/sleep?level=2", {}, "")]
-        recorded.exchanges += [Exchange("/wake_up", {}, ""), reload(made, tmp_path, 1), *reloaded(made, 1)]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange("/sleep?level=2", {}, ""))
+        recorded.add(Exchange("/wake_up", {}, ""), reload(made, tmp_path, 1), *reloaded(made, 1))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         made.rest()
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
@@ -339,7 +339,7 @@ def test_a_server_without_sleep_mode_is_told_how_to_be_started(tmp_path: Path) -
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=1)
         refused = Exchange("/sleep?level=1", {}, {"detail": "Not Found"}, 404)
-        recorded.exchanges += [reload(made, tmp_path, 0), *reloaded(made, 0), refused]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), refused)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(ConfigError, match=r"HTTP 404: Not Found; start it with VLLM_SERVER_DEV_MODE=1 and --enab"):
             made.rest()
@@ -348,13 +348,17 @@ def test_a_server_without_sleep_mode_is_told_how_to_be_started(tmp_path: Path) -
 def test_weights_that_another_process_sent_are_sampled_with_and_not_sent_again(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [
-            Exchange(GENERATE, request(), said([8], [-1.0], [5, 6, 6, 6, 7], weight_versions=version))
-            for version in (
-                [{"version": "theirs-3", "start": 0, "end": 1}],
-                [{"version": "mine", "start": 0, "end": 1}],
+        recorded.add(
+            *(
+                [
+                    Exchange(GENERATE, request(), said([8], [-1.0], [5, 6, 6, 6, 7], weight_versions=version))
+                    for version in (
+                        [{"version": "theirs-3", "start": 0, "end": 1}],
+                        [{"version": "mine", "start": 0, "end": 1}],
+                    )
+                ]
             )
-        ]
+        )
         made.share({"w": torch.zeros(2)}, "theirs-3", 2)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         made.generate([QUESTION], [0], [11], SAMPLING)
@@ -373,7 +377,7 @@ def test_an_adapter_that_a_server_no_longer_has_is_sent_again(tmp_path: Path) ->
         gone = Exchange(GENERATE, request(names[0]), {"error": {"message": "does not exist", "code": 404}}, 404)
         answer = Exchange(GENERATE, request(names[1]), copy.deepcopy(ANSWER))
         unload = Exchange("/v1/unload_lora_adapter", {"lora_name": names[1]}, "Success")
-        recorded.exchanges += [loads[0], gone, HEALTHY, *START, loads[1], answer, unload]
+        recorded.add(loads[0], gone, HEALTHY, *START, loads[1], answer, unload)
         made.follow({"w": torch.zeros(2)}, adapter, 2)
         assert made.generate([QUESTION], [0], [11], SAMPLING).tokens.tolist() == [[8, 4, 2]]
         del made
@@ -415,7 +419,7 @@ def test_a_failed_sync_is_made_again_under_another_name(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
         broken = replace(reload(made, tmp_path, 0), answer={"detail": "no memory"}, status=500)
-        recorded.exchanges += [broken, reload(made, tmp_path, 1), *reloaded(made, 1)]
+        recorded.add(broken, reload(made, tmp_path, 1), *reloaded(made, 1))
         with pytest.raises(ConfigError, match=r"does not reload its weights: .* HTTP 500: no memory"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
@@ -427,7 +431,7 @@ def test_what_a_run_leaves_is_taken_away_at_its_end(tmp_path: Path) -> None:
         made = engine(recorded.url, tmp_path)
         name = f"{made._name}-0"
         loaded = Exchange("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(tmp_path / name)}, "Success")
-        recorded.exchanges += [loaded, Exchange("/v1/unload_lora_adapter", {"lora_name": name}, "Success")]
+        recorded.add(loaded, Exchange("/v1/unload_lora_adapter", {"lora_name": name}, "Success"))
         made.follow({"w": torch.zeros(2)}, adapter, 2)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         del made
@@ -464,7 +468,7 @@ def test_a_server_that_takes_no_weights_says_how_to_start_it(
         if export is adapter:
             name = f"{made._name}-0"
             body = {"lora_name": name, "lora_path": str(tmp_path / name)}
-        recorded.exchanges.append(Exchange(path, body, {"detail": "Not Found"}, status))
+        recorded.add(Exchange(path, body, {"detail": "Not Found"}, status))
         with pytest.raises(ConfigError, match=f"HTTP {status}: Not Found; start it with .*{hint}"):
             made.follow({"w": torch.zeros(2)}, export, 2)
     assert made._weights is None, "they are sent again"
@@ -473,7 +477,7 @@ def test_a_server_that_takes_no_weights_says_how_to_start_it(
 def test_a_prefix_cache_that_stays_is_an_error(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
-        recorded.exchanges += [reload(made, tmp_path, 0), reloaded(made)[0], replace(RESET, answer={"success": False})]
+        recorded.add(reload(made, tmp_path, 0), reloaded(made)[0], replace(RESET, answer={"success": False}))
         with pytest.raises(RunError, match="keeps its prefix cache"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
 
