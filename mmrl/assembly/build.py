@@ -11,6 +11,7 @@ import torch
 
 from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.assembly.group_checks import check_groups
+from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
@@ -61,6 +62,7 @@ def build(config: RunConfig) -> Parts:
         _refuse_other_call(kind, getattr(config, kind)["name"], getattr(parts, kind), takes)
     check_pairs(config, parts)
     check_groups(config, parts)
+    check_memory(config)
     return parts
 
 
@@ -152,6 +154,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
             raise
         except ValueError as error:
             raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
+    place(config.memory, weights)
     for which in _copies(config, parts.loss):
         weights.keep(which)
     if isinstance(parts.policy, Differentiable):

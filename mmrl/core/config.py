@@ -175,6 +175,9 @@ class OptimizerSettings(Settings):
     epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8  # of Adam
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # decoupled from the gradient in adamw and adamw8bit
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0  # gradients are clipped to this norm; null: not clipped
+    # One kernel for the whole step, without temporaries of the size of the weights; null: on GPUs. Same update but for
+    # rounding; torch's own optimizers only.
+    fused: bool | None = None
     warmup: NotNegative = 0  # iterations in which the learning rate rises linearly
     # The learning rate after the warmup: constant, or falling to 0 at the last iteration.
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -189,6 +192,21 @@ class UpdateSettings(Settings):
     # Log-probs of the old weights where there is more than one step: `recorded` at sampling, or `recomputed` in a pass
     # before the first step.
     old: Literal["recorded", "recomputed"] = "recorded"
+
+
+class MemorySettings(Settings):
+    """Where the large tensors of training live, and in which dtype a fully trained network computes."""
+
+    # `bfloat16`: a fully trained network computes with weights of half the size, rounded from float32 masters that the
+    # optimizer steps on; gradients are summed in float32. Changes numbers: what autocast leaves in float32, such as the
+    # weights of norms and of the last layer, is rounded too. Needs `precision: bfloat16`.
+    trained_weights: Literal["float32", "bfloat16"] = "float32"
+    # `host`: the optimizer's state and the float32 masters are in the CPU's memory, and each step moves them to the
+    # device in chunks. The same update; a step takes as long as moving 24 bytes for each trained weight.
+    optimizer: Literal["device", "host"] = "device"
+    # `host`: the reference, old and averaged weights are in the CPU's memory, and are moved to the device while they
+    # are used. The same numbers.
+    copies: Literal["device", "host"] = "device"
 
 
 class CorrectionSettings(Settings):
@@ -258,7 +276,7 @@ class RunConfig(Settings):
     iterations: Positive  # in one iteration groups are sampled, scored and learned from
     # Seconds of training, without evaluation, after which the run ends as if it was done; null: no limit.
     max_seconds: Annotated[float, Field(gt=0)] | None = None
-    # Of frozen weights and of the arithmetic; trained weights are always float32.
+    # Of frozen weights and of the arithmetic; trained weights are float32 (see `memory.trained_weights`).
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     # full: processes share all weights, gradients and optimizer states, a part of each tensor each (FSDP2).
     sharding: Literal["none", "full"] = "none"
@@ -280,6 +298,7 @@ class RunConfig(Settings):
     updates: UpdateSettings = UpdateSettings()  # the optimizer steps of an iteration
     correction: CorrectionSettings = CorrectionSettings()  # the correction for answers of an inference engine
     optimizer: OptimizerSettings = OptimizerSettings()  # the optimizer and its learning rate
+    memory: MemorySettings = MemorySettings()  # where the large tensors of training live
     averaging: AveragingSettings | None = None  # an average of the trained weights; null: none
     scoring: ScoringSettings = ScoringSettings()  # how rewards are called
     evaluation: EvaluationSettings | None = None  # held-out evaluation; null: none

@@ -28,7 +28,7 @@ from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverg
 from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
-from mmrl.training.optimizer import learning_rate
+from mmrl.training.optimizer import learning_rate, step_on_masters
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
@@ -324,12 +324,17 @@ class Trainer:
             seen = updater.accumulate(rollout, views_of(self.loss, rollout, rows, part, key), part, old)
             if seen is not None:
                 steps.append(seen)
-                norms.append(
-                    self.processes.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm)
-                )
+                norms.append(self._step())
                 if self.config.averaging is not None:
                     self.policy.weights.average("averaged", self.config.averaging.decay)
         return steps, norms
+
+    def _step(self) -> Tensor:
+        """Makes the optimizer step on the gradients that are there; returns their norm before clipping."""
+        weights = self.policy.weights
+        masters = partial(step_on_masters, self.optimizer, weights) if weights.has_masters else None
+        largest = self.config.optimizer.max_grad_norm
+        return self.processes.step(self.optimizer, self._parameters(), largest, masters=masters)
 
     def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
         counts = self.processes.gather([(collected.num_calls, update_calls)])
