@@ -207,6 +207,10 @@ class MemorySettings(Settings):
     # `host`: the reference, old and averaged weights are in the CPU's memory, and are moved to the device while they
     # are used. The same numbers.
     copies: Literal["device", "host"] = "device"
+    # `host`: images, once they are scored, and the latents and means of denoising steps are in the CPU's memory, and
+    # micro-batches move what they need. The same numbers. Answers, and rollouts that a gradient of rewards goes back
+    # through, stay where they are.
+    rollouts: Literal["device", "host"] = "device"
 
 
 class CorrectionSettings(Settings):

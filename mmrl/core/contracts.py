@@ -374,6 +374,7 @@ class Workload:
     branches: int  # network calls behind each of these: guidance doubles them
     prompt_tokens: int  # of a prompt of a model that answers, its images included
     max_tokens: int  # of an answer; 0 for images
+    trained_dtype: torch.dtype = torch.float32  # of the weights of a fully trained network
 
 
 @dataclass(frozen=True)
@@ -381,13 +382,13 @@ class Footprint:
     """What a policy takes for a workload, by tensors that have a shape and no content. Bytes, where nothing is said."""
 
     frozen: int  # weights that are not trained, encoders of prompts and autoencoders included
-    trained: int  # trained tensors, float32; their gradients take as much
+    trained: int  # trained tensors, as the network holds them
     largest: int  # the largest trained tensor
     is_adapter: bool  # the reference is the adapter switched off, and takes nothing
     activations: int  # of a micro-batch forward and backward, gradients of weights left out
     last_layer: int  # of these, what is there at the end of the backward pass
     sampling: int  # of live tensors while samples are made, the kept ones left out
-    kept: int  # what a rollout keeps until it is learned from
+    kept: int  # what a rollout keeps until it is learned from, images left out
     outputs: int  # images and videos of a chunk, until they are scored
     call_flops: float  # of one call forward in a rollout
     update_flops: float  # of one call forward in an update

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.core.data import WeightsName
+from mmrl.system.host_memory import on_host
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -39,12 +40,6 @@ def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     if is_sharded(like):
         return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
     return tensor
-
-
-def on_host(tensor: Tensor) -> Tensor:
-    """Returns a copy of a tensor in the CPU's memory, which a GPU reads fast: its pages are locked."""
-    held = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-    return held.copy_(tensor)
 
 
 def _local(tensor: Tensor) -> Tensor:

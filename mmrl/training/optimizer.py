@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.core.config import OptimizerSettings
-from mmrl.core.weights import Weights, is_sharded, on_host
+from mmrl.core.weights import Weights, is_sharded
 from mmrl.system.errors import ConfigError
+from mmrl.system.host_memory import on_host
 
 CHUNK = 2**28  # bytes of masters that a step from the host moves to the device at once
 

@@ -82,6 +82,7 @@ class Collector:
     chunk: int  # groups sampled at once on one process
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
+    keeps_on_host: bool = False  # scored rollouts, in the CPU's memory
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
@@ -177,8 +178,9 @@ class Collector:
                     queue.submit(rollout, iteration)
                 else:
                     judgements.append(self.scorer.judge(rollout, iteration))
-                rollouts.append(rollout.without_videos())
-                del rollout  # else its videos would be held while the next are sampled
+                kept = rollout.without_videos()
+                rollouts.append(kept.on_host() if self.keeps_on_host else kept)
+                del rollout, kept  # else its videos would be held while the next are sampled
             if not rollouts:
                 return None, None, unread
             return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread
