@@ -239,14 +239,15 @@ def measured_of(config: RunConfig, folder: Path) -> tuple[int, int, int]:
 
 
 def tensors_of(policy: Any) -> list[torch.Tensor]:
-    """Returns the weights of a policy: of all parts of a pipeline, or of a model; and their copies."""
+    """Returns the weights of a policy: of all parts of a pipeline, or of a model; their copies, and their masters."""
     pipeline = getattr(policy, "_pipeline", None)
     owners = [policy._model] if pipeline is None else [
         part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)
     ]  # fmt: skip
     found = [one for owner in owners for one in (*owner.parameters(), *owner.buffers())]
     copies = [one for which in policy.weights.kept for one in policy.weights.tensors(which).values()]
-    return [*found, *copies]
+    masters = [*policy.weights.optimized.values()] if policy.weights.has_masters else []
+    return [*found, *copies, *masters]
 
 
 def prompt_length(policy: Any) -> int:

@@ -53,7 +53,7 @@ def test_a_rollout_on_the_host_says_what_it_says_on_the_device() -> None:
     here.records_trajectories = False
     rollout = rollout_of(here, PLAN)
     with torch.no_grad():
-        here.network.shift += 0.1
+        here.network.shift.add_(0.1)
     expected = [tensor.detach() for tensor in seen(here, rollout)]
     assert expected[0].abs().max() > 1e-3 and expected[1].abs().max() < 1e-6
 
@@ -61,13 +61,13 @@ def test_a_rollout_on_the_host_says_what_it_says_on_the_device() -> None:
         there = RemoteFlow()
         there.network.load_state_dict({name: value.clone() for name, value in here.network.state_dict().items()})
         with torch.no_grad():
-            there.network.shift -= 0.1
+            there.network.shift.sub_(0.1)
         there.network.to(DEVICE)
         moved = rollout_of(there, PLAN).on_host()
         for held in (moved.outputs.images, moved.trace.clean, moved.trace.decided.mean, moved.trace.decided.child):
             assert held is not None and not isinstance(held, Remote)
         with torch.no_grad():
-            there.network.shift += 0.1
+            there.network.shift.add_(0.1)
         found = seen(there, moved)
         assert all(isinstance(tensor, Remote) for tensor in found) and not notes.mixes
         whole = Rollout.join([moved, moved])
