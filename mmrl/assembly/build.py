@@ -176,7 +176,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collect
         chunk=config.rollout_groups or config.prompts_per_iteration,
         overlap=config.scoring.overlap,
         advantage=parts.advantage,
-        keeps_on_host=config.memory.rollouts == "host",
+        stores_on_host=config.memory.rollouts == "host",
     )
 
 

@@ -78,7 +78,7 @@ class Weights:
         self._storage = {name: parameter.data for name, parameter in trained.items()}
         self._is_sharded = False
         self._masters: dict[str, nn.Parameter] = {}
-        self._keeps_on_host = False
+        self._stores_on_host = False
         self._copies: dict[WeightsName, dict[str, Tensor]] = {}
         self._adapter_off = adapter_off
         self._placed: WeightsName = "trained"
@@ -106,7 +106,7 @@ class Weights:
     def keep_on_host(self) -> None:
         """Keeps further copies in the CPU's memory; each is moved to the device while it is in place."""
         assert not self._copies and not self._is_sharded, "before any copy, and not of shards"
-        self._keeps_on_host = True
+        self._stores_on_host = True
 
     @property
     def optimized(self) -> Mapping[str, nn.Parameter]:
@@ -133,7 +133,7 @@ class Weights:
         self._copies[which] = {name: self._kept(name, tensor.detach()) for name, tensor in tensors.items()}
 
     def _kept(self, name: str, tensor: Tensor) -> Tensor:
-        if self._keeps_on_host:
+        if self._stores_on_host:
             return on_host(tensor)
         device = self.parameters[name].device
         return tensor.clone() if tensor.device == device else tensor.to(device)
@@ -159,7 +159,7 @@ class Weights:
         Decay 0 copies exactly, 1 changes nothing.
         """
         copies, trained = self._copies[which], self.tensors("trained")
-        if not self._masters and not self._keeps_on_host:
+        if not self._masters and not self._stores_on_host:
             ends = [_local(trained[name]) for name in copies]
             torch._foreach_lerp_([_local(copy) for copy in copies.values()], ends, 1 - decay)
             return

@@ -82,7 +82,7 @@ class Collector:
     chunk: int  # groups sampled at once on one process
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
-    keeps_on_host: bool = False  # scored rollouts, in the CPU's memory
+    stores_on_host: bool = False  # scored rollouts, in the CPU's memory
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
@@ -179,7 +179,7 @@ class Collector:
                 else:
                     judgements.append(self.scorer.judge(rollout, iteration))
                 kept = rollout.without_videos()
-                rollouts.append(kept.on_host() if self.keeps_on_host else kept)
+                rollouts.append(kept.on_host() if self.stores_on_host else kept)
                 del rollout, kept  # else its videos would be held while the next are sampled
             if not rollouts:
                 return None, None, unread

@@ -78,7 +78,7 @@ class Updater:
         # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
         share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
-        with self._together():
+        with self._guarded():
             for number in range(self.processes.maximum(len(batches))):
                 if rollout is None or number >= len(batches):
                     self._dummy_view(old)
@@ -90,7 +90,7 @@ class Updater:
     def recompute(self, rollout: Rollout | None) -> Rollout | None:
         """Returns the rollout with old log-probs under the present weights. Every process must call it."""
         if not self.processes.is_sharded:
-            with self._together():
+            with self._guarded():
                 self.num_calls = max(self.num_calls, 0 if rollout is None else rollout.num_calls)
                 return None if rollout is None else self.policy.recompute(rollout, self.micro_batch)
         if rollout is not None:
@@ -113,7 +113,7 @@ class Updater:
             return self.policy.differentiate(rollout, rows, partial(self.score, rollout), self.micro_batch)
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def _guarded(self) -> Iterator[None]:
         """Makes an error of one process one of all: OutOfMemory where a device has none left.
 
         Sharded processes cannot go on after that: a gathered layer is one of all, and nobody waits for it twice.
