@@ -13,7 +13,7 @@ import linecache
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from pathlib import Path
@@ -385,13 +385,13 @@ def tiny_run(config: str, *overrides: str) -> tuple[bool, Notes]:
     policy.
     """
     settings = load_config(config, ["precision=float32", "threads=1", *overrides])
-    try:
-        return _tiny_run(settings, short=True)
-    except ConfigError:  # of a sampler that needs all its steps, a policy that needs all its sizes
-        return _tiny_run(settings, short=False)
+    for sizes in ({"TINY_GROUP_SIZE": 2, "_short": _short}, {"TINY_GROUP_SIZE": 2}):
+        with suppress(ConfigError):  # of a sampler that needs all its steps, an advantage that needs larger groups
+            return _tiny_run(settings, sizes)
+    return _tiny_run(settings, {})
 
 
-def _tiny_run(settings: RunConfig, *, short: bool) -> tuple[bool, Notes]:
+def _tiny_run(settings: RunConfig, sizes: Mapping[str, Any]) -> tuple[bool, Notes]:
     notes = [Notes()]
     tried = check._tried
 
@@ -399,23 +399,23 @@ def _tiny_run(settings: RunConfig, *, short: bool) -> tuple[bool, Notes]:
         with pretended() as notes[0]:
             return tried(*given, **named)
 
+    own = {"_tried": tried_there, "_proof": lambda twins: {}, "TINY_EVALUATED": 1, "TINY_TOKENS": NUM_TOKENS, **sizes}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "_tried", tried_there)
-        patch.setattr(check, "_proof", lambda twins: {})
-        patch.setattr(check, "TINY_EVALUATED", 1)
+        for name, value in own.items():
+            patch.setattr(check, name, value)
         patch.setattr(Trainer, "_awaits_evaluation", _awaits_last_evaluation)
-        if short:
-            patch.setattr(check, "TINY_GROUP_SIZE", 2)
-            patch.setattr(check, "TINY_TOKENS", NUM_TOKENS)
-            patch.setattr(check, "_short", _short)
         found = check.check_tiny(settings)
     return bool(found["is_good"]), notes[0]
 
 
 def _short(sampler: Plugin) -> Plugin:
-    """A sampler's settings with few tokens and steps."""
-    short, num_steps = _SHORT(sampler), sampler.get("num_steps")
-    return {**short, "num_steps": min(num_steps, NUM_STEPS)} if isinstance(num_steps, int) else short
+    """A sampler's settings with few tokens and steps; of a list of noise levels the first and last few."""
+    short, num_steps, sigmas = dict(_SHORT(sampler)), sampler.get("num_steps"), sampler.get("sigmas")
+    if isinstance(num_steps, int) and num_steps > NUM_STEPS:
+        short["num_steps"] = NUM_STEPS
+        if isinstance(sigmas, list | tuple):
+            short["sigmas"] = [*sigmas[:NUM_STEPS], sigmas[-1]]
+    return short
 
 
 def _awaits_last_evaluation(trainer: Trainer, is_done: bool) -> bool:
