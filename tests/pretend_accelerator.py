@@ -109,7 +109,7 @@ class Remote(Tensor):
         _note(Remote.notes.syncs)
         return self.held.tolist()
 
-    def as_subclass(self, kind: type[Tensor]) -> Any:  # type: ignore[override]  # of a type variable
+    def as_subclass(self, kind: type[Tensor]) -> Any:
         """The same as another class of tensors, whose methods come before those here."""
         kind = Remote if kind is Tensor else type(kind.__name__, (kind, Remote), {})
         return kind(self.held)
@@ -144,9 +144,7 @@ class _Operations(TorchDispatchMode):
         return _dispatched(func, args, kwargs or {})
 
 
-_FROM_LISTS = frozenset(
-    {torch.tensor, torch.as_tensor, Tensor.new_tensor, Tensor.__getitem__, Tensor.__setitem__}  # type: ignore[arg-type]
-)
+_FROM_LISTS = frozenset({torch.tensor, torch.as_tensor, Tensor.new_tensor, Tensor.__getitem__, Tensor.__setitem__})
 
 
 class _Lists(TorchFunctionMode):
@@ -409,12 +407,16 @@ def _tiny_run(settings: RunConfig, sizes: Mapping[str, Any]) -> tuple[bool, Note
 
 
 def _short(sampler: Plugin) -> Plugin:
-    """A sampler's settings with few tokens and steps; of a list of noise levels the first and last few."""
+    """A sampler's settings with few tokens and steps; of a list of noise levels the first few and the last."""
     short, num_steps, sigmas = dict(_SHORT(sampler)), sampler.get("num_steps"), sampler.get("sigmas")
     if isinstance(num_steps, int) and num_steps > NUM_STEPS:
         short["num_steps"] = NUM_STEPS
         if isinstance(sigmas, list | tuple):
             short["sigmas"] = [*sigmas[:NUM_STEPS], sigmas[-1]]
+        if isinstance(window := sampler.get("window"), dict):
+            short["window"] = {
+                key: min(value, NUM_STEPS) if isinstance(value, int) else value for key, value in window.items()
+            }
     return short
 
 
