@@ -15,7 +15,7 @@ from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Sampler, Stateful
+from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Prefetching, Sampler, Stateful
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
@@ -157,6 +157,8 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     place(config.memory, weights)
     for which in _copies(config, parts.loss):
         weights.keep(which)
+    if isinstance(parts.policy, Prefetching):
+        parts.policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
     if isinstance(parts.policy, Differentiable):
         parts.policy.records_trajectories = requires_gradients(parts.loss)
     return parts

@@ -18,6 +18,7 @@ from mmrl.system.yaml_text import NOT_YAML, parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+WORKERS = 4  # threads that decode prompts beside an accelerator
 
 
 class Settings(BaseModel):
@@ -233,6 +234,22 @@ class AveragingSettings(Settings):
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.9  # the share of the average that each optimizer step keeps
 
 
+class DataSettings(Settings):
+    """How prompts with images and videos are decoded and encoded. It changes no result."""
+
+    # Threads that decode and encode the prompts of the next iteration during the update, and the prompts of a rollout
+    # side by side; 0: the loop does it, one prompt after the other. null: 4 beside an accelerator; 0 on a CPU, whose
+    # cores the update uses.
+    workers: Annotated[int, Field(ge=0, le=256)] | None = None
+    # Encoded prompts that wait for the next iteration, of each process: more are not begun. One of 1,300 tokens has 25
+    # MB.
+    ahead_bytes: Positive = 4 * 2**30
+
+    def workers_on(self, device: str) -> int:
+        """Returns the number of threads for a type of device, `cpu` or `cuda`."""
+        return self.workers if self.workers is not None else 0 if device == "cpu" else WORKERS
+
+
 class ScoringSettings(Settings):
     """How rewards are called, and how many failures a run accepts."""
 
@@ -291,6 +308,7 @@ class RunConfig(Settings):
     # the result. null: all.
     rollout_groups: Positive | None = None
     prompts: PromptSettings  # where prompts come from
+    data: DataSettings = DataSettings()  # threads that decode and encode prompts
     modality: Plugin  # the policy
     sampler: Plugin  # how groups are sampled
     rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]  # what judges the samples

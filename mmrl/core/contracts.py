@@ -223,6 +223,29 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class Prefetching(Protocol):
+    """A policy that can decode and encode prompts on threads of its own, beside the loop. Optional.
+
+    What it samples and evaluates is the same with any number of threads.
+    """
+
+    def use_workers(self, count: int, max_bytes: int) -> None:
+        """Sets the number of threads, 0 for none, and the bytes of prompts that may be encoded ahead of their use."""
+        ...
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Begins to decode and encode prompts that the next rollouts are about; returns at once, and never raises.
+
+        A prompt that cannot be read is an error where it is used.
+        """
+        ...
+
+    def decoding_seconds(self) -> tuple[float, float]:
+        """Returns the seconds so far that the loop waited for prompts to be encoded, and that the threads worked."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cut:
     """The part of a too long prompt that a text encoder reads."""

@@ -178,6 +178,14 @@ class PromptStream:
         """Returns the next `count` prompts with their numbers."""
         return [self._take_one() for _ in range(count)]
 
+    def upcoming(self, count: int) -> list[tuple[int, Prompt]]:
+        """Returns what `take` returns next, and takes nothing; with a curriculum, unless scores change it before."""
+        before = list(self.counts)
+        try:
+            return [(number, prompt) for number, _, prompt in (self._next() for _ in range(count))]
+        finally:
+            self.counts = before
+
     def again(self, prompts: Sequence[Prompt]) -> list[tuple[int, Prompt]]:
         """Returns these prompts once more, under new numbers."""
         first = self.num_taken
@@ -185,6 +193,13 @@ class PromptStream:
         return list(enumerate(prompts, first))
 
     def _take_one(self) -> tuple[int, Prompt]:
+        number, chosen, prompt = self._next()
+        if self.curriculum is not None:
+            self.curriculum.note(number, chosen)
+        return number, prompt
+
+    def _next(self) -> tuple[int, int, Prompt]:
+        """Counts one prompt more; returns its number, its set and itself."""
         number, weights = self.num_taken, self.weights
         if self.curriculum is not None:
             weights = self.curriculum.weights(weights)
@@ -192,12 +207,10 @@ class PromptStream:
         if len(self.sets) > 1:
             shares = torch.tensor(weights, dtype=torch.float64)
             chosen = int(torch.multinomial(shares, 1, generator=generator(self.seed, "set", number)))
-        if self.curriculum is not None:
-            self.curriculum.note(number, chosen)
         prompts, position = self.sets[chosen], self.counts[chosen]
         turn, place = divmod(position, len(prompts))
         self.counts[chosen] += 1
-        return number, prompts[int(self._order(chosen, turn)[place])]
+        return number, chosen, prompts[int(self._order(chosen, turn)[place])]
 
     def _order(self, chosen: int, turn: int) -> torch.Tensor:
         """Returns the order of a set in one of its passes; keeps that of the current pass, since sets may be large."""

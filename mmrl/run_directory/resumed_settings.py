@@ -13,6 +13,7 @@ MAY_CHANGE = (
     "checkpoint",
     "trackers",
     "sharding",
+    "data",  # threads, and what they may hold
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds")),  # where and how a server is reached
     *DESCRIBING,
 )

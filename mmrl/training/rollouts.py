@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import GroupSettings
-from mmrl.core.contracts import Advantage, ConfigError, Modality, Sampler
+from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.plans.groups import GroupPlan
@@ -126,6 +126,15 @@ class Collector:
             sizes = rounds[0][1].prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
         return _join(rounds, sorted(kept), metrics)
+
+    def prefetch(self) -> None:
+        """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
+
+        Agents see the screens of environments, which are not known before.
+        """
+        if isinstance(self.policy, Prefetching) and self.policy.sample_kind != "turns":
+            numbered = self.processes.share(self.prompts.upcoming(self.wanted))
+            self.policy.prefetch([prompt for _, prompt in numbered])
 
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Returns means and sums, over all processes, of the statistics and counts of the policy's rollouts."""

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Keeping, Loss, LossBatch, Modality
+from mmrl.core.contracts import (
+    Advantage,
+    ConfigError,
+    DivergedError,
+    Keeping,
+    Loss,
+    LossBatch,
+    Modality,
+    Prefetching,
+)
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.prompts.stream import template_metrics
@@ -257,7 +266,7 @@ class Trainer:
 
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
-        started = time.perf_counter()
+        started, decoding = time.perf_counter(), self._decoding_seconds()
         collected = self.collector(iteration, self.sampling_weights)
         sampled = time.perf_counter()
         scores, min_spread = collected.scores, self.config.groups.min_spread
@@ -266,12 +275,25 @@ class Trainer:
         metrics |= template_metrics(self.config.prompts)
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
+        if iteration + 1 < self.config.iterations:
+            self.collector.prefetch()  # the next prompts are known, now that a curriculum has seen the scores
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):
             self.policy.forget()
         metrics |= self._counts(collected, self.policy.num_calls - calls)
+        metrics |= {name: after - decoding[name] for name, after in self._decoding_seconds().items()}
         return metrics | {"time/rollout": sampled - started, "time/update": time.perf_counter() - sampled}
+
+    def _decoding_seconds(self) -> dict[str, float]:
+        """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked.
+
+        They are inside of `time/rollout`, and beside all of an iteration.
+        """
+        if not isinstance(self.policy, Prefetching):
+            return {}
+        waited, worked = self.policy.decoding_seconds()
+        return {"time/decoding": waited, "time/decoding_workers": worked}
 
     def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
         """Makes the optimizer steps of one iteration on minibatches of whole groups, and returns their metrics."""
