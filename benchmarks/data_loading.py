@@ -4,7 +4,8 @@
     python benchmarks/data_loading.py rows --rows 100000     # seconds of `mmrl check` on JSON lines with images
 
 `screenshots` writes the pictures into a temporary folder, and takes them 8 at a time through the encoder of a small
-Qwen2.5-VL, whose processor is the real one. The update sleeps, as the process does beside a GPU. `rows` starts processes.
+Qwen2.5-VL, whose processor is the real one. The update sleeps, as the process does beside a GPU. `rows` starts
+processes, with an empty cache of headers before the first.
 """
 
 import argparse

@@ -111,6 +111,10 @@ class DatasetSettings(Settings):
     template: str | None = None
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
+    # Read the headers of all images and videos with the rows, where a broken one is a bad row (true), or only those
+    # that a row needs, for a box or a span (false); a broken one is then left out when it is used. null: those of the
+    # first 1,000 images and videos.
+    headers: bool | None = None
     # Decode every image, and the first and last frame of every video, when the data is read: slower, and a damaged one
     # is then a bad row. false: only headers are read.
     decode: bool = False

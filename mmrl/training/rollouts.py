@@ -175,7 +175,7 @@ class Collector:
         """
         chunks = [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
         rollouts, judgements, unread = [], [], dict[int, str]()
-        with ScoringQueue(self.scorer) as queue:
+        with ScoringQueue(self.scorer, self.processes.device) as queue:
             for number in range(self.processes.maximum(len(chunks))):
                 rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
                 unread |= more

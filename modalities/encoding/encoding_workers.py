@@ -30,8 +30,8 @@ class EncodingWorkers:
     """Up to `count` threads that encode prompts in the order of submission.
 
     No thread begins a prompt while encoded prompts that nobody has taken fill `max_bytes`; so they may exceed it by
-    one prompt for each thread. A prompt that cannot be encoded is an error where it is taken, and nowhere else. Decoding
-    images and videos, and resizing them, hold no lock of Python, so threads are enough.
+    one prompt for each thread. A prompt that cannot be encoded is an error where it is taken, and nowhere else. Threads
+    are enough: decoding images and videos, and resizing them, hold no lock of Python.
     """
 
     def __init__(self, count: int, max_bytes: int, encoder: Callable[[], Encode]) -> None:

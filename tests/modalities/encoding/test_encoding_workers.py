@@ -171,7 +171,7 @@ def test_a_screen_is_fetched_with_the_instructions_of_its_size() -> None:
 def test_frames_of_clips_are_the_same_bits() -> None:
     from mmrl.prompts.stream import load_prompts
 
-    settings = {"num_frames": 4, "frame_min_pixels": 784, "frame_max_pixels": 3136}
+    settings: dict[str, Any] = {"num_frames": 4, "frame_min_pixels": 784, "frame_max_pixels": 3136}
     alone, threaded = prepared(Video, **settings), prepared(Video, **settings)
     threaded.use_workers(2, 10**8)
     prompts = load_prompts(clips())
