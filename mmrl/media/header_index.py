@@ -37,7 +37,7 @@ class HeaderIndex:
 
     file: Path | None = None  # where it is kept; None: nowhere
     num_read: int = field(default=0, init=False)  # headers that the index did not know
-    _found: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)  # no file is asked twice
+    _known: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)  # no file is asked twice
 
     @classmethod
     def of(cls, root: Path | None) -> Self:
@@ -78,8 +78,8 @@ class HeaderIndex:
 
     def _get(self, path: Path, kind: str, read: Callable[[], list[Any]]) -> list[Any]:
         name = str(path)
-        if name in self._found:
-            return self._found[name]
+        if name in self._known:
+            return self._known[name]
         try:
             status = os.stat(name)
         except OSError:
@@ -90,8 +90,8 @@ class HeaderIndex:
             entry = [*now, *read()]
             self.num_read += 1
             self._entries[name] = entry
-        self._found[name] = entry[3:]
-        return self._found[name]
+        self._known[name] = entry[3:]
+        return self._known[name]
 
     @cached_property
     def _entries(self) -> dict[str, list[Any]]:

@@ -96,12 +96,12 @@ def test_a_listing_finds_what_looking_at_each_file_finds(tmp_path: Path) -> None
         listing, slow = PictureFolder(inside, outside), PictureFolder(inside, outside)
         for name in names * 4:
             slow._looked.clear()  # so that it lists nothing
-            got, wanted = (found(folder, name) for folder in (listing, slow))
+            got, wanted = (path_or_reason(folder, name) for folder in (listing, slow))
             assert got == wanted, name
     assert listing._listings
 
 
-def found(folder: PictureFolder, name: str) -> Path | str:
+def path_or_reason(folder: PictureFolder, name: str) -> Path | str:
     try:
         return folder.find(name)
     except BadRow as error:
