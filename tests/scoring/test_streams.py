@@ -117,7 +117,7 @@ def test_media_are_moved_to_the_device_of_the_reward_and_scores_come_back() -> N
         seen.append(batch.outputs.images.device.type)
         return torch.arange(4.0)
 
-    reward = Seeing(judge)
+    reward: Any = Seeing(judge)
     scorer = Scorer((RewardTerm("there", reward, device=torch.device("meta")), RewardTerm("here", reward)))
     assert scorer.judge(rollout(), 0).scores.values.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
     assert seen == ["meta", "cpu"]
