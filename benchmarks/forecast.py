@@ -40,6 +40,7 @@ prompts: {{train: {folder}/prompts{suffix}}}
 loss: {{name: grpo{kl}}}
 advantage: {{name: grpo}}
 optimizer: {{name: {optimizer}, learning_rate: 1.0e-5}}
+memory: {memory}
 updates: {{minibatches: {minibatches}, micro_batch: {micro}}}
 checkpoint: {{every: 1000}}
 """
@@ -58,9 +59,12 @@ rewards: [{{name: jpeg_size}}]
 DEFAULTS: dict[str, Any] = {
     "precision": "float32", "group": 4, "prompts": 2, "kl": "", "optimizer": "adamw", "minibatches": 1, "micro": 4,
     "lora": "null", "sharing": "auto", "checkpointing": "false", "tokens": 24, "words": 120, "side": 128,
-    "guidance": 1.0, "layers": 8, "width": 640, "vocabulary": 8000,
+    "memory": "{}", "guidance": 1.0, "layers": 8, "width": 640, "vocabulary": 8000,
 }  # fmt: skip
 LORA = "{rank: 16, alpha: 32}"
+HOST = "{optimizer: host, copies: host}"
+ROUNDED = "{trained_weights: bfloat16}"
+BOTH = "{trained_weights: bfloat16, optimizer: host, copies: host}"
 PAIRS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "answers, full": ("answers", {}),
     "answers, full, reference copy, several optimizer steps": (
@@ -77,6 +81,21 @@ PAIRS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "images, LoRA, guidance": ("images", {"lora": LORA, "micro": 8, "layers": 6, "guidance": 3.0}),
     "images, full, checkpointing, sgd": (
         "images", {"checkpointing": "true", "micro": 8, "layers": 4, "side": 192, "optimizer": "sgd"},
+    ),
+    "answers, full, all on the host, reference copy": (
+        "answers", {"memory": HOST, "kl": ", kl_coef: 0.01, kl: k3", "minibatches": 2, "micro": 2},
+    ),
+    "answers, full, bfloat16 weights with masters": (
+        "answers", {"memory": ROUNDED, "precision": "bfloat16", "micro": 2, "words": 200},
+    ),
+    "answers, full, bfloat16 weights, reference copy, all on the host": (
+        "answers", {"memory": BOTH, "precision": "bfloat16", "kl": ", kl_coef: 0.01, kl: k3", "micro": 2},
+    ),
+    "images, LoRA, latents and images on the host": (
+        "images", {"lora": LORA, "memory": "{rollouts: host}", "micro": 2, "layers": 2, "side": 256, "width": 384},
+    ),
+    "images, full, bfloat16 weights with masters": (
+        "images", {"memory": ROUNDED, "precision": "bfloat16", "micro": 4, "layers": 4},
     ),
     # chosen after the formula was committed
     "images, LoRA, three micro-batches": ("images", {"lora": LORA, "micro": 8, "layers": 5, "width": 768}),
@@ -199,9 +218,9 @@ def said_of(config: RunConfig, prompt_tokens: int) -> tuple[int, str]:
     """Returns the forecast of the peak in bytes, and the phase that it is in."""
     parts = build(config)
     work, footprint = forecast.footprint_of(config, parts, prompt_tokens)
-    memory = forecast.memory_of(config, parts, work, footprint, fused=False)
-    peak = memory.pop("peak")
-    return peak, max(memory, key=lambda phase: memory[phase])
+    memory = forecast.memory_of(config, parts, work, footprint, on_gpu=False)
+    peak, host = memory.pop("peak"), memory.pop("host", 0)
+    return peak + host, max(memory, key=lambda phase: memory[phase])
 
 
 def measured_of(config: RunConfig, folder: Path) -> tuple[int, int, int]:
@@ -220,14 +239,15 @@ def measured_of(config: RunConfig, folder: Path) -> tuple[int, int, int]:
 
 
 def tensors_of(policy: Any) -> list[torch.Tensor]:
-    """Returns the weights of a policy: of all parts of a pipeline, or of a model; and their copies."""
+    """Returns the weights of a policy: of all parts of a pipeline, or of a model; their copies, and their masters."""
     pipeline = getattr(policy, "_pipeline", None)
     owners = [policy._model] if pipeline is None else [
         part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)
     ]  # fmt: skip
     found = [one for owner in owners for one in (*owner.parameters(), *owner.buffers())]
     copies = [one for which in policy.weights.kept for one in policy.weights.tensors(which).values()]
-    return [*found, *copies]
+    masters = [*policy.weights.optimized.values()] if policy.weights.has_masters else []
+    return [*found, *copies, *masters]
 
 
 def prompt_length(policy: Any) -> int:

@@ -1,6 +1,7 @@
 """Policies that act on a screenshot with mouse and keyboard: a vision-language model whose answers are actions."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +69,18 @@ class Gui(VisionLanguage):
         encoded = super().encode(instructed)
         assert [one.canvas for one in encoded] == screens, "the prompt must state the size that the model sees"
         return encoded
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Begins to decode and encode prompts with the instructions; what is wrong with one, `encode` says."""
+        if self.encoder.workers is None or self.instructions == "none":
+            super().prefetch(prompts)
+            return
+        instructed = []
+        for prompt in prompts:
+            with suppress(ConfigError):  # a screenshot that cannot be read, or resized
+                if prompt.media:
+                    instructed.append(self._instructed(prompt, self._screen(prompt)))
+        super().prefetch(instructed)
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Returns why a prompt cannot be read, by its texts and the headers of its media; None where it can be.

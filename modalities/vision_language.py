@@ -308,6 +308,24 @@ class VisionLanguage(TokenPolicy):
     def encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         return self.encoder(prompts)
 
+    def use_workers(self, count: int, max_bytes: int) -> None:
+        """Sets the threads that decode and encode prompts with media, and the bytes of prompts encoded ahead."""
+        self.encoder.use_workers(count, max_bytes)
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Begins to decode and encode prompts on the threads; returns at once."""
+        self.encoder.prefetch(prompts)
+
+    def decoding_seconds(self) -> tuple[float, float]:
+        """Returns the seconds so far that `encode` took, and that the threads worked."""
+        encoder = self.encoder
+        return encoder.seconds, 0.0 if encoder.workers is None else encoder.workers.seconds
+
+    def close(self) -> None:
+        """Ends the threads that encode prompts."""
+        if self._encoder is not None:
+            self._encoder.close()
+
     def refusal(self, prompt: Prompt) -> str | None:
         """Returns why a prompt cannot be read, by its texts and the headers of its media; None where it can be."""
         why = (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)

@@ -2,16 +2,20 @@
 
 python scripts/pretend_accelerator.py [CONFIG ...] [--minutes N]
 
-Without names it takes the lab configs and the twins of all real-size configs. Each runs in a process of its own, for 30
-to 150 seconds. The result, configs/systems/pretended.json, is written after each, and docs/pretend_accelerator.md with
-it; a config that passed and was not edited since is not run again unless it is named. `--minutes` starts none after
-that time. Returns the number of configs that mix devices or fail.
+Without names it takes the lab configs and the twins of all real-size configs. Each runs in a fork of this process,
+which has imported what those before it needed, for some 5 seconds of one core. The result,
+configs/systems/pretended.json, is written after each, and docs/pretend_accelerator.md with it; a config that passed and
+was not edited since is not run again unless it is named. `--minutes` starts none after that time. `--page` writes the
+page alone. Prints the figures of each; returns the number of configs that mix devices or fail.
 """
 
 import argparse
+import importlib
 import json
-import subprocess
+import multiprocessing
+import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +30,19 @@ FILE = ROOT / "configs" / "systems" / "pretended.json"
 PAGE = ROOT / "docs" / "pretend_accelerator.md"
 SECONDS = 1800  # of one config at most
 STEPS = 16  # decoded steps that the host's reads are counted over
+DECODING, MICRO_BATCH = 2, 4  # reads of the host that are allowed in these steps, in a micro-batch
+IMPORTED = (
+    "mmrl",
+    "torch",
+    "torchvision",
+    "transformers",
+    "diffusers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "scipy",
+    "PIL",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,43 +50,62 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configs", nargs="*", metavar="CONFIG")
     parser.add_argument("--minutes", type=float)
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args(arguments)
-    if options.one:
-        print(json.dumps(noted(options.configs[0])))
-        return 0
+    importlib.import_module("tests.pretend_accelerator")  # once for all forks
     begin, rows = time.monotonic(), read_rows()
-    for config in options.configs or shipped_names():
+    for config in () if options.page else options.configs or shipped_names():
         row = rows.get(config)
         if not options.configs and row is not None and is_good(row) and row["digest"] == digest(config):
             continue
         if options.minutes is not None and time.monotonic() - begin > 60 * options.minutes:
             print(f"{config} and what follows are left for another run")
             break
-        rows[config] = run(config)
-        print(config, "runs" if is_good(rows[config]) else f"fails: {rows[config]}", flush=True)
+        rows[config], seconds = run(config)
+        print(f"{row_of(rows[config])} {seconds:.1f} s of a core", flush=True)
         write(rows)
     write(rows)
+    print(*summary(list(rows.values())), sep="\n")
     return sum(not is_good(row) for row in rows.values())
 
 
-def run(config: str) -> dict[str, Any]:
-    """Returns the row of a config, run in a process of its own."""
+def run(config: str) -> tuple[dict[str, Any], float]:
+    """Returns the row of a config, run in a fork of this process, and the seconds of a core that it took.
+
+    What the fork had to import is imported here, for those that follow.
+    """
     row: dict[str, Any] = {"config": config, "digest": digest(config)}
-    command = [sys.executable, __file__, config, "--one"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return row | {"error": f"took more than {SECONDS} seconds"}
-    if done.returncode:
-        return row | {"error": done.stderr.strip()[-500:]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row | found
+    with tempfile.TemporaryDirectory(prefix="mmrl-pretend-") as name:
+        file, errors = Path(name) / "row.json", Path(name) / "errors"
+        child = multiprocessing.get_context("fork").Process(target=run_here, args=(config, file, errors))
+        child.start()
+        child.join(SECONDS)
+        if child.is_alive():
+            child.kill()
+            return row | {"error": f"took more than {SECONDS} seconds"}, float(SECONDS)
+        if child.exitcode:
+            return row | {"error": errors.read_text(encoding="utf-8", errors="replace").strip()[-500:]}, 0.0
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    for module in found.pop("modules"):
+        importlib.import_module(module)
+    seconds: float = found.pop("seconds")
+    return row | found, seconds
+
+
+def run_here(config: str, file: Path, errors: Path) -> None:
+    """Runs a config in this process and writes what was noted, the modules that it imported, and the seconds."""
+    with errors.open("wb") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    before, begin = set(sys.modules), time.process_time()
+    found = noted(config) | {"seconds": time.process_time() - begin}
+    new = [name for name, module in sys.modules.items() if name not in before and getattr(module, "__spec__", None)]
+    found["modules"] = [name for name in new if name.partition(".")[0] in IMPORTED]
+    file.write_text(json.dumps(found), encoding="utf-8")
 
 
 def noted(config: str) -> dict[str, Any]:
     """Runs a config in this process; returns what was noted, places by how often they were there."""
-    sys.path.insert(0, str(ROOT))
     from tests.pretend_accelerator import tiny_run
 
     passed, notes = tiny_run(config)
@@ -114,19 +150,22 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "# Without a GPU: mixed devices and reads of the host",
         "",
         "Written by `python scripts/pretend_accelerator.py`; do not edit. Each config ran as `mmrl check --tiny` does,",
-        "on tensors that say they are on an accelerator and hold tensors of the CPU",
-        "(`tests/pretend_accelerator.py`). A",
-        "*mix* is an operation on tensors of both devices: an error on a GPU. A *read* is an operation after which the",
-        "host waits for the device. `check --tiny` makes two iterations.",
+        "with fewer and shorter samples, on tensors that say they are on an accelerator and hold tensors of the CPU",
+        "(`tests/pretend_accelerator.py`). A *mix* is an operation on tensors of both devices: an error on a GPU. A",
+        "*read* is an operation after which the host waits for the device. Each run makes two iterations.",
         "",
         f"- **decoding**: reads in {STEPS} steps of decoding: in the loop that samples answers, divided by its blocks",
         f"  of {STEPS} steps (a last block may be shorter).",
         "- **micro-batch**: reads in the forward and backward passes of one micro-batch, of all weights that the loss",
         "  needs. Behind it those of them in mmrl's own lines, and in lines of transformers, diffusers and peft.",
-        "- **iteration**: all other reads in an iteration: sampling, scoring, optimizer steps, metrics.",
+        "- **rollout**: all other reads while an iteration's samples are made and scored; pipelines and schedulers of",
+        "  diffusers read their timesteps.",
+        "- **iteration**: all other reads in an iteration: advantages, optimizer steps, metrics.",
         "",
-        "| config | mixes | decoding | micro-batch | of mmrl | of libraries | iteration |",
-        "|---|---|---|---|---|---|---|",
+        *summary(rows),
+        "",
+        "| config | mixes | decoding | micro-batch | of mmrl | of libraries | rollout | iteration |",
+        "|---|---|---|---|---|---|---|---|",
         *(row_of(row) for row in rows),
         "",
         "## Where the host reads",
@@ -134,26 +173,42 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "Per unit: a block of decoded steps, a micro-batch, an iteration. The largest number of all configs stands",
         "with the line.",
         "",
-        *lines_of(rows, "decoding"),
-        *lines_of(rows, "micro-batch"),
-        *lines_of(rows, "iteration"),
+        *(line for phase in ("decoding", "micro-batch", "rollout", "iteration") for line in lines_of(rows, phase)),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the sentences that sum up the rows: how many ran, mixed, and read more than is allowed."""
+    ran = [row for row in rows if "mixes" in row]
+    above = {
+        phase: [row["config"] for row in ran if of_phase(row, phase) > allowed]
+        for phase, allowed in (("decoding", DECODING), ("micro-batch", MICRO_BATCH))
+    }
+    largest = {phase: max((of_phase(row, phase) for row in ran), default=0.0) for phase in ("rollout", *above)}
+    return [
+        f"{len(ran)} of {len(shipped_names())} configs ran, {sum(not row['passed'] for row in ran)} of them failed;",
+        f"{sum(bool(row['mixes']) for row in ran)} mix devices. The most reads: {largest['decoding']:.1f} in {STEPS}",
+        f"decoded steps ({DECODING} allowed), {largest['micro-batch']:.1f} in a micro-batch ({MICRO_BATCH} allowed),",
+        f"{largest['rollout']:.1f} in the rollout of an iteration. Above what is allowed:",
+        *(f"{len(names)} in {phase} ({', '.join(names) or 'none'});" for phase, names in above.items()),
+    ]
 
 
 def row_of(row: Mapping[str, Any]) -> str:
     """Returns a config's row of the table."""
     if "mixes" not in row:
-        return f"| {row['config']} | did not end | | | | | |"
-    parts = row["reads"].get("micro-batch", {})
-    own = sum(count for line, count in parts.items() if " [in " not in line)
-    units = units_of(row)
+        return f"| {row['config']} | did not end | | | | | | |"
+    own = sum(count for line, count in row["reads"].get("micro-batch", {}).items() if " [in " not in line)
+    num_micro_batches = units_of(row)["micro-batch"]
+    own_share = own / num_micro_batches if num_micro_batches else 0.0
     cells = [
-        per(sum(row["reads"].get("decoding", {}).values()), units["decoding"]),
-        per(sum(parts.values()), units["micro-batch"]),
-        per(own, units["micro-batch"]),
-        per(sum(parts.values()) - own, units["micro-batch"]),
-        per(sum(row["reads"].get("iteration", {}).values()), units["iteration"]),
+        text_of(row, "decoding"),
+        text_of(row, "micro-batch"),
+        f"{own_share:.1f}" if num_micro_batches else "",
+        f"{of_phase(row, 'micro-batch') - own_share:.1f}" if num_micro_batches else "",
+        text_of(row, "rollout"),
+        text_of(row, "iteration"),
     ]
     return f"| {row['config']} | {sum(row['mixes'].values())} | {' | '.join(cells)} |"
 
@@ -164,12 +219,19 @@ def units_of(row: Mapping[str, Any]) -> dict[str, int]:
     return {
         "decoding": units.get("block of steps", 0),
         "micro-batch": units.get("micro-batch", 0),
+        "rollout": units.get("iteration", 0),
         "iteration": units.get("iteration", 0),
     }
 
 
-def per(count: int, units: int) -> str:
-    return f"{count / units:.1f}" if units else ""
+def of_phase(row: Mapping[str, Any], phase: str) -> float:
+    """Returns the reads of a phase per unit of it; 0 where there is none."""
+    units = units_of(row)[phase]
+    return sum(row["reads"].get(phase, {}).values()) / units if units else 0.0
+
+
+def text_of(row: Mapping[str, Any], phase: str) -> str:
+    return f"{of_phase(row, phase):.1f}" if units_of(row)[phase] else ""
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]], phase: str) -> list[str]:
@@ -184,4 +246,5 @@ def lines_of(rows: Sequence[Mapping[str, Any]], phase: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # for what the tests share
     sys.exit(main(sys.argv[1:]))

@@ -44,8 +44,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 HEAD = """# Every reward
 
 Written from the code by `python scripts/reward_reference.py`; the guide to choosing and mixing is
-[rewards.md](rewards.md). A setting whose default is *needed* must be given. `weight` and `label` go with every reward
-([configs.md](configs.md#every-reward)).
+[rewards.md](rewards.md). A setting whose default is *needed* must be given. `weight`, `label` and `device` go with
+every reward ([configs.md](configs.md#every-reward)).
 
 ## At a glance
 

@@ -6,17 +6,19 @@ it. As on a GPU, scalars of the CPU mix with all, and what is on the accelerator
 operation after which the host must wait for the device: a number or a tensor comes back, or a result whose size depends
 on values. It is counted by the phase of the run and by the line of mmrl. A copy to the device that the host waits for
 (without `non_blocking`) is counted apart: it is cheap, yet it waits for what the device has to do before. Not seen:
-tensors that other threads make (`scoring.overlap`), precision, streams, and what torch decides by `is_cuda`.
+precision, streams, and what torch decides by `is_cuda`.
 """
 
 import linecache
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
+from threading import Thread
+from types import FrameType
 from typing import Any, ClassVar
 
 import pytest
@@ -24,16 +26,18 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
-from mmrl.commands.check import check_tiny
-from mmrl.core.config import load_config
+from mmrl.commands import check
+from mmrl.core.config import Plugin, RunConfig, load_config
 from mmrl.modalities.tokens.generation import AnswerGenerator
+from mmrl.system.errors import ConfigError
 from mmrl.training.processes import Processes
+from mmrl.training.rollouts import Collector
 from mmrl.training.trainer import Trainer
 from mmrl.training.update import Updater
 
 DEVICE = torch.device("meta")
+_HOST = torch.device("cpu")
 _LIBRARIES = ("transformers", "diffusers", "peft", "accelerate")
 _FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
 _ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +56,7 @@ _SIZED = (
     _ATEN.bincount,
 )
 _READ = (_ATEN._local_scalar_dense, _ATEN.equal)
+_WAITING = frozenset({*_COPIES, *_INDEXED, *_SIZED, *_READ, _ATEN.repeat_interleave})
 Place = tuple[str, str]  # a phase of the run, and a line
 
 
@@ -104,6 +109,11 @@ class Remote(Tensor):
         _note(Remote.notes.syncs)
         return self.held.tolist()
 
+    def as_subclass(self, kind: type[Tensor]) -> Any:
+        """The same as another class of tensors, whose methods come before those here."""
+        kind = Remote if kind is Tensor else type(kind.__name__, (kind, Remote), {})
+        return kind(self.held)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # an untyped one
         return f"Remote({self.held!r})"
 
@@ -124,10 +134,17 @@ class Remote(Tensor):
 class _Operations(TorchDispatchMode):
     """Sends operations that make tensors on the device through the same place."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch's wrapper would cost as much as a small operation; nothing here is compiled
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         return _dispatched(func, args, kwargs or {})
+
+
+_FROM_LISTS = frozenset({torch.tensor, torch.as_tensor, Tensor.new_tensor, Tensor.__getitem__, Tensor.__setitem__})
 
 
 class _Lists(TorchFunctionMode):
@@ -136,6 +153,8 @@ class _Lists(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func not in _FROM_LISTS:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = dict(kwargs or {})
         device = kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and device is not None and torch.device(device) == DEVICE:
@@ -153,35 +172,52 @@ class _Lists(TorchFunctionMode):
 
 def _dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an operation gives, on the device where a GPU would have it."""
-    operands = [operand for operand in tree_flatten((args, kwargs))[0] if isinstance(operand, Tensor)]
+    operands: list[Tensor] = []
+    own_args = [_held(value, operands) for value in args]
+    own_kwargs = {key: _held(value, operands) for key, value in kwargs.items()}
     remote = [operand for operand in operands if isinstance(operand, Remote)]
-    if not remote and any(operand.device == DEVICE for operand in operands):  # of libraries that ask for shapes alone
-        return func(*args, **kwargs)
-    device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+    device = kwargs.get("device")
+    if not remote and (device != DEVICE or any(operand.device == DEVICE for operand in operands)):
+        return func(*args, **kwargs)  # of the CPU; or of libraries that ask for shapes alone
     name = func.overloadpacket
-    if remote and name not in _COPIES and _is_mixed(name, args, operands):
+    if len(remote) < len(operands) and name not in _COPIES and _is_mixed(name, args, operands):
         Remote.notes.mixes[f"{func} at {_asking()}"] += 1
-    if _is_read(name, args, kwargs, device):
+    if name in _WAITING and _is_read(name, args, kwargs, device):
         _note(Remote.notes.syncs)
-    elif _is_awaited_copy(name, args, kwargs, device):
+    elif name in _COPIES and _is_awaited_copy(name, args, kwargs, device):
         _note(Remote.notes.copies)
-    own_kwargs = dict(kwargs) | ({"device": torch.device("cpu")} if device == DEVICE else {})
-    found = func(*tree_map(_held, args), **tree_map(_held, own_kwargs))
+    if device == DEVICE:
+        own_kwargs["device"] = _HOST
+    found = func(*own_args, **own_kwargs)
     if name is _ATEN.copy_:
         return args[0]
     is_remote = bool(remote) if device is None else device == DEVICE
+    return _there(found, remote) if is_remote else found
 
-    def there(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not is_remote:
+
+def _held(value: Any, operands: list[Tensor]) -> Any:
+    """A value with the CPU's tensors in it; all tensors that it has are added to `operands`."""
+    kind = type(value)
+    if kind is Remote or isinstance(value, Remote):
+        operands.append(value)
+        return value.held
+    if kind in (list, tuple):
+        if value and type(value[0]) is int:  # a shape
             return value
-        changed = next((operand for operand in remote if operand.held is value), None)  # in place
-        return Remote(value) if changed is None else changed
+        return kind([_held(one, operands) for one in value])
+    if isinstance(value, Tensor):
+        operands.append(value)
+    return value
 
-    return tree_map(there, found)
 
-
-def _held(value: Any) -> Any:
-    return value.held if isinstance(value, Remote) else value
+def _there(value: Any, remote: Sequence[Remote]) -> Any:
+    """A result with its tensors on the device: of the operands those that it changed."""
+    if isinstance(value, Tensor):
+        for operand in remote:
+            if operand.held is value:  # in place
+                return operand
+        return Remote(value)
+    return type(value)([_there(one, remote) for one in value]) if isinstance(value, list | tuple) else value
 
 
 def _is_mixed(name: Any, args: Sequence[Any], operands: Sequence[Tensor]) -> bool:
@@ -224,14 +260,26 @@ def _note(counter: Counter[Place]) -> None:
 def _asking() -> str:
     """The last line of mmrl on the way to here, and the line of the library that it called, if any."""
     called = ""
-    for frame, line in traceback.walk_stack(None):
-        file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(_ROOT) and file.relative_to(_ROOT).parts[0] in _FOLDERS:
-            return f"{file.relative_to(_ROOT)}:{line}: {linecache.getline(str(file), line).strip()}{called}"
-        library = next((part for part in file.parts if part in _LIBRARIES), None)
-        if library is not None and not called:
-            called = f" [in {'/'.join(file.parts[file.parts.index(library) :])}:{line}]"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner, path = _file(frame.f_code.co_filename)
+        if owner == "mmrl":
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            return f"{path}:{line}: {linecache.getline(file, line).strip()}{called}"
+        if owner and not called:
+            called = f" [in {path}:{frame.f_lineno}]"
+        frame = frame.f_back
     return f"no line of mmrl{called}"
+
+
+@cache
+def _file(name: str) -> tuple[str, str]:
+    """Whose a source file is, `mmrl`, `library` or empty for others, and its path there."""
+    file = Path(name)
+    if file.is_relative_to(_ROOT) and file.relative_to(_ROOT).parts[0] in _FOLDERS:
+        return "mmrl", str(file.relative_to(_ROOT))
+    library = next((part for part in file.parts if part in _LIBRARIES), None)
+    return ("", "") if library is None else ("library", "/".join(file.parts[file.parts.index(library) :]))
 
 
 class _NoAutocast:
@@ -248,6 +296,7 @@ _IS_AUTOCAST_ENABLED: Callable[..., bool] = torch.is_autocast_enabled
 # the method of a class, the phase in it (None: that of its caller), and what one call of it is counted as
 PHASES: list[tuple[Any, str, str | None, str]] = [
     (Trainer, "_iterate", "iteration", "iteration"),
+    (Collector, "__call__", "rollout", ""),
     (AnswerGenerator, "generate", "decoding", "batch of answers"),
     (AnswerGenerator, "_sample", None, "decoded step"),
     (AnswerGenerator, "_read", None, "block of steps"),
@@ -290,17 +339,86 @@ def pretended() -> Iterator[Notes]:
         for owner, method, phase, unit in PHASES:
             patch.setattr(owner, method, _in_phase(getattr(owner, method), phase, unit))
         patch.setattr(Processes, "__init__", elsewhere)
+        patch.setattr(Thread, "run", _run_with_modes)
         patch.setattr(torch, "autocast", _NoAutocast)
         patch.setattr(torch, "is_autocast_enabled", is_autocast_enabled)
+        if (pipelines := sys.modules.get("diffusers.pipelines.pipeline_utils")) is not None:
+            patch.setattr(pipelines.DiffusionPipeline, "device", _device_of_pipeline(pipelines.DiffusionPipeline))
         try:
             yield Remote.notes
         finally:
             torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
+def _device_of_pipeline(kind: Any) -> property:
+    """The property `device` of diffusers' pipelines, which prefers an accelerator, and takes `meta` for none."""
+    stock = kind.device.fget
+
+    def device(pipeline: Any) -> torch.device:
+        parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+        return DEVICE if any(part.device == DEVICE for part in parts) else stock(pipeline)
+
+    return property(device)
+
+
+_RUN: Callable[[Thread], None] = Thread.run
+
+
+def _run_with_modes(thread: Thread) -> None:
+    """Runs a thread, which begins without torch's modes: of a paused pipeline, of rewards scored beside sampling."""
+    with _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
+        _RUN(thread)
+
+
+NUM_STEPS, NUM_TOKENS = 4, 17  # of a sample and an answer at most: 17 tokens are two blocks
+_SHORT: Callable[[Plugin], Plugin] = check._short
+
+
 def tiny_run(config: str, *overrides: str) -> tuple[bool, Notes]:
-    """Whether `check --tiny` of a config is content on the pretend accelerator, and what was noted."""
-    settings = load_config(config, ["precision=float32", "scoring.overlap=false", "threads=1", *overrides])
-    with pretended() as notes:
-        found = check_tiny(settings)
-    return bool(found["is_good"]), notes
+    """Whether `check --tiny` of a config is content on the pretend accelerator, and what was noted.
+
+    Samples are fewer and shorter than those of `check --tiny`, for every operation goes by way of Python: groups of
+    two, answers of 17 tokens, four denoising steps where the sampler allows them, one held-out evaluation of one
+    prompt. What runs on the CPU on a machine with a GPU too is left out: the making of twins, and the proof of a
+    policy.
+    """
+    settings = load_config(config, ["precision=float32", "threads=1", *overrides])
+    for sizes in ({"TINY_GROUP_SIZE": 2, "_short": _short}, {"TINY_GROUP_SIZE": 2}):
+        with suppress(ConfigError):  # of a sampler that needs all its steps, an advantage that needs larger groups
+            return _tiny_run(settings, sizes)
+    return _tiny_run(settings, {})
+
+
+def _tiny_run(settings: RunConfig, sizes: Mapping[str, Any]) -> tuple[bool, Notes]:
+    notes = [Notes()]
+    tried = check._tried
+
+    def tried_there(*given: Any, **named: Any) -> dict[str, Any]:
+        with pretended() as notes[0]:
+            return tried(*given, **named)
+
+    own = {"_tried": tried_there, "_proof": lambda twins: {}, "TINY_EVALUATED": 1, "TINY_TOKENS": NUM_TOKENS, **sizes}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            patch.setattr(check, name, value)
+        patch.setattr(Trainer, "_awaits_evaluation", _awaits_last_evaluation)
+        found = check.check_tiny(settings)
+    return bool(found["is_good"]), notes[0]
+
+
+def _short(sampler: Plugin) -> Plugin:
+    """A sampler's settings with few tokens and steps; of a list of noise levels the first few and the last."""
+    short, num_steps, sigmas = dict(_SHORT(sampler)), sampler.get("num_steps"), sampler.get("sigmas")
+    if isinstance(num_steps, int) and num_steps > NUM_STEPS:
+        short["num_steps"] = NUM_STEPS
+        if isinstance(sigmas, list | tuple):
+            short["sigmas"] = [*sigmas[:NUM_STEPS], sigmas[-1]]
+        if isinstance(window := sampler.get("window"), dict):
+            short["window"] = {
+                key: min(value, NUM_STEPS) if isinstance(value, int) else value for key, value in window.items()
+            }
+    return short
+
+
+def _awaits_last_evaluation(trainer: Trainer, is_done: bool) -> bool:
+    return is_done and trainer.evaluator is not None and trainer.progress.evaluated != trainer.progress.iteration

@@ -54,7 +54,7 @@ def exists(path: str) -> bool:
     """Whether some config may have this setting: `sampler.num_steps` where some sampler has it."""
     classes: list[type] = [RunConfig]
     for number, part in enumerate(path.split(".")):
-        if number and path.split(".")[number - 1] == "rewards" and part in {"weight", "label"}:
+        if number and path.split(".")[number - 1] == "rewards" and part in {"weight", "label", "device"}:
             return True  # every reward's section has these two beside its own settings
         found = [inner for cls in classes if (inner := behind(cls, part)) is not None]
         if not found:

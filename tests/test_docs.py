@@ -39,10 +39,10 @@ def test_the_guide_leaves_out_no_class_with_settings() -> None:
 
 
 def test_the_settings_that_every_reward_has_are_in_the_guide() -> None:
-    """`weight` and `label` are of no class: `mmrl.assembly.build` takes them from each reward's section."""
+    """`weight`, `label` and `device` are of no class: `mmrl.assembly.build` takes them from each reward's section."""
     section = (ROOT / "docs" / "configs.md").read_text(encoding="utf-8").partition("\n### every reward\n")[2]
     rows = re.findall(r"^\| `(\w+)` \|", section.partition("\n### ")[0], flags=re.MULTILINE)
-    assert rows == ["weight", "label"]
+    assert rows == ["weight", "label", "device"]
 
 
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mmrl.assembly import forecast
+from mmrl.core.config import MemorySettings
 from mmrl.core.contracts import Footprint, Workload
 from mmrl.modalities.loading.architectures import architecture_of
 from mmrl.modalities.loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
@@ -45,17 +46,21 @@ def test_an_unknown_model_says_what_is_needed() -> None:
 
 def _said(**changes: Any) -> dict[str, int]:
     """Memory of a footprint of round numbers: 100 frozen, 40 trained, 5 activations of which 1 at the end."""
-    given: dict[str, Any] = {"is_adapter": False, "calls": 8, "micro_batch": 4, "needs": frozenset(), **changes}
+    given: dict[str, Any] = {"is_adapter": False, "calls": 8, "micro_batch": 4, "needs": frozenset(), "memory": {}}
+    given |= changes
+    memory = MemorySettings(**given["memory"])
     config: Any = SimpleNamespace(
         averaging=None,
-        optimizer=SimpleNamespace(name="adamw"),
+        optimizer=SimpleNamespace(name="adamw", fused=given.get("fused")),
+        memory=memory,
         updates=SimpleNamespace(minibatches=1),
         rewards=(),
     )
     parts: Any = SimpleNamespace(loss=SimpleNamespace(needs=given["needs"], old_decay=lambda _: None))
-    work = Workload(torch.float32, 8, 8, 4, given["calls"], given["micro_batch"], 1, 1, 0)
+    trained = torch.bfloat16 if memory.trained_weights == "bfloat16" else torch.float32
+    work = Workload(torch.float32, 8, 8, 4, given["calls"], given["micro_batch"], 1, 1, 0, trained)
     one = Footprint(100, 40, 10, given["is_adapter"], 5, 1, 7, 3, 2, 1.0, 1.0, False, 1, 0)
-    return forecast.memory_of(config, parts, work, one, fused=False)
+    return forecast.memory_of(config, parts, work, one, on_gpu=given.get("on_gpu", False))
 
 
 def test_phases_are_sums_of_what_is_there() -> None:
@@ -74,3 +79,28 @@ def test_gradients_of_a_single_micro_batch_come_as_activations_go() -> None:
 def test_a_reference_is_a_copy_but_of_an_adapter() -> None:
     assert _said(needs=frozenset({"reference"}))["weights"] == 180
     assert _said(needs=frozenset({"reference"}), is_adapter=True)["weights"] == 140
+
+
+def test_masters_are_twice_the_weights_and_gradients_as_large_as_masters() -> None:
+    said = _said(memory={"trained_weights": "bfloat16"}, needs=frozenset({"reference"}))
+    assert said["weights"] == 100 + 40 + 40  # the reference is rounded too
+    assert said["checkpoint"] == 180 + 80 + 160  # masters and two moments in float32
+    assert said["update"] == 420 + 3 + 80 + 5
+    assert said["optimizer_step"] == 420 + 3 + 80 + 2 * 20  # the largest tensor, in float32
+
+
+def test_what_is_on_the_host_is_not_on_the_device() -> None:
+    all_there = {"optimizer": "host", "copies": "host", "rollouts": "host"}
+    said = _said(memory=all_there, needs=frozenset({"reference"}), on_gpu=True)
+    assert said["weights"] == said["checkpoint"] == 140
+    assert said["host"] == (40 + 80) + 40 + (3 + 2)  # masters and moments, the reference, the rollout
+    assert said["rollout"] == 140 + 7 + 3 + 2  # before it is moved
+    assert said["update"] == 140 + 40 + max(5, 40 + 1)  # the reference is in place before there is a graph
+    assert said["optimizer_step"] == 140 + 40 + 3 * 40  # a chunk of masters and moments, here all
+    assert said["peak"] == 300
+
+
+def test_a_step_of_one_kernel_takes_no_temporaries_and_one_of_lists_those_of_all_tensors() -> None:
+    assert _said(on_gpu=True)["optimizer_step"] == 140 + 80 + 3 + 40
+    assert _said(on_gpu=True, fused=False)["optimizer_step"] == 140 + 80 + 3 + 40 + 40
+    assert _said(fused=True)["optimizer_step"] == 140 + 80 + 3 + 40

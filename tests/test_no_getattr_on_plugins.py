@@ -34,7 +34,7 @@ ALLOWED: dict[str, str] = {
         modalities.encoding.families.unread modalities.encoding.positions.rope_positions
         modalities.encoding.prompt_encoder.PromptEncoder._chat_template
         modalities.encoding.prompt_encoder.PromptEncoder._check_context
-        modalities.encoding.prompt_encoder.PromptEncoder._encode
+        modalities.encoding.prompt_encoder.PromptEncoder._encoded
         modalities.encoding.prompt_encoder.PromptEncoder._token_types
         modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
         modalities.flow.decoding_memory._measured modalities.language.footprint.footprint_of
@@ -91,7 +91,7 @@ ALLOWED: dict[str, str] = {
     "what datasets, worlds, functions and losses of a user's own return": """
         environments.base.gymnasium_wrapper.WorldEnv.action_values environments.gymnasium._feed
         interop.pictures interop.verl._PromptFields._media modalities.language.environment_workers.checked
-        plans.offline._is prompts.row_pictures.content_of prompts.stream.PromptStream._digest
+        plans.offline._is prompts.row_pictures.content_of prompts.stream.PromptStream._digest_by
         prompts.stream._prompt_of rewards.wrappers.python.Python._number rewards.wrappers.python._length
         scoring.standalone.without_arrays training.update._refuse_other_terms
     """,

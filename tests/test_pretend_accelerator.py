@@ -1,6 +1,7 @@
 """What runs on a CPU alone runs on an accelerator too: no operation mixes tensors of both."""
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmrl.commands.instrumentation import JitteredReward
+from mmrl.core import plugins
 from mmrl.core.contracts import Placement, RewardBatch
 from mmrl.core.data import Rollout
 from mmrl.modalities.vision_language import VisionLanguage
@@ -133,10 +135,58 @@ def test_an_accelerator_samples_the_same_answers_and_is_read_every_sixteen_token
     assert notes.count("syncs", "decoding") == num_syncs * notes.units["block of steps"] > 0
 
 
+# a config of each modality, and of each kind of loss: decisions, pairs, whole groups, denoising, media with a gradient,
+# gradients of rewards by states, answers that the data brings
+CONFIGS = {
+    "quickstart_agent": "agent",
+    "families/chroma": "diffusers_pipeline",
+    "lab/gspo": "gui",
+    "lab/nft": "sd3",
+    "lab/dgpo": "sd3",
+    "lab/draft": "sd3",
+    "lab/adjoint_matching": "sd3",
+    "ddpo_sd15": "stable_diffusion",
+    "nft_sdxl": "stable_diffusion_xl",
+    "lab/one_shot_clips": "video",
+    "lab/diffusion_dpo_offline": "sd3",
+    "scst_qwen25vl_3b": "vision_language",
+}
+
+
+def test_every_modality_has_a_config() -> None:
+    assert set(CONFIGS.values()) == set(plugins.names("modalities"))
+
+
 @pytest.mark.slow  # two iterations each, every operation by way of Python
-@pytest.mark.parametrize("config", ["dgpo_sd35", "gui_g2_qwen25vl_7b", "video_r1_qwen25vl_7b"])
+@pytest.mark.parametrize("config", CONFIGS)
 def test_check_tiny_of_a_config_mixes_no_devices(config: str) -> None:
-    """Images with a LoRA and a reward model, answers about screenshots, answers about videos."""
     is_good, notes = tiny_run(config)
     assert is_good and not notes.mixes
     assert notes.count("syncs", "decoding") <= 2 * notes.units["block of steps"]
+    assert notes.units["iteration"] == 2 and notes.units["micro-batch"] > 0
+
+
+def test_what_other_threads_do_is_noted() -> None:
+    def work() -> None:
+        torch.arange(4.0) + torch.arange(4.0, device=DEVICE)
+
+    with pretended() as notes:
+        thread = Thread(target=work)
+        thread.start()
+        thread.join()
+    assert notes.mixes.total() == 1
+    assert Thread.run.__module__ == "threading"
+
+
+def test_a_class_of_tensors_keeps_its_methods_there() -> None:
+    class Doubled(Tensor):
+        def tolist(self) -> list[float]:
+            return [2 * value for value in super().tolist()]
+
+    with pretended() as notes:
+        there: Any = torch.arange(2.0, device=DEVICE)
+        doubled = there.as_subclass(Doubled)
+        assert doubled.tolist() == [0.0, 2.0] and doubled.device == DEVICE
+        assert type(doubled + 1) is type(doubled.as_subclass(Tensor)) is Remote
+        torch.arange(2.0) + doubled
+    assert notes.mixes.total() == 1

@@ -11,10 +11,11 @@ import torch
 
 from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.assembly.group_checks import check_groups
+from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Sampler, Stateful
+from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Prefetching, Sampler, Stateful
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
@@ -61,6 +62,7 @@ def build(config: RunConfig) -> Parts:
         _refuse_other_call(kind, getattr(config, kind)["name"], getattr(parts, kind), takes)
     check_pairs(config, parts)
     check_groups(config, parts)
+    check_memory(config)
     return parts
 
 
@@ -152,8 +154,11 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
             raise
         except ValueError as error:
             raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
+    place(config.memory, weights)
     for which in _copies(config, parts.loss):
         weights.keep(which)
+    if isinstance(parts.policy, Prefetching):
+        parts.policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
     if isinstance(parts.policy, Differentiable):
         parts.policy.records_trajectories = requires_gradients(parts.loss)
     return parts
@@ -173,6 +178,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collect
         chunk=config.rollout_groups or config.prompts_per_iteration,
         overlap=config.scoring.overlap,
         advantage=parts.advantage,
+        stores_on_host=config.memory.rollouts == "host",
     )
 
 

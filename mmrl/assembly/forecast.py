@@ -12,6 +12,7 @@ from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Footprint, Foreseeing, Workload
 from mmrl.plans.answers import AnswerPlan
 from mmrl.system.errors import ConfigError
+from mmrl.training.optimizer import CHUNK
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROMPT_TOKENS = 1300  # of a prompt with an image of 1 megapixel, where nothing says it
@@ -61,6 +62,7 @@ def workload_of(config: RunConfig, parts: Parts, prompt_tokens: int) -> Workload
         branches=plan.forwards_per_call,
         prompt_tokens=prompt_tokens,
         max_tokens=plan.max_tokens if isinstance(plan, AnswerPlan) else 0,
+        trained_dtype=_DTYPES[config.memory.trained_weights],
     )
 
 
@@ -72,38 +74,83 @@ def footprint_of(config: RunConfig, parts: Parts, prompt_tokens: int = PROMPT_TO
     return work, parts.policy.footprint(work)
 
 
-def memory_of(config: RunConfig, parts: Parts, work: Workload, footprint: Footprint, *, fused: bool) -> dict[str, int]:
-    """Returns the bytes of live tensors on a GPU in each phase of an iteration, after the first optimizer step.
+def memory_of(config: RunConfig, parts: Parts, work: Workload, footprint: Footprint, *, on_gpu: bool) -> dict[str, int]:
+    """Returns the bytes of live tensors on a device in each phase of an iteration, after the first optimizer step; and
+    under `host` those that settings of `memory` keep in the CPU's memory.
 
-    `fused`: the optimizer's temporaries are lists of all tensors (foreach, on GPUs), not of one after the other.
+    `on_gpu`: the optimizer's step is one kernel, or has lists of all tensors as temporaries, and what is on the host is
+    moved; on a CPU it steps on one tensor after the other, and nothing is moved.
     """
-    one, loss = footprint, parts.loss
-    copies = sum(
-        (
-            "reference" in loss.needs and not one.is_adapter,
-            "averaged" in loss.needs or config.averaging is not None,
-            loss.old_decay(0) is not None,
-        )
-    )
-    moments = {"adamw": 2.0, "adam": 2.0, "adamw8bit": 0.5, "sgd": 1.0}[config.optimizer.name]
-    weights = one.frozen + one.trained * (1 + copies)
-    resident = weights + int(moments * one.trained)
+    one, where = footprint, _places(config, parts, work, footprint)
+    weights = one.frozen + one.trained + where.copies
     rewards = 4 * sum(REWARD_WEIGHTS.get(name, 0) for name in _reward_models(config.rewards))
-    resident += rewards
-    in_a_step = work.calls / config.updates.minibatches
-    is_once = work.micro_batch >= in_a_step
+    resident = weights + where.state + rewards
+    moved = where.moved if on_gpu or work.trained_dtype != torch.float32 else 0
+    keeps = config.memory.rollouts == "device"
+    kept, images = (one.kept if keeps else 0), (one.outputs if keeps else 0)
+    is_once = work.micro_batch >= work.calls / config.updates.minibatches
     # gradients of one micro-batch come as activations go; of several they stay
-    gradients = max(one.activations, one.trained + one.last_layer) if is_once else one.trained + one.activations
-    temporaries = one.trained if fused else 2 * one.largest
+    own = where.in_float32
+    gradients = max(one.activations, own + one.last_layer) if is_once else own + one.activations
+    gradients = max(gradients, (0 if is_once else own) + moved + one.last_layer)
+    joins = work.samples > work.at_once  # chunks become one
+    samples_old = parts.loss.old_decay(0) is not None
     phases = {
         "weights": weights + rewards,
-        "rollout": resident + one.sampling + one.kept + one.outputs,
-        "scoring": resident + one.kept + 2 * one.outputs,
-        "update": resident + one.kept + gradients,
-        "optimizer_step": resident + one.kept + one.trained + temporaries,
+        "rollout": resident + one.sampling + one.kept + one.outputs + (moved if samples_old else 0),
+        "scoring": resident + kept + (one.outputs + images if joins else one.outputs),
+        "update": resident + kept + gradients,
+        "optimizer_step": resident + kept + own + _temporaries(config, work, one, where, on_gpu=on_gpu),
         "checkpoint": resident,
     }
-    return phases | {"peak": max(phases.values())}
+    peak = {"peak": max(phases.values())}
+    host = where.host + (0 if keeps else one.kept + one.outputs)
+    return phases | peak | ({"host": host} if host else {})
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Bytes of what training holds beside weights and activations."""
+
+    in_float32: int  # trained tensors in float32: of their gradients, masters and averages
+    state: int  # masters and the optimizer's moments on the device
+    copies: int  # on the device
+    host: int  # of state and copies, in the CPU's memory
+    moved: int  # a copy that is in place, where it is not used as it is kept
+
+
+def _places(config: RunConfig, parts: Parts, work: Workload, one: Footprint) -> _Places:
+    memory, loss = config.memory, parts.loss
+    is_rounded = not one.is_adapter and work.trained_dtype == torch.bfloat16
+    whole = one.trained * (2 if is_rounded else 1)
+    finer = sum(("averaged" in loss.needs or config.averaging is not None, loss.old_decay(0) is not None))
+    has_reference = "reference" in loss.needs and not one.is_adapter
+    copies = finer * whole + has_reference * one.trained
+    state = int(_MOMENTS[config.optimizer.name] * whole)
+    state += whole if is_rounded or memory.optimizer == "host" else 0
+    hosted, apart = memory.optimizer == "host", memory.copies == "host"
+    is_moved = bool(copies and apart) or bool(finer and is_rounded)
+    return _Places(
+        in_float32=whole,
+        state=0 if hosted else state,
+        copies=0 if apart else copies,
+        host=(state if hosted else 0) + (copies if apart else 0),
+        moved=one.trained if is_moved else 0,
+    )
+
+
+_MOMENTS = {"adamw": 2.0, "adam": 2.0, "adamw8bit": 0.5, "sgd": 1.0}  # of the size of float32 weights
+
+
+def _temporaries(config: RunConfig, work: Workload, one: Footprint, where: _Places, *, on_gpu: bool) -> int:
+    """Returns the bytes that an optimizer step takes beside gradients, masters and moments."""
+    name, is_hosted = config.optimizer.name, config.memory.optimizer == "host"
+    largest = one.largest * where.in_float32 // max(1, one.trained)
+    has_masters = is_hosted or where.in_float32 > one.trained
+    at_once = min(where.in_float32, max(CHUNK, largest)) if has_masters else where.in_float32
+    is_fused = config.optimizer.fused is True or (config.optimizer.fused is None and on_gpu and name != "adamw8bit")
+    own = 0 if is_fused else at_once if on_gpu else 2 * largest
+    return own + (int((1 + _MOMENTS[name]) * at_once) if is_hosted and on_gpu else 0)
 
 
 def hours_of(config: RunConfig, parts: Parts, work: Workload, one: Footprint, gpu: Gpu) -> float:
@@ -132,7 +179,7 @@ def forecast(config: RunConfig, parts: Parts, gpu_name: str, prompt_tokens: int 
         raise ConfigError(f"--gpu takes one of {', '.join(GPUS)}, got {gpu_name!r}")
     gpu = GPUS[gpu_name]
     work, footprint = footprint_of(config, parts, prompt_tokens)
-    memory = memory_of(config, parts, work, footprint, fused=True)
+    memory = memory_of(config, parts, work, footprint, on_gpu=True)
     unknown = [name for name in _reward_models(config.rewards) if name not in REWARD_WEIGHTS]
     return {
         "gpu": f"{gpu_name}, {gpu.memory:g} GB",

@@ -18,6 +18,7 @@ from mmrl.system.yaml_text import NOT_YAML, parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+WORKERS = 4  # threads that decode prompts beside an accelerator
 
 
 class Settings(BaseModel):
@@ -110,6 +111,10 @@ class DatasetSettings(Settings):
     template: str | None = None
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
+    # Read the headers of all images and videos with the rows, where a broken one is a bad row (true), or only those
+    # that a row needs, for a box or a span (false); a broken one is then left out when it is used. null: those of the
+    # first 1,000 images and videos.
+    headers: bool | None = None
     # Decode every image, and the first and last frame of every video, when the data is read: slower, and a damaged one
     # is then a bad row. false: only headers are read.
     decode: bool = False
@@ -175,6 +180,9 @@ class OptimizerSettings(Settings):
     epsilon: Annotated[float, Field(gt=0, le=1e6)] = 1e-8  # of Adam
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # decoupled from the gradient in adamw and adamw8bit
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0  # gradients are clipped to this norm; null: not clipped
+    # One kernel for the whole step, without temporaries of the size of the weights; null: on GPUs. Same update but for
+    # rounding; torch's own optimizers only.
+    fused: bool | None = None
     warmup: NotNegative = 0  # iterations in which the learning rate rises linearly
     # The learning rate after the warmup: constant, or falling to 0 at the last iteration.
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -189,6 +197,25 @@ class UpdateSettings(Settings):
     # Log-probs of the old weights where there is more than one step: `recorded` at sampling, or `recomputed` in a pass
     # before the first step.
     old: Literal["recorded", "recomputed"] = "recorded"
+
+
+class MemorySettings(Settings):
+    """Where the large tensors of training live, and in which dtype a fully trained network computes."""
+
+    # `bfloat16`: a fully trained network computes with weights of half the size, rounded from float32 masters that the
+    # optimizer steps on; gradients are summed in float32. Changes numbers: what autocast leaves in float32, such as the
+    # weights of norms and of the last layer, is rounded too. Needs `precision: bfloat16`.
+    trained_weights: Literal["float32", "bfloat16"] = "float32"
+    # `host`: the optimizer's state and the float32 masters are in the CPU's memory, and each step moves them to the
+    # device in chunks. The same update; a step takes as long as moving 24 bytes for each trained weight.
+    optimizer: Literal["device", "host"] = "device"
+    # `host`: the reference, old and averaged weights are in the CPU's memory, and are moved to the device while they
+    # are used. The same numbers.
+    copies: Literal["device", "host"] = "device"
+    # `host`: images, once they are scored, and the latents and means of denoising steps are in the CPU's memory, and
+    # micro-batches move what they need. The same numbers. Answers, and rollouts that a gradient of rewards goes back
+    # through, stay where they are.
+    rollouts: Literal["device", "host"] = "device"
 
 
 class CorrectionSettings(Settings):
@@ -209,6 +236,22 @@ class AveragingSettings(Settings):
     """An exponential moving average of the trained weights, which is evaluated and exported in their place."""
 
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.9  # the share of the average that each optimizer step keeps
+
+
+class DataSettings(Settings):
+    """How prompts with images and videos are decoded and encoded. It changes no result."""
+
+    # Threads that decode and encode the prompts of the next iteration during the update, and the prompts of a rollout
+    # side by side; 0: the loop does it, one prompt after the other. null: 4 beside an accelerator; 0 on a CPU, whose
+    # cores the update uses.
+    workers: Annotated[int, Field(ge=0, le=256)] | None = None
+    # Encoded prompts that wait for the next iteration, of each process: more are not begun. One of 1,300 tokens has 25
+    # MB.
+    ahead_bytes: Positive = 4 * 2**30
+
+    def workers_on(self, device: str) -> int:
+        """Returns the number of threads for a type of device, `cpu` or `cuda`."""
+        return self.workers if self.workers is not None else 0 if device == "cpu" else WORKERS
 
 
 class ScoringSettings(Settings):
@@ -258,7 +301,7 @@ class RunConfig(Settings):
     iterations: Positive  # in one iteration groups are sampled, scored and learned from
     # Seconds of training, without evaluation, after which the run ends as if it was done; null: no limit.
     max_seconds: Annotated[float, Field(gt=0)] | None = None
-    # Of frozen weights and of the arithmetic; trained weights are always float32.
+    # Of frozen weights and of the arithmetic; trained weights are float32 (see `memory.trained_weights`).
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     # full: processes share all weights, gradients and optimizer states, a part of each tensor each (FSDP2).
     sharding: Literal["none", "full"] = "none"
@@ -269,6 +312,7 @@ class RunConfig(Settings):
     # the result. null: all.
     rollout_groups: Positive | None = None
     prompts: PromptSettings  # where prompts come from
+    data: DataSettings = DataSettings()  # threads that decode and encode prompts
     modality: Plugin  # the policy
     sampler: Plugin  # how groups are sampled
     rewards: Annotated[tuple[Plugin, ...], Field(min_length=1)]  # what judges the samples
@@ -280,6 +324,7 @@ class RunConfig(Settings):
     updates: UpdateSettings = UpdateSettings()  # the optimizer steps of an iteration
     correction: CorrectionSettings = CorrectionSettings()  # the correction for answers of an inference engine
     optimizer: OptimizerSettings = OptimizerSettings()  # the optimizer and its learning rate
+    memory: MemorySettings = MemorySettings()  # where the large tensors of training live
     averaging: AveragingSettings | None = None  # an average of the trained weights; null: none
     scoring: ScoringSettings = ScoringSettings()  # how rewards are called
     evaluation: EvaluationSettings | None = None  # held-out evaluation; null: none

@@ -223,6 +223,29 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class Prefetching(Protocol):
+    """A policy that can decode and encode prompts on threads of its own, beside the loop. Optional.
+
+    What it samples and evaluates is the same with any number of threads.
+    """
+
+    def use_workers(self, count: int, max_bytes: int) -> None:
+        """Sets the number of threads, 0 for none, and the bytes of prompts that may be encoded ahead of their use."""
+        ...
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Begins to decode and encode prompts that the next rollouts are about; returns at once, and never raises.
+
+        A prompt that cannot be read is an error where it is used.
+        """
+        ...
+
+    def decoding_seconds(self) -> tuple[float, float]:
+        """Returns the seconds so far that the loop waited for prompts to be encoded, and that the threads worked."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cut:
     """The part of a too long prompt that a text encoder reads."""
@@ -382,6 +405,7 @@ class Workload:
     branches: int  # network calls behind each of these: guidance doubles them
     prompt_tokens: int  # of a prompt of a model that answers, its images included
     max_tokens: int  # of an answer; 0 for images
+    trained_dtype: torch.dtype = torch.float32  # of the weights of a fully trained network
 
 
 @dataclass(frozen=True)
@@ -389,13 +413,13 @@ class Footprint:
     """What a policy takes for a workload, by tensors that have a shape and no content. Bytes, where nothing is said."""
 
     frozen: int  # weights that are not trained, encoders of prompts and autoencoders included
-    trained: int  # trained tensors, float32; their gradients take as much
+    trained: int  # trained tensors, as the network holds them
     largest: int  # the largest trained tensor
     is_adapter: bool  # the reference is the adapter switched off, and takes nothing
     activations: int  # of a micro-batch forward and backward, gradients of weights left out
     last_layer: int  # of these, what is there at the end of the backward pass
     sampling: int  # of live tensors while samples are made, the kept ones left out
-    kept: int  # what a rollout keeps until it is learned from
+    kept: int  # what a rollout keeps until it is learned from, images left out
     outputs: int  # images and videos of a chunk, until they are scored
     call_flops: float  # of one call forward in a rollout
     update_flops: float  # of one call forward in an update

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.media.pictures import Clip, Picture, Role
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
+from mmrl.system.host_memory import on_host
 
 WeightsName = Literal["trained", "old", "reference", "averaged"]
 # What one number of a reward is about; of the last three, those of dense rewards (`dense.DENSE`), a sample has several.
@@ -107,6 +108,11 @@ class Outputs:
         """Returns the outputs without videos and their sound, the largest tensors of a rollout."""
         each = None if self.each is None else tuple(one.without_videos() for one in self.each)
         return replace(self, videos=None, fps=None, audio=None, audio_rate=None, each=each)
+
+    def on_host(self) -> "Outputs":
+        """Returns the outputs with their images in the CPU's memory."""
+        each = None if self.each is None else tuple(one.on_host() for one in self.each)
+        return replace(self, images=None if self.images is None else on_host(self.images), each=each)
 
     def with_given(self, given: Tensor) -> "Outputs":
         """Returns the outputs with their places among those that the prompts bring, [B] int64; see the field."""
@@ -260,6 +266,15 @@ class Trace(Protocol):
         ...
 
 
+@runtime_checkable
+class Movable(Protocol):
+    """A trace whose large tensors may be in the CPU's memory. Optional."""
+
+    def on_host(self) -> Self:
+        """Returns the same trace with its large tensors in the CPU's memory."""
+        ...
+
+
 def _nothing() -> Tensor:
     """Returns an empty tensor, for a field that has its default for all samples."""
     return torch.empty(0, dtype=torch.int64)
@@ -307,6 +322,11 @@ class Rollout:
         """B."""
         return len(self.group)
 
+    def on_host(self) -> "Rollout":
+        """Returns the rollout with its images and latents in the CPU's memory; a policy moves what it computes with."""
+        trace = self.trace.on_host() if isinstance(self.trace, Movable) else self.trace
+        return replace(self, outputs=self.outputs.on_host(), trace=trace)
+
     def without_videos(self) -> "Rollout":
         """Returns the rollout without the pixels and the sound of its videos, which nothing needs once they are judged.
 
@@ -339,6 +359,8 @@ class Rollout:
         """
         if len(parts) == 1:
             return parts[0]
+        if len(parts) == 1:
+            return parts[0]  # its tensors are not copied
         blocks = tuple(DecisionBlock.join([part.blocks[n] for part in parts]) for n in range(len(parts[0].blocks)))
         return cls(
             prompts=tuple(prompt for part in parts for prompt in part.prompts),

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mmrl.core.data import Prompt, Rollout
+from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
 from mmrl.core.rewards import Checking, Reward, RewardBatch
@@ -85,6 +85,18 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         is_control=None if batch.is_control is None else batch.is_control[rows],
         num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
     )
+
+
+def on_device(batch: RewardBatch, device: torch.device | None) -> RewardBatch:
+    """Returns the batch with its images, videos and sound on a device; None: as it is. A gradient passes through."""
+    return batch if device is None else replace(batch, outputs=_moved(batch.outputs, device))
+
+
+def _moved(outputs: Outputs, device: torch.device) -> Outputs:
+    if outputs.each is not None:
+        return replace(outputs, each=tuple(_moved(one, device) for one in outputs.each))
+    media = {name: getattr(outputs, name) for name in ("images", "videos", "audio")}
+    return replace(outputs, **{name: one.to(device) for name, one in media.items() if one is not None})
 
 
 def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
@@ -185,11 +197,19 @@ class Demands:
 
     def lacking(self, prompt: Prompt) -> tuple[str, str] | None:
         """Returns the first field that the prompt's target lacks, and the reward that needs it; None: it lacks none."""
-        for name, reward in self.rewards:
-            for need in sorted(need for need in reward.needs if need.startswith("target.")):
-                if prompt.target.get(entry := need.removeprefix("target.")) is None:
-                    return entry, name
+        for entry, name in self._entries:
+            if prompt.target.get(entry) is None:
+                return entry, name
         return None
+
+    @cached_property
+    def _entries(self) -> tuple[tuple[str, str], ...]:
+        """Returns each field of targets that a reward needs, with the reward."""
+        return tuple(
+            (need.removeprefix("target."), name)
+            for name, reward in self.rewards
+            for need in sorted(need for need in reward.needs if need.startswith("target."))
+        )
 
     def fault(self, prompt: Prompt) -> str | None:
         """Returns why some reward could judge no sample for this prompt, in words; None: all rewards could."""

@@ -1,6 +1,6 @@
 """The trained tensors of a policy and their copies: old, reference, averaged; whole, or a shard of each."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmrl.core.data import WeightsName
+from mmrl.system.host_memory import on_host
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -53,6 +54,9 @@ class Weights:
     or the full network. The trained tensors keep their storage, which an optimizer refers to. Where they are sharded,
     so are the copies. A copy is then written into that storage, since `fully_shard` gathers from there only, and the
     trained numbers are stored elsewhere meanwhile.
+
+    With masters (`hold_masters`) the trained numbers are these, in float32, and the network computes with roundings of
+    them. Masters and copies may be in the CPU's memory.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class Weights:
         self.rate_scale = {name: (rate_scale or {}).get(name, 1.0) for name in self.parameters}
         self._storage = {name: parameter.data for name, parameter in trained.items()}
         self._is_sharded = False
+        self._masters: dict[str, nn.Parameter] = {}
+        self._stores_on_host = False
         self._copies: dict[WeightsName, dict[str, Tensor]] = {}
         self._adapter_off = adapter_off
         self._placed: WeightsName = "trained"
@@ -83,11 +89,54 @@ class Weights:
         self.parameters = {name: parameters[name] for name in self.parameters}
         self._is_sharded, self._storage = True, {}
 
+    def hold_masters(self, dtype: torch.dtype, *, are_on_host: bool) -> None:
+        """Splits each trained tensor into a float32 master and what the network computes with, in `dtype`.
+
+        Before any copy is made, and not for sharded tensors. Gradients stay float32. An optimizer steps on `optimized`,
+        and then calls `follow`.
+        """
+        assert not self._copies and not self._is_sharded and not self._masters, "masters come before copies"
+        for name, parameter in self.parameters.items():
+            before = parameter.data
+            self._masters[name] = nn.Parameter(on_host(before) if are_on_host else before.clone())
+            parameter.data = before.to(dtype)
+            parameter.grad_dtype = before.dtype
+        self._storage = {name: parameter.data for name, parameter in self.parameters.items()}
+
+    def keep_on_host(self) -> None:
+        """Keeps further copies in the CPU's memory; each is moved to the device while it is in place."""
+        assert not self._copies and not self._is_sharded, "before any copy, and not of shards"
+        self._stores_on_host = True
+
+    @property
+    def optimized(self) -> Mapping[str, nn.Parameter]:
+        """The tensors that an optimizer steps on: the masters where there are some, else the trained parameters."""
+        return self._masters or self.parameters
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether the trained numbers are float32 masters, apart from what the network computes with."""
+        return bool(self._masters)
+
+    @torch.no_grad()
+    def follow(self, names: Iterable[str]) -> None:
+        """Rounds the masters of these names into the tensors that the network computes with."""
+        for name in names:
+            self._storage[name].copy_(self._masters[name], non_blocking=True)
+
     def keep(self, which: WeightsName) -> None:
         """Makes the copy `which` of the trained tensors as they are now, unless there is one or none is needed."""
         if which == "trained" or which in self._copies or (which == "reference" and self._adapter_off):
             return
-        self._copies[which] = {name: tensor.detach().clone() for name, tensor in self.tensors("trained").items()}
+        # the reference never changes, so it need not be finer than what the network computes with
+        tensors = self._storage if which == "reference" and self._masters else self.tensors("trained")
+        self._copies[which] = {name: self._kept(name, tensor.detach()) for name, tensor in tensors.items()}
+
+    def _kept(self, name: str, tensor: Tensor) -> Tensor:
+        if self._stores_on_host:
+            return on_host(tensor)
+        device = self.parameters[name].device
+        return tensor.clone() if tensor.device == device else tensor.to(device)
 
     def start_from(self, tensors: Mapping[str, Tensor]) -> None:
         """Loads the trained tensors of an earlier run as the start of this run, before any copy is made.
@@ -110,8 +159,13 @@ class Weights:
         Decay 0 copies exactly, 1 changes nothing.
         """
         copies, trained = self._copies[which], self.tensors("trained")
-        ends = [_local(trained[name]) for name in copies]
-        torch._foreach_lerp_([_local(copy) for copy in copies.values()], ends, 1 - decay)
+        if not self._masters and not self._stores_on_host:
+            ends = [_local(trained[name]) for name in copies]
+            torch._foreach_lerp_([_local(copy) for copy in copies.values()], ends, 1 - decay)
+            return
+        for name, copy in copies.items():  # one by one: what is on the host is moved and back
+            device = self.parameters[name].device
+            copy.copy_(copy.to(device).lerp_(trained[name].to(device), 1 - decay))
 
     @contextmanager
     def __call__(self, which: WeightsName) -> Iterator[None]:
@@ -131,6 +185,8 @@ class Weights:
         """Returns the tensors `which` themselves, by name; DTensors where they are sharded."""
         if which != "trained":
             return dict(self._copies[which])
+        if self._masters:
+            return {name: master.detach() for name, master in self._masters.items()}
         if self._is_sharded and self._placed == "trained":
             return {name: parameter.detach() for name, parameter in self.parameters.items()}
         return dict(self._storage)
@@ -154,6 +210,8 @@ class Weights:
                     f"needed is {list(tensor.shape)}"
                 )
             _local(tensor).copy_(_local(shard_of(tensors[name], tensor)))
+        if which == "trained" and self._masters:
+            self.follow(self._masters)
 
     def _place(self, which: WeightsName) -> None:
         if which == self._placed:
@@ -161,9 +219,10 @@ class Weights:
         if self._is_sharded:
             self._write(which)
         else:
-            tensors = self.tensors(which)
+            tensors = self._storage if which == "trained" else self._copies[which]
             for name, parameter in self.parameters.items():
-                parameter.data = tensors[name]
+                like = self._storage[name]
+                parameter.data = tensors[name].to(like.device, like.dtype, non_blocking=True)
         self._placed = which
 
     @torch.no_grad()

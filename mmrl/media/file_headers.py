@@ -1,19 +1,11 @@
 """The header of a video file, which is enough to refuse most broken files without decoding a frame."""
 
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+from mmrl.media.header_index import Header
 from mmrl.media.pyav_reader import PyavFile, opened_stream
 from mmrl.media.readers import check_signature, check_size, failures
-
-
-@dataclass(frozen=True)
-class Header:
-    """Facts from the header of a file's first video stream."""
-
-    seconds: float | None = None  # its duration; None: unknown
-    size: tuple[int, int] | None = None  # width and height in pixels; None: not read
 
 
 def read_header(name: str, source: Path | bytes | memoryview) -> Header:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from mmrl.media.header_index import HeaderIndex
 from mmrl.system.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class StoredPicture:
     name: str  # in errors
     path: Path | None = None  # of the file; None: `content` holds its bytes
     content: bytes | memoryview | None = field(default=None, hash=False)  # compared, but Arrow's views have no hash
+    # Of a data set, which then decides when headers are read; None: `size` reads the file.
+    index: HeaderIndex | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
@@ -90,6 +93,16 @@ class StoredPicture:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Width and height in pixels, from the header alone."""
+        if self.index is None or self.path is None:
+            return self._read_size()
+        return self.index.size(self.path, self._read_size)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the header was read already, or is nobody's to read later."""
+        return self.index is None or "size" in vars(self)
+
+    def _read_size(self) -> tuple[int, int]:
         with self._opened() as image:
             return image.size
 
@@ -123,7 +136,7 @@ class StoredPicture:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
-        return StoredPicture, (self.name, self.path, content)
+        return StoredPicture, (self.name, self.path, content, self.index)
 
 
 def as_tensor(image: "Image") -> "Tensor":

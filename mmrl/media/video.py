@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mmrl.media.file_headers import Header, counted_seconds, read_header
+from mmrl.media.file_headers import counted_seconds, read_header
 from mmrl.media.frame_sizes import FrameSize
+from mmrl.media.header_index import Header, HeaderIndex
 from mmrl.media.pictures import Clip, Picture
 from mmrl.media.readers import opened
 from mmrl.system.errors import ConfigError
@@ -139,7 +140,8 @@ class StoredClip:
     content: bytes | memoryview | None = field(default=None, hash=False)
     start: float | None = None  # seconds; None: the start of the file
     end: float | None = None  # seconds; None: the end of the file
-    known_header: Header | None = field(default=None, compare=False, repr=False)  # the header, if it was read before
+    # Of a data set, which then decides when headers are read; None: `header` reads the file.
+    index: HeaderIndex | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.content is None):
@@ -150,8 +152,11 @@ class StoredClip:
 
     def header(self) -> Header:
         """Returns the header, in about a millisecond. Raises ConfigError for most files that `load` cannot read."""
-        if self.known_header is not None:
-            return self.known_header
+        if self.index is None or self.path is None:
+            return self._read_header()
+        return self.index.header(self.path, self._read_header)
+
+    def _read_header(self) -> Header:
         return read_header(self.name, self.path if self.path is not None else self.content or b"")
 
     def duration(self) -> float | None:
@@ -208,7 +213,7 @@ class StoredClip:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a view cannot be sent to another process, its bytes can
         content = bytes(self.content) if self.content is not None else None
-        return StoredClip, (self.name, self.path, content, self.start, self.end, self.known_header)
+        return StoredClip, (self.name, self.path, content, self.start, self.end, self.index)
 
 
 @dataclass(frozen=True)

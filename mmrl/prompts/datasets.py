@@ -1,10 +1,14 @@
 """Prompts with images from files, folders and the hub: layouts by name, bad rows by file and line."""
 
+import gc
 import json
 import logging
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
 from mmrl.core.templates import template_text
+from mmrl.media.header_index import HeaderIndex
 from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.plans.offline import OFFLINE
@@ -27,6 +32,7 @@ from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.system.errors import ConfigError, shortened
 from mmrl.system.spelling import did_you_mean, nearest
 
+CHECKED = 1000  # images and videos whose headers are read with the rows, unless `headers` says otherwise
 LISTED = 10  # skipped rows that are named one by one
 TINY_ROWS = 8
 SLOT = re.compile(r"\{prompt\}|\{row\.(\w+)\}")  # of a template
@@ -43,7 +49,8 @@ def layout_names() -> list[str]:
 def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = None) -> tuple[Prompt, ...]:
     """Returns the prompts of a data set.
 
-    Only the headers of images and videos are read; with `decode` whole images, and the first and last frame of videos.
+    Of images and videos only headers are read, as `headers` says; with `decode` whole images, and the first and last
+    frame of videos. That a file is there is known by a listing of its folder.
 
     Args:
         needed: what rewards need in the target of every row; a row without it is a bad row.
@@ -55,12 +62,27 @@ def load_dataset_prompts(settings: DatasetSettings, needed: Demands | None = Non
     _check_columns(settings, layout)
     reader = _Reader(settings, layout, needed or Demands())
     rows = rows_with_progress(_chosen(settings, layout), ", ".join(_paths(settings)))
-    prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
+    with _without_collector():
+        prompts = [prompt for raw in rows if (prompt := reader.read(raw)) is not None]
+    for folder in reader.folders.values():
+        folder.index.save()
     reader.report(len(prompts))
     if not prompts:
         bad = f"; all of {len(reader.skipped)} rows are bad, the first: {reader.skipped[0]}" if reader.skipped else ""
         raise ConfigError(f"prompts: {', '.join(_paths(settings))} holds no prompt{bad}")
     return tuple(prompts)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Leaves out the collector of cycles, which would walk over all rows that were read again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def read_json(text: str) -> Any:
@@ -136,11 +158,12 @@ class _Reader:
         try:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
-            prompt = self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
+            prompt = self._prompt(raw)
             if clash := self.settings.target.keys() & prompt.target.keys():
                 raise BadRow(f"target: the row has {', '.join(sorted(clash))} already, got {prompt.target!r:.80}")
-            prompt = replace(prompt, target={**prompt.target, **self.settings.target})
-            prompt = replace(prompt, text=self._templated(prompt), source=raw.place)
+            target = {**prompt.target, **self.settings.target} if self.settings.target else prompt.target
+            text = self._templated(prompt.text, target)
+            prompt = replace(prompt, text=text, target=target, source=raw.place)
             check_marks(prompt)
             self._check_target(prompt, raw)
             if self.settings.decode:
@@ -153,6 +176,12 @@ class _Reader:
             if len(self.skipped) <= LISTED:
                 log.warning("prompts: skipped %s", self.skipped[-1])
             return None
+
+    def _prompt(self, raw: RawRow) -> Prompt:
+        try:
+            return self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
+        except ConfigError as error:  # a header that the row needs, and nobody has read before
+            raise BadRow(str(error)) from error
 
     def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
         """Raises BadRow where the target lacks what a reward needs; the message names the fields of the row."""
@@ -178,29 +207,36 @@ class _Reader:
             total, where = num_good + len(self.skipped), ", ".join(_paths(self.settings))
             log.warning("prompts: skipped %d of %d rows of %s", len(self.skipped), total, where)
 
+    @cached_property
+    def _images(self) -> Path | None:
+        return None if self.settings.images is None else Path(self.settings.images).expanduser()
+
     def _folder(self, raw: RawRow) -> PictureFolder:
-        images = self.settings.images
-        root = raw.images if images is None else Path(images).expanduser()
+        root = raw.images if self._images is None else self._images
         if root not in self.folders:
-            self.folders[root] = PictureFolder(root, self.settings.outside)
+            most = {None: CHECKED, True: math.inf, False: 0}[self.settings.headers]
+            most = math.inf if self.settings.decode else most
+            self.folders[root] = PictureFolder(root, self.settings.outside, most, HeaderIndex.of(root))
         return self.folders[root]
 
     def _own_names(self, values: Any) -> dict[str, Any]:
         """Returns a row whose columns have the names of the layout's fields."""
         columns = self.settings.columns
+        if not columns:
+            return values if isinstance(values, dict) else dict(values)
         renamed = {key: value for key, value in values.items() if key not in columns.values() and key not in columns}
         return renamed | {own: values[name] for own, name in columns.items() if name in values}
 
-    def _templated(self, prompt: Prompt) -> str:
+    def _templated(self, text: str, target: Mapping[str, Any]) -> str:
         if self.settings.template is None:
-            return prompt.text
+            return text
         template = template_text(self.settings.template)
         for name in filter(None, SLOT.findall(template)):
-            if name in TRUTH or not isinstance(prompt.target.get(name), str | int | float):
-                known = [key for key in prompt.target if key not in TRUTH]
+            if name in TRUTH or not isinstance(target.get(name), str | int | float):
+                known = [key for key in target if key not in TRUTH]
                 raise BadRow(f"the template names the field {name!r} of the row{did_you_mean(name, known)}")
         # in one pass: braces inside the row's own text are no slots
-        return SLOT.sub(lambda slot: prompt.text if slot[1] is None else str(prompt.target[slot[1]]), template)
+        return SLOT.sub(lambda slot: text if slot[1] is None else str(target[slot[1]]), template)
 
 
 def _decode(prompt: Prompt) -> None:
@@ -214,9 +250,9 @@ def _decode(prompt: Prompt) -> None:
         raise BadRow(str(error)) from error
 
 
-def _parts(row: RawRow, layout: Layout) -> Iterator[RawRow]:
-    """Yields the rows that a raw row holds: itself, but for a layout whose files are one object."""
-    if not isinstance(layout, PartsLayout) or row.fault is not None:
+def _parts(row: RawRow, layout: PartsLayout) -> Iterator[RawRow]:
+    """Yields the rows that the one object of a file holds."""
+    if row.fault is not None:
         yield row
         return
     path = row.place.rpartition(", row ")[0]
@@ -232,7 +268,10 @@ def _chosen(settings: DatasetSettings, layout: Layout) -> Iterator[RawRow]:
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise ConfigError(f"prompts: images: there is no folder {settings.images!r}")
     sources = [Source(path, settings.subset, settings.split, settings.cache) for path in _paths(settings)]
-    rows = (part for source in sources for row in source.rows() for part in _parts(row, layout))
+    rows = (row for source in sources for row in source.rows())
+    if isinstance(layout, PartsLayout):
+        whole = layout
+        rows = (part for row in rows for part in _parts(row, whole))
     if settings.seed is None:
         return islice(rows, settings.limit)
     every = list(rows)

@@ -13,6 +13,7 @@ from mmrl.prompts.row_clips import clip_of
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
 
 IMAGE_MARK, VIDEO_MARK = "<image>", "<video>"
+SIMPLE = frozenset({str, int, float, bool, type(None)})
 DEEPEST = 100  # levels of a row's fields
 OTHER_MEDIA = ("videos", "video", "audios", "audio")  # left in a row, they would be silently left out
 
@@ -22,6 +23,8 @@ def without_none(value: Any, depth: int = 0) -> Any:
 
     Raises BadRow for a value nested deeper than `DEEPEST` levels, which would exhaust the stack of whoever walks it.
     """
+    if type(value) in SIMPLE:  # most values
+        return value
     if depth > DEEPEST:
         raise BadRow(f"its fields are nested too deep, in more than {DEEPEST} levels")
     if isinstance(value, Mapping):
@@ -39,13 +42,22 @@ class Row:
     folder: PictureFolder
     columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
 
-    names: list[str] = field(init=False)  # all its fields, as the file calls them
     nulls: frozenset[str] = field(init=False)  # fields that are there and hold nothing
+    _all: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.nulls = frozenset(name for name, value in self.values.items() if value is None)
-        self.values = without_none(self.values)
-        self.names = sorted(self.columns.get(name, name) for name in self.values)
+        self.values = {
+            name: value if type(value) in SIMPLE else without_none(value, 1)
+            for name, value in self.values.items()
+            if value is not None
+        }
+        self._all = tuple(self.values)
+
+    @property
+    def names(self) -> list[str]:
+        """Returns all its fields, as the file calls them."""
+        return sorted(self.columns.get(name, name) for name in self._all)
 
     def take(self, name: str) -> Any:
         """Returns the value of a field and marks it as used; None where there is none."""
@@ -136,7 +148,7 @@ class Row:
         """Returns the prompt; fields that were not taken join the target under their own names, except for bytes."""
         if unread := next((name for name in OTHER_MEDIA if self.take(name)), None):
             raise BadRow(f"it has {unread}, which this layout does not read")
-        rest = {key: value for key, value in self.values.items() if not _holds_bytes(value)}
+        rest = {key: value for key, value in self.values.items() if type(value) in SIMPLE or not _holds_bytes(value)}
         return Prompt(
             text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system, tuple(clips)
         )

@@ -20,8 +20,9 @@ def clip_of(
 ) -> StoredClip:
     """Returns a video from a path under the folder, bytes, or {bytes, path}; the header of each file is read once.
 
-    Raises BadRow for any other value, for a file that is missing or empty, for a header that no reader understands, for
-    an end that is not after the start, and for a start behind the end of the video.
+    Raises BadRow for any other value, for a file that is missing, for an end that is not after the start, and for a
+    start behind the end of the video; where the folder checks headers, also for a file that is empty, and for a header
+    that no reader understands.
     """
     if isinstance(value, Mapping):
         value = value["bytes"] if value.get("bytes") is not None else value.get("path")
@@ -30,7 +31,7 @@ def clip_of(
             clip = _filed(folder, value, start, end)
         else:
             clip = StoredClip(name, content=content_of(value, name), start=start, end=end)
-            clip = replace(clip, known_header=clip.header())
+            clip.header()
         if start and clip.duration() == 0:
             whole = replace(clip, start=None, end=None).duration()
             raise BadRow(f"the part of the video {clip.name} begins at {start:g} seconds; it is {whole:g} seconds long")
@@ -43,12 +44,12 @@ def clip_of(
 
 def _filed(folder: PictureFolder, value: str, start: float | None, end: float | None) -> StoredClip:
     path = folder.find(value, "video")
-    if not path.stat().st_size:
-        raise BadRow(f"the video {value!r} is an empty file")
-    clip = StoredClip(value, path=path, start=start, end=end, known_header=folder.headers.get(path))
-    if clip.known_header is None:
-        folder.headers[path] = clip.header()
-    return replace(clip, known_header=folder.headers[path])
+    clip = StoredClip(value, path=path, start=start, end=end, index=folder.index)
+    if folder.checks(path):
+        if not path.stat().st_size:
+            raise BadRow(f"the video {value!r} is an empty file")
+        clip.header()
+    return clip
 
 
 def seconds(value: Any, name: str) -> float:

@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +11,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from mmrl.media.file_headers import Header
+from mmrl.media.header_index import HeaderIndex
 from mmrl.media.pictures import StoredPicture
 from mmrl.system.errors import ConfigError
 
 # how PNG, JPEG, GIF, WebP, BMP and TIFF begin in base64
 BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
 BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+LOOKED = 50  # files of a folder that are looked for one by one before the folder is listed
 SHORTEST_BASE64 = 64  # characters; no image is smaller, and hardly a path without a dot is longer
 
 
@@ -23,7 +26,7 @@ class BadRow(ValueError):
     """A row that cannot become a prompt; the message says what is wrong with it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PictureFolder:
     """The folder `root` that the image paths of a data set start from; None: paths cannot be resolved.
 
@@ -32,29 +35,59 @@ class PictureFolder:
 
     root: Path | None
     outside: bool = False
-    headers: dict[Path, Header] = field(default_factory=dict, compare=False, repr=False)  # of videos, read before
+    max_checked: float = math.inf  # images and videos whose headers are read with the rows, the first ones
+    index: HeaderIndex = field(default_factory=HeaderIndex, compare=False, repr=False)
+    num_checked: int = field(default=0, init=False)
     _seen: dict[str, StoredPicture] = field(default_factory=dict, compare=False, repr=False)
+    _checked_clips: set[Path] = field(default_factory=set, compare=False, repr=False)
+    _looked: dict[str, int] = field(default_factory=dict, compare=False, repr=False)  # files looked for, by folder
+    _listings: dict[str, "_Listing | None"] = field(default_factory=dict, compare=False, repr=False)
 
     def picture(self, value: Any, name: str) -> StoredPicture:
         """Returns an image from a path, bytes, {bytes, path}, base64 text (a data URI or bare) or a PIL image.
 
-        Its header is read. `name` is its name in errors. Raises BadRow for any other value, such as a web address or a
-        path that leaves the folder, and for a file that is missing or no image.
+        Its header is read, unless those of `max_checked` others were. `name` is its name in errors. Raises BadRow for
+        any other value, such as a web address or a path that leaves the folder, for a file that is missing, and for one
+        whose header is read and is that of no image.
         """
-        if isinstance(value, str) and value not in self._seen and not _is_encoded(value):
-            self._seen[value] = _checked(StoredPicture(value, path=self.find(value)))
-        if isinstance(value, str) and value in self._seen:
-            return self._seen[value]
+        if isinstance(value, str):
+            if (seen := self._seen.get(value)) is not None:
+                return seen
+            if not _is_encoded(value):
+                found = self._checked(StoredPicture(value, path=self.find(value), index=self.index))
+                self._seen[value] = found
+                return found
         if isinstance(value, Mapping):
             if value.get("bytes") is not None:
                 return self.picture(value["bytes"], f"{name} ({value['path']})" if value.get("path") else name)
             if value.get("path") is not None:
                 return self.picture(value["path"], name)
             raise BadRow(f"{name} needs 'bytes' or 'path', got {', '.join(map(str, value)) or 'nothing'}")
-        return _checked(StoredPicture(name, content=content_of(value, name)))
+        return self._checked(StoredPicture(name, content=content_of(value, name), index=self.index))
+
+    def checks(self, clip: Path) -> bool:
+        """Returns whether the header of a video is to be read now; each file counts once."""
+        if clip in self._checked_clips or self.num_checked >= self.max_checked:
+            return False
+        self._checked_clips.add(clip)
+        self.num_checked += 1
+        return True
+
+    def _checked(self, picture: StoredPicture) -> StoredPicture:
+        if self.num_checked < self.max_checked:
+            self.num_checked += 1
+            try:
+                width, height = picture.size
+            except ConfigError as error:
+                raise BadRow(str(error)) from error
+            if min(width, height) < 1:
+                raise BadRow(f"the image {picture.name} is empty")
+        return picture
 
     def find(self, text: str, what: str = "image") -> Path:
         """Returns the file of a path; `what` is its name in errors. Raises BadRow as `picture` does."""
+        if (listed := self._listed(text)) is not None:
+            return listed
         if re.match(r"(https?|ftp|s3|gs|hf)://", text, re.IGNORECASE):
             raise BadRow(f"{text!r} is an address; {what}s are not fetched from the web: give files or bytes")
         if self.root is None:
@@ -76,6 +109,42 @@ class PictureFolder:
                 raise
             raise BadRow(f"{text[:80]!r} is no path: {error}") from error
         return path
+
+    def _listed(self, text: str) -> Path | None:
+        """Returns the file of a plain path by the listing of its folder; None where `find` must look for itself.
+
+        A folder is listed when many of its files were looked for, so that a large one is not listed for a few.
+        """
+        above, _, name = text.rpartition("/")
+        if self.root is None or not name or "//" in text:
+            return None
+        looked = self._looked[above] = self._looked.get(above, 0) + 1
+        if looked <= LOOKED:
+            return None
+        if above not in self._listings:
+            self._listings[above] = _Listing.of(self.root, above, self.outside)
+        listing = self._listings[above]
+        return listing.folder / name if listing is not None and name in listing.files else None
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The files of one folder, without links, which may lead out of it."""
+
+    folder: Path  # resolved
+    files: frozenset[str]
+
+    @classmethod
+    def of(cls, root: Path, above: str, outside: bool) -> "_Listing | None":
+        """Returns the listing of a folder under the root; None where it cannot be listed, or lies outside."""
+        try:
+            folder = (root / above).resolve()
+            if not outside and not folder.is_relative_to(root.resolve()):
+                return None
+            with os.scandir(folder) as entries:
+                return cls(folder, frozenset(one.name for one in entries if one.is_file(follow_symlinks=False)))
+        except (OSError, RuntimeError, ValueError):  # `find` says what is wrong with each file
+            return None
 
 
 def _is_encoded(text: str) -> bool:
@@ -104,13 +173,3 @@ def content_of(value: Any, name: str) -> bytes | memoryview:
         value.save(buffer, format="PNG")
         return buffer.getvalue()
     raise BadRow(f"{name} must be a path, bytes, base64 or an image, got {type(value).__name__}")
-
-
-def _checked(picture: StoredPicture) -> StoredPicture:
-    try:
-        width, height = picture.size
-    except ConfigError as error:
-        raise BadRow(str(error)) from error
-    if min(width, height) < 1:
-        raise BadRow(f"the image {picture.name} is empty")
-    return picture

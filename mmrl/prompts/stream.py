@@ -19,7 +19,7 @@ from mmrl.core.data import Prompt
 from mmrl.core.keys import generator
 from mmrl.core.reward_batches import Demands
 from mmrl.core.templates import template_digest
-from mmrl.media.pictures import Role
+from mmrl.media.pictures import Picture, Role, StoredPicture
 from mmrl.prompts import datasets
 from mmrl.prompts.curriculum import Curriculum
 from mmrl.prompts.row_files import rows_with_progress
@@ -178,6 +178,14 @@ class PromptStream:
         """Returns the next `count` prompts with their numbers."""
         return [self._take_one() for _ in range(count)]
 
+    def upcoming(self, count: int) -> list[tuple[int, Prompt]]:
+        """Returns what `take` returns next, and takes nothing; with a curriculum, unless scores change it before."""
+        before = list(self.counts)
+        try:
+            return [(number, prompt) for number, _, prompt in (self._next() for _ in range(count))]
+        finally:
+            self.counts = before
+
     def again(self, prompts: Sequence[Prompt]) -> list[tuple[int, Prompt]]:
         """Returns these prompts once more, under new numbers."""
         first = self.num_taken
@@ -185,6 +193,13 @@ class PromptStream:
         return list(enumerate(prompts, first))
 
     def _take_one(self) -> tuple[int, Prompt]:
+        number, chosen, prompt = self._next()
+        if self.curriculum is not None:
+            self.curriculum.note(number, chosen)
+        return number, prompt
+
+    def _next(self) -> tuple[int, int, Prompt]:
+        """Counts one prompt more; returns its number, its set and itself."""
         number, weights = self.num_taken, self.weights
         if self.curriculum is not None:
             weights = self.curriculum.weights(weights)
@@ -192,12 +207,10 @@ class PromptStream:
         if len(self.sets) > 1:
             shares = torch.tensor(weights, dtype=torch.float64)
             chosen = int(torch.multinomial(shares, 1, generator=generator(self.seed, "set", number)))
-        if self.curriculum is not None:
-            self.curriculum.note(number, chosen)
         prompts, position = self.sets[chosen], self.counts[chosen]
         turn, place = divmod(position, len(prompts))
         self.counts[chosen] += 1
-        return number, prompts[int(self._order(chosen, turn)[place])]
+        return number, chosen, prompts[int(self._order(chosen, turn)[place])]
 
     def _order(self, chosen: int, turn: int) -> torch.Tensor:
         """Returns the order of a set in one of its passes; keeps that of the current pass, since sets may be large."""
@@ -214,7 +227,9 @@ class PromptStream:
     def check_same(self, state: Mapping[str, Any]) -> None:
         """Raises ConfigError where these are not the prompts of a saved state: draws from others are another run."""
         sizes = [len(prompts) for prompts in self.sets]
-        if (state["sizes"], state["digest"]) == (sizes, self._digest):
+        if state["sizes"] == sizes and state["digest"] == self._digest:
+            return
+        if state["sizes"] == sizes and state["digest"] == self._digest_by(_size):  # of an older mmrl, which read all
             return
         before, now = (" + ".join(map(str, each)) for each in (state["sizes"], sizes))
         how = f"there are {now} of them, {before} when it was saved" if before != now else "some of them changed"
@@ -222,12 +237,17 @@ class PromptStream:
 
     @cached_property
     def _digest(self) -> str:
-        """Returns a digest of texts, targets, and names, sizes and roles of images, but not of the images' contents."""
+        """Returns a digest of texts, targets, and names, sizes and roles of images, but not of the images' contents.
+
+        Of an image of a data set no size enters, since its header may not have been read.
+        """
+        return self._digest_by(_size_at_start)
+
+    def _digest_by(self, size: Callable[[Picture], Any]) -> str:
         digest = hashlib.sha256()
         for prompt in (prompt for prompts in self.sets for prompt in prompts):
             names = [getattr(one, "name", type(one).__name__) for one in (*prompt.media, *prompt.clips)]
-            sizes = [picture.size for picture in prompt.media]
-            parts: list[Any] = [prompt.text, prompt.system, dict(prompt.target), names, sizes]
+            parts: list[Any] = [prompt.text, prompt.system, dict(prompt.target), names, [*map(size, prompt.media)]]
             parts += [list(prompt.roles)] if prompt.roles else []  # none: as in older checkpoints, which stay valid
             text = json.dumps(parts, default=lambda one: getattr(one, "name", type(one).__name__), skipkeys=True)
             digest.update(text.encode() + b"\n")
@@ -236,6 +256,17 @@ class PromptStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts, self.num_unread = list(state["counts"]), state["num_unread"]
         self.num_again = state["num_again"]
+
+
+def _size(picture: Picture) -> tuple[int, int]:
+    return picture.size
+
+
+def _size_at_start(picture: Picture) -> tuple[int, int] | int | None:
+    """Returns the size of an image; of one of a data set its number of bytes, or nothing where it is a file."""
+    if not isinstance(picture, StoredPicture) or picture.index is None:
+        return picture.size
+    return None if picture.content is None else len(picture.content)
 
 
 @lru_cache(maxsize=8)  # thousands of screens or clips, made anew for each use otherwise

@@ -146,7 +146,11 @@ def _time_about(record: Record) -> str:
         name.removeprefix(OF_REWARDS): record.total(name) for name in record.metrics if name.startswith(OF_REWARDS)
     }
     each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in seconds_of_rewards.items() if seconds)
-    return (f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else "") + (
+    waited, worked = record.total("time/decoding"), record.total("time/decoding_workers")
+    beside = f"; threads worked on them for {duration(worked)} beside the loop" if worked else ""
+    decoding = f"Rollouts waited {duration(waited)} for prompts to be decoded and encoded{beside}. " if waited else ""
+    apart = f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else ""
+    return (apart + decoding) + (
         f"Rewards, which score while other samples are made where there are several chunks: {each}." if each else ""
     )
 
@@ -182,7 +186,7 @@ class _TimePart:
 
 def _time_parts(record: Record) -> list[_TimePart]:
     """Returns one part for each colour but the last, which is the rest of the iterations' time."""
-    apart = {"time/iteration", "time/evaluation"}
+    apart = {"time/iteration", "time/evaluation", "time/decoding", "time/decoding_workers"}  # the last two: inside
     names = [name for name in TIME_PARTS if name in record.metrics]
     apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others
     names += [name for name in record.metrics if name.startswith("time/") and name not in apart | TIME_PARTS.keys()]

@@ -17,13 +17,15 @@ from mmrl.core.contracts import ConfigError, Mix, Placement, Prepared, Reward, R
 from mmrl.core.data import Outputs, Rollout, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import Demands, check_needs, reward_batch, select
+from mmrl.core.reward_batches import Demands, check_needs, on_device, reward_batch, select
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
+from mmrl.scoring.streams import SideStream
 from mmrl.system.errors import raised
 from mmrl.system.time_limits import Patience, Workers
 
+BESIDE = ("weight", "label", "device")  # fields of a reward's section that are not the reward's own
 LARGEST = 1e18  # of a sum or a weight: its square, which a standard deviation needs, is still a float32
 
 
@@ -54,6 +56,7 @@ class RewardTerm:
     name: str  # in the metrics
     reward: Reward
     weight: float | Schedule = 1.0
+    device: torch.device | None = None  # of its network; None: that of the process
 
     def weight_at(self, iteration: int) -> float:
         """Returns the weight at an iteration."""
@@ -154,7 +157,8 @@ class Scorer:
         """Loads the weights of the rewards that have some."""
         for term in self.terms:
             if isinstance(term.reward, Prepared):
-                term.reward.prepare(placement)
+                own = placement if term.device is None else replace(placement, device=term.device)
+                term.reward.prepare(own)
 
     def score(self, rollout: Rollout, iteration: int) -> Scores:
         """Returns the scores of a rollout that is a whole iteration: `judge`, then `check`."""
@@ -204,7 +208,9 @@ class Scorer:
                 term.name: workers.submit(call_reward, term.name, term.reward, everyone, patience) for term in remote
             }
             here = {
-                t.name: call_reward(t.name, t.reward, everyone, patience) for t in self.terms if t.name not in waiting
+                t.name: call_reward(t.name, t.reward, on_device(everyone, t.device), patience)
+                for t in self.terms
+                if t.name not in waiting
             }
             return [here[name] if name in here else patience.result(waiting[name]) for name in self.names]
 
@@ -265,7 +271,7 @@ class Scorer:
             if not term.reward.differentiable:
                 raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
             check_needs(term.name, term.reward, batch)
-            answer, failure = call_once(term.name, term.reward, batch, self.patience)
+            answer, failure = call_once(term.name, term.reward, on_device(batch, term.device), self.patience)
             if answer is None or failure:
                 raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)
             weighted.append(weight * answer.values)
@@ -281,8 +287,10 @@ class ScoringQueue:
     After Ctrl-C, and where a reward hangs, the chunk in work is left behind instead.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, device: torch.device | None = None) -> None:
+        """Makes the queue; `device`: of the process, on which chunks are sampled."""
         self._scorer = scorer
+        self._stream = SideStream(device)
         self._worker = Workers(1, "scoring", scorer.patience)
         self._waiting: list[Future[Judgement]] = []
 
@@ -301,7 +309,12 @@ class ScoringQueue:
         """
         if self._waiting:
             wait(self._waiting[-1:], timeout=self._scorer.patience.seconds)
-        self._waiting.append(self._worker.submit(self._scorer.judge, chunk, iteration))
+        sampled = self._stream.mark()
+        self._waiting.append(self._worker.submit(self._judge, chunk, iteration, sampled))
+
+    def _judge(self, chunk: Rollout, iteration: int, sampled: object) -> Judgement:
+        with self._stream.behind(sampled):
+            return self._scorer.judge(chunk, iteration)
 
     def join(self) -> Judgement:
         """Returns one judgement of all chunks since the last join, maybe none, in the order of their submission; waits
@@ -319,21 +332,34 @@ class ScoringQueue:
 
 
 def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugin | None = None) -> Scorer:
-    """Builds the rewards by their names; `weight` and `label` belong to the mix, all other fields to the reward."""
+    """Builds the rewards by their names; the fields of `BESIDE` belong to the run, all others to the reward."""
     terms = []
     for settings in rewards:
-        own = {key: value for key, value in settings.items() if key not in ("weight", "label")}
+        own = {key: value for key, value in settings.items() if key not in BESIDE}
         weight = _weight(settings.get("weight", 1.0))
-        reward = plugins.build("rewards", own, beside=("weight", "label"))
+        reward = plugins.build("rewards", own, beside=BESIDE)
         if not isinstance(reward, Reward):
             lacking = [part for part in (*Reward.__annotations__, "score") if part not in dir(reward)]
             raise ConfigError(f"rewards.{own['name']} is not a reward: it has no {', '.join(lacking)}")
         plugins.refuse_half("rewards", own["name"], reward)
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
-        terms.append(RewardTerm(_checked(label_of(settings)), reward, weight))
+        device = _device(settings.get("device"), own["name"], reward)
+        terms.append(RewardTerm(_checked(label_of(settings)), reward, weight, device))
     mixed = None if mix is None else plugins.build("mixes", mix)
     return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
+
+
+def _device(value: Any, name: str, reward: Reward) -> torch.device | None:
+    """Returns the device of a reward's network. Raises ConfigError for no such name, or a reward without a network."""
+    if value is None:
+        return None
+    if not isinstance(reward, Prepared) or "model" not in reward.needs:
+        raise ConfigError(f"rewards.device is for rewards that run a network, and {name!r} runs none; remove it")
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"rewards.device must be a device of torch such as cpu or cuda:1, got {value!r}") from error
 
 
 def _weight(value: Any) -> float | Schedule:

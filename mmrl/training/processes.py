@@ -1,6 +1,6 @@
 """Devices, precision and processes; the only file that knows the rank."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -178,7 +178,7 @@ class Processes:
         trained = list(parameters)
         for parameter in trained:
             if parameter.grad is None:  # zero, also on a single process: momentum and weight decay act on it
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
         if self.num_processes == 1:
             return
         gradients = [p.grad for p in trained if p.grad is not None and not is_sharded(p)]
@@ -194,19 +194,31 @@ class Processes:
         self.scaler.scale(loss).backward()
 
     def step(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], max_norm: float | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
+        max_norm: float | None,
+        *,
+        masters: Callable[[], None] | None = None,
     ) -> Tensor:
-        """Makes one optimizer step on the summed gradients if they are finite; returns their norm before clipping."""
+        """Makes one optimizer step on the summed gradients if they are finite; returns their norm before clipping.
+
+        `masters`: makes the step where the optimizer steps on masters of the parameters, not on these themselves.
+        """
         self.sum_gradients(parameters)
-        self.scaler.unscale_(optimizer)
+        if masters is None:
+            self.scaler.unscale_(optimizer)
         norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         if is_sharded(norm):  # of all shards
             norm = norm.full_tensor()
         nn.utils.clip_grads_with_norm_(parameters, float("inf") if max_norm is None else max_norm, norm)
-        if self.scaler.is_enabled() or norm.isfinite():  # NaN would stay in the weights; the scaler sees to it itself
+        if masters is not None and norm.isfinite():
+            masters()
+        elif masters is None and (self.scaler.is_enabled() or norm.isfinite()):  # the scaler leaves NaN out itself
             self.scaler.step(optimizer)
             self.scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         return norm
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import GroupSettings
-from mmrl.core.contracts import Advantage, ConfigError, Modality, Sampler
+from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.plans.groups import GroupPlan
@@ -82,6 +82,7 @@ class Collector:
     chunk: int  # groups sampled at once on one process
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
+    stores_on_host: bool = False  # scored rollouts, in the CPU's memory
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
@@ -126,6 +127,15 @@ class Collector:
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
         return _join(rounds, sorted(kept), metrics)
 
+    def prefetch(self) -> None:
+        """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
+
+        Agents see the screens of environments, which are not known before.
+        """
+        if isinstance(self.policy, Prefetching) and self.policy.sample_kind != "turns":
+            numbered = self.processes.share(self.prompts.upcoming(self.wanted))
+            self.policy.prefetch([prompt for _, prompt in numbered])
+
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Returns means and sums, over all processes, of the statistics and counts of the policy's rollouts."""
         everywhere = self.processes.gather([(rollout.statistics(), rollout.counts) for rollout in rollouts])
@@ -165,7 +175,7 @@ class Collector:
         """
         chunks = [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
         rollouts, judgements, unread = [], [], dict[int, str]()
-        with ScoringQueue(self.scorer) as queue:
+        with ScoringQueue(self.scorer, self.processes.device) as queue:
             for number in range(self.processes.maximum(len(chunks))):
                 rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
                 unread |= more
@@ -177,8 +187,9 @@ class Collector:
                     queue.submit(rollout, iteration)
                 else:
                     judgements.append(self.scorer.judge(rollout, iteration))
-                rollouts.append(rollout.without_videos())
-                del rollout  # else its videos would be held while the next are sampled
+                kept = rollout.without_videos()
+                rollouts.append(kept.on_host() if self.stores_on_host else kept)
+                del rollout, kept  # else its videos would be held while the next are sampled
             if not rollouts:
                 return None, None, unread
             return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread

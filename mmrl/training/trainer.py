@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, DivergedError, Keeping, Loss, LossBatch, Modality
+from mmrl.core.contracts import (
+    Advantage,
+    ConfigError,
+    DivergedError,
+    Keeping,
+    Loss,
+    LossBatch,
+    Modality,
+    Prefetching,
+)
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.prompts.stream import template_metrics
@@ -20,15 +29,17 @@ from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
+from mmrl.system.out_of_memory import Result, in_halves, random_state, set_random_state
 from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
 from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
-from mmrl.training.held_out import EvaluationStopped, Evaluator, Result, save_samples
+from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
+from mmrl.training.held_out import Result as Evaluated
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
-from mmrl.training.optimizer import learning_rate
+from mmrl.training.optimizer import learning_rate, step_on_masters
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
@@ -60,9 +71,13 @@ class Trainer:
     settings: Mapping[str, Any] | None = None  # of config.yaml, those that may not change: kept in each checkpoint
     check_lock: Callable[[], None] = lambda: None  # raises RunError where another process took the run directory
     callbacks: Callbacks = field(default_factory=Callbacks)
+    micro_batch: int = 0  # network calls of a forward and backward pass: the setting, until memory does not suffice
     newest_checkpoint: Path | None = None  # saved or restored
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
+
+    def __post_init__(self) -> None:
+        self.micro_batch = self.micro_batch or self.config.updates.micro_batch
 
     @property
     def names(self) -> list[str]:
@@ -251,7 +266,7 @@ class Trainer:
 
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
-        started = time.perf_counter()
+        started, decoding = time.perf_counter(), self._decoding_seconds()
         collected = self.collector(iteration, self.sampling_weights)
         sampled = time.perf_counter()
         scores, min_spread = collected.scores, self.config.groups.min_spread
@@ -260,12 +275,25 @@ class Trainer:
         metrics |= template_metrics(self.config.prompts)
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
+        if iteration + 1 < self.config.iterations:
+            self.collector.prefetch()  # the next prompts are known, now that a curriculum has seen the scores
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):
             self.policy.forget()
         metrics |= self._counts(collected, self.policy.num_calls - calls)
+        metrics |= {name: after - decoding[name] for name, after in self._decoding_seconds().items()}
         return metrics | {"time/rollout": sampled - started, "time/update": time.perf_counter() - sampled}
+
+    def _decoding_seconds(self) -> dict[str, float]:
+        """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked.
+
+        They are inside of `time/rollout`, and beside all of an iteration.
+        """
+        if not isinstance(self.policy, Prefetching):
+            return {}
+        waited, worked = self.policy.decoding_seconds()
+        return {"time/decoding": waited, "time/decoding_workers": worked}
 
     def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
         """Makes the optimizer steps of one iteration on minibatches of whole groups, and returns their metrics."""
@@ -287,12 +315,14 @@ class Trainer:
                 settings,
                 self.processes,
                 sampled_by=sampled_by,
-                micro_batch=updates.micro_batch,
+                micro_batch=self.micro_batch,
             )
             is_recomputed = False
         score = partial(self.collector.scorer.score_in_graph, iteration=iteration)
-        updater = Updater(self.policy, self.loss, self.processes, updates.micro_batch, score)
-        rollout = updater.differentiate(updater.recompute(rollout) if is_recomputed else rollout, batch)
+        updater = Updater(self.policy, self.loss, self.processes, self.micro_batch, score)
+        if is_recomputed:
+            rollout = self._in_memory(updater, partial(updater.recompute, rollout))
+        rollout = updater.differentiate(rollout, batch)
         kept, replayed = collected.kept, dict[str, float]()
         if self.replay is not None:
             refilled = self.replay(collected, rollout, batch, iteration)
@@ -321,15 +351,40 @@ class Trainer:
         for number, prompt_indices in enumerate(parts):
             key = GroupKey(self.config.seed, iteration, number)
             rows, part = select_groups(batch, prompt_indices)
-            seen = updater.accumulate(rollout, views_of(self.loss, rollout, rows, part, key), part, old)
+            views = views_of(self.loss, rollout, rows, part, key)
+            seen = self._in_memory(updater, partial(updater.accumulate, rollout, views, part, old))
             if seen is not None:
                 steps.append(seen)
-                norms.append(
-                    self.processes.step(self.optimizer, self._parameters(), self.config.optimizer.max_grad_norm)
-                )
+                norms.append(self._step())
                 if self.config.averaging is not None:
                     self.policy.weights.average("averaged", self.config.averaging.decay)
         return steps, norms
+
+    def _in_memory(self, updater: Updater, work: Callable[[], Result]) -> Result:
+        """Returns what `work` makes by the updater's micro-batches. Where memory does not suffice on some process, all
+        begin it again with micro-batches of half the size, which the rest of the run keeps."""
+        before = random_state(self.processes.device)
+
+        def begun(size: int) -> Result:
+            updater.micro_batch, updater.num_calls = size, 0
+            for parameter in self._parameters():
+                parameter.grad = None
+            set_random_state(before, self.processes.device)
+            return work()
+
+        def largest() -> int:
+            return max(self.processes.gather([updater.num_calls]))
+
+        is_main = self.processes.is_main
+        done, self.micro_batch = in_halves(self.micro_batch, begun, "updates.micro_batch", largest, tells=is_main)
+        return done
+
+    def _step(self) -> Tensor:
+        """Makes the optimizer step on the gradients that are there; returns their norm before clipping."""
+        weights = self.policy.weights
+        masters = partial(step_on_masters, self.optimizer, weights) if weights.has_masters else None
+        largest = self.config.optimizer.max_grad_norm
+        return self.processes.step(self.optimizer, self._parameters(), largest, masters=masters)
 
     def _counts(self, collected: Collected, update_calls: int) -> dict[str, float]:
         counts = self.processes.gather([(collected.num_calls, update_calls)])
@@ -355,7 +410,7 @@ class Trainer:
         started, now = time.perf_counter(), self.progress
         try:
             counting = self.tracking.counter
-            result: Result = self.evaluator(self._is_stopping, counting=counting)
+            result: Evaluated = self.evaluator(self._is_stopping, counting=counting)
             others = {name: one(self._is_stopping, counting=counting) for name, one in self.also_evaluated.items()}
         except EvaluationStopped:
             return False

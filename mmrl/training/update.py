@@ -1,7 +1,8 @@
 """One optimizer step: views, micro-batches of network calls, the loss, the gradient."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from mmrl.core.data import Outputs, Rollout, WeightsName
 from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
+from mmrl.system.out_of_memory import reported
 from mmrl.training.processes import Processes
 from mmrl.training.reward_gradients import carries_back
 
@@ -52,6 +54,7 @@ class Updater:
         """Keeps the parts. `score`: the differentiable rewards of samples' media made anew: [N], [N] -> [N]."""
         self.policy, self.loss, self.processes, self.micro_batch = policy, loss, processes, micro_batch
         self.score = score
+        self.num_calls = 0  # network calls of the largest micro-batch so far
 
     def accumulate(
         self, rollout: Rollout | None, views: Sequence[View], batch: LossBatch | None, old: OldSource
@@ -75,7 +78,7 @@ class Updater:
         # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
         share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
-        with self.processes.lockstep():
+        with self._guarded():
             for number in range(self.processes.maximum(len(batches))):
                 if rollout is None or number >= len(batches):
                     self._dummy_view(old)
@@ -86,6 +89,10 @@ class Updater:
 
     def recompute(self, rollout: Rollout | None) -> Rollout | None:
         """Returns the rollout with old log-probs under the present weights. Every process must call it."""
+        if not self.processes.is_sharded:
+            with self._guarded():
+                self.num_calls = max(self.num_calls, 0 if rollout is None else rollout.num_calls)
+                return None if rollout is None else self.policy.recompute(rollout, self.micro_batch)
         if rollout is not None:
             return self.policy.recompute(rollout, self.micro_batch)
         with torch.no_grad():
@@ -105,6 +112,15 @@ class Updater:
         with self.policy.weights("reference"):
             return self.policy.differentiate(rollout, rows, partial(self.score, rollout), self.micro_batch)
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Makes an error of one process one of all: OutOfMemory where a device has none left.
+
+        Sharded processes cannot go on after that: a gathered layer is one of all, and nobody waits for it twice.
+        """
+        with self.processes.lockstep(), nullcontext() if self.processes.is_sharded else reported():
+            yield
+
     def _weighed(self, rollout: Rollout, view: View, batch: LossBatch) -> LossBatch:
         weight = view.weight_among(rollout, batch.weight.cpu()).to(self.processes.device)
         advantages = batch.advantages.expand_as(weight)
@@ -115,6 +131,7 @@ class Updater:
     ) -> None:
         alike = self.policy.apart(rollout, view) if isinstance(self.policy, Sized) else [view]
         parts = [part for one in alike for part in one.split(self.micro_batch)]
+        self.num_calls = max([self.num_calls, *(part.num_calls for part in parts)])
         if not parts:
             return self._dummy_view(old)
         most = self.processes.maximum(len(parts))

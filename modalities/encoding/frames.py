@@ -1,5 +1,6 @@
 """The cache of decoded frames of clips."""
 
+import threading
 from dataclasses import dataclass, field
 
 from mmrl.media.pictures import Clip
@@ -10,25 +11,28 @@ from mmrl.media.video import Frames, FrameSampling, ShuffledClip
 class FrameCache:
     """A cache of decoded frames up to a number of bytes; the least recently used clips are dropped first.
 
-    A clip in order and the same clip in disorder are decoded once.
+    A clip in order and the same clip in disorder are decoded once. Several threads may ask at once; where two ask for
+    the same clip, both decode it.
     """
 
     sampling: FrameSampling
     capacity: int  # bytes of pixels
     num_decoded: int = field(default=0, init=False)
     _kept: dict[Clip, Frames] = field(default_factory=dict, init=False)  # oldest first
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def __call__(self, clip: Clip) -> Frames:
         """Returns the chosen frames of a clip. Raises ConfigError for a clip that cannot be read."""
         if isinstance(clip, ShuffledClip):
             return clip.shuffled(self(clip.clip))
-        frames = self._kept.pop(clip, None)
-        if frames is None:
-            frames = clip.load(self.sampling)
-            self.num_decoded += 1
-        self._kept[clip] = frames
-        while self._kept and self.num_bytes > self.capacity:
-            del self._kept[next(iter(self._kept))]
+        with self._lock:
+            kept = self._kept.pop(clip, None)
+        frames = clip.load(self.sampling) if kept is None else kept
+        with self._lock:
+            self.num_decoded += kept is None
+            self._kept[clip] = frames
+            while self._kept and self.num_bytes > self.capacity:
+                del self._kept[next(iter(self._kept))]
         return frames
 
     @property

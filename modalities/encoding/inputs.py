@@ -35,6 +35,12 @@ class EncodedPrompt:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def num_bytes(self) -> int:
+        """Returns the bytes of its tensors."""
+        tensors = (self.tokens, self.token_types, self.positions, *self.media.values())
+        return sum(tensor.nbytes for tensor in tensors)
+
 
 @dataclass(frozen=True)
 class PromptBatch:

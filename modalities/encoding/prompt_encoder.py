@@ -1,8 +1,10 @@
 """The encoder of prompts: tensors by a model's own processor and chat template, each distinct prompt once."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from mmrl.media.pictures import Clip
 from mmrl.media.video import Frames
 from mmrl.parsing.coordinates import Canvas, Convention
 
+from .encoding_workers import Encode, EncodingWorkers
 from .inputs import EncodedPrompt, axis_of, called, messages_of, refuse_media_tokens
 from .network import NO_INPUT, network_of
 from .positions import rope_positions
@@ -37,20 +40,55 @@ class PromptEncoder:
     capacity: int
     read_clip: Callable[[Clip], Frames] | None = None  # None: a policy without video
     resizes_clips: bool = True  # the processor resizes frames; else they come in their final size
+    workers: EncodingWorkers | None = None  # None: prompts are encoded by whoever calls, one after the other
+    seconds: float = 0.0  # that callers have waited for prompts to be encoded so far
     _kept: dict[Any, EncodedPrompt] = field(default_factory=dict)  # oldest first
     _is_warned: bool = False  # about a prompt that is too long
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         """Encodes each distinct prompt once, whatever its target. Raises ConfigError for one that cannot be encoded."""
-        fresh: dict[Any, EncodedPrompt] = {}
-        for prompt in prompts:
-            key = _key(prompt)
-            if key not in fresh:
-                fresh[key] = self._kept.pop(key) if key in self._kept else self._encode(prompt)
+        started = time.perf_counter()
+        try:
+            self._submit(prompts)
+            fresh: dict[Any, EncodedPrompt] = {}
+            for prompt in prompts:
+                key = _key(prompt)
+                if key not in fresh:
+                    fresh[key] = self._kept.pop(key) if key in self._kept else self._encode(prompt)
+        finally:
+            self.seconds += time.perf_counter() - started
         self._kept.update(fresh)
         for key in list(self._kept)[: max(0, len(self._kept) - self.capacity)]:
             del self._kept[key]
         return [fresh[_key(prompt)] for prompt in prompts]
+
+    def use_workers(self, count: int, max_bytes: int) -> None:
+        """Lets up to `count` threads encode prompts with media, those ahead of their use in `max_bytes`; 0: none."""
+        self.close()
+        self.workers = EncodingWorkers(count, max_bytes, self._copied) if count else None
+
+    def prefetch(self, prompts: Sequence[Prompt]) -> None:
+        """Begins to encode prompts that the next calls ask for, and forgets those of earlier calls; returns at once."""
+        if self.workers is not None:
+            self.workers.forget_others({_key(prompt) for prompt in prompts})
+            self._submit(prompts)
+
+    def close(self) -> None:
+        """Ends the threads, if there are any; the next prompts start them again."""
+        if self.workers is not None:
+            self.workers.close()
+
+    def _submit(self, prompts: Sequence[Prompt]) -> None:
+        """Hands prompts with media to the threads; text alone is encoded before a thread has begun it."""
+        for prompt in prompts if self.workers is not None else ():
+            if (prompt.media or prompt.clips) and (key := _key(prompt)) not in self._kept:
+                assert self.workers is not None, "just seen"
+                self.workers.submit(key, prompt)
+
+    def _copied(self) -> Encode:
+        """Returns how another thread encodes a prompt: with a copy of the processor, as tokenizers are not shared."""
+        alone = replace(self, processor=deepcopy(self.processor), workers=None, _kept={})
+        return alone._encoded
 
     def set_pixels(self, least: int | None, most: int | None) -> None:
         """Sets bounds of an image's area after resizing. Raises ConfigError where the family has no pixel budget."""
@@ -111,6 +149,12 @@ class PromptEncoder:
         return messages, clips
 
     def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        encoded = None if self.workers is None else self.workers.take(_key(prompt))
+        encoded = self._encoded(prompt) if encoded is None else encoded
+        self._check_context(prompt, encoded.next_position)
+        return encoded
+
+    def _encoded(self, prompt: Prompt) -> EncodedPrompt:
         messages, clips = self._messages(prompt)
         images = [part["image"] for part in messages[-1]["content"] if part["type"] == "image"]
         encoded = self._processed(prompt, messages, clips)
@@ -133,7 +177,6 @@ class PromptEncoder:
         if hasattr(network_of(self.model), "get_rope_index"):
             positions = rope_positions(network_of(self.model), tokens, token_types, media, encoded.get(_SECONDS))
             next_position = int(positions.max()) + 1
-        self._check_context(prompt, next_position)
         return EncodedPrompt(tokens, token_types, positions, next_position, media, self._canvas(images, media))
 
     def _check_context(self, prompt: Prompt, length: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
+from mmrl.media.pictures import Picture, StoredPicture
 from mmrl.media.video import StoredClip
 
 from .inputs import called, parts_of, refuse_media_tokens
@@ -13,7 +14,8 @@ from .prompt_encoder import PromptEncoder
 def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
     """Returns why a prompt cannot be encoded; None where texts and headers give no reason: pixels may still be broken.
 
-    Tokens are counted without those of the chat template, and only where they are limited.
+    Tokens are counted without those of the chat template, and only where they are limited. Without a limit, headers
+    that a data set leaves for later are not read.
     """
     text, own = encoder.template.replace("{prompt}", prompt.text), prompt.system
     own = own if own is not None else encoder.system or ""
@@ -26,10 +28,11 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
         if prompt.clips and encoder.read_clip is None:
             raise ConfigError("has a video, which this modality does not read; 'video' does")
         for clip in prompt.clips:
-            if isinstance(clip, StoredClip):
+            if isinstance(clip, StoredClip) and clip.index is None:
                 clip.header()
         images = encoder.processor.image_processor
-        count = sum(_tokens(images, *picture.size) for picture in prompt.media)
+        is_limited = encoder.max_tokens is not None
+        count = sum(_tokens(images, *picture.size) for picture in prompt.media if is_limited or _is_read(picture))
     except ValueError as error:  # a ConfigError, half a surrogate, an image of 1 x 300 pixels
         why = str(error)
         return why if why.startswith(called(prompt)) else f"{called(prompt)}: {why}"
@@ -41,6 +44,10 @@ def refusal(prompt: Prompt, encoder: PromptEncoder) -> str | None:
                 f"max_prompt_tokens {encoder.max_tokens}; raise it, or lower max_pixels"
             )
     return None
+
+
+def _is_read(picture: Picture) -> bool:
+    return not isinstance(picture, StoredPicture) or picture.is_read
 
 
 def _tokens(images: Any, width: int, height: int) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from mmrl.core.data import DecisionBlock
 from mmrl.core.forward_outputs import GaussianDecisions
 from mmrl.core.numerics import Reduction
+from mmrl.system.host_memory import on_host
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,15 @@ class FlowDecisions:
         ]
         return cls(*(torch.cat([getattr(part, item.name) for part in shifted]) for item in fields(cls)))
 
+    def on_host(self) -> "FlowDecisions":
+        """Returns the same decisions with all latents in the CPU's memory."""
+        return replace(self, state=on_host(self.state), mean=on_host(self.mean), child=on_host(self.child))
+
     def forward_outputs(
         self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction
     ) -> GaussianDecisions:
         """Returns the decisions behind the network calls `calls` [n], whose means are `mean` [n, ...]."""
-        device = self.state.device
+        device = self.sigma.device
         position = torch.full((len(self.state),), -1, device=device)
         position[calls] = torch.arange(len(calls), device=device)
         edges = (position[self.call] >= 0).nonzero().squeeze(1)  # [e]
@@ -73,7 +78,7 @@ class FlowDecisions:
         return GaussianDecisions(
             mean=mean,
             std=self.transition[calls, 2],
-            sample=self.child[edges],
+            sample=rows_of(self.child, edges, device),
             call=position[self.call[edges]],
             entry=entry,
             reduction=reduction,
@@ -93,6 +98,11 @@ def _step_size(block: DecisionBlock, entry: Tensor) -> Tensor | None:
 def linear_mean(transition: Tensor, latents: Tensor, velocity: Tensor) -> Tensor:
     """Returns the mean of the next latents in float32, from transition [n, 3], latents and velocity [n, ...]."""
     return column(transition[:, 0], latents) * latents.float() + column(transition[:, 1], latents) * velocity
+
+
+def rows_of(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """Returns some rows, on a device, of a tensor that may be in the CPU's memory."""
+    return tensor[rows.to(tensor.device)].to(device, non_blocking=True)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:

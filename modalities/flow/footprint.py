@@ -60,7 +60,7 @@ def footprint_of(policy: Counted, work: Workload) -> Footprint:
             f"--gpu: the inputs of a {part.kind} are not known; those of {', '.join(INPUTS)} are "
             "(modalities/flow/footprint.py)"
         )
-    trained_dtype = torch.float32 if policy.lora is None else work.dtype
+    trained_dtype = work.trained_dtype if policy.lora is None else work.dtype
     whole = on_meta(part.make, trained_dtype)
     policy.train_on_meta(whole, names[0])
     sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in whole.parameters()]
@@ -164,7 +164,7 @@ def _at_depth(part: Part, measure: Callable[..., tuple[float, ...]]) -> list[flo
 
 
 def _network(policy: Counted, part: Part, name: str, work: Workload, changes: Mapping[str, int]) -> Any:
-    network = on_meta(lambda: part.make(**changes), torch.float32 if policy.lora is None else work.dtype)
+    network = on_meta(lambda: part.make(**changes), work.trained_dtype if policy.lora is None else work.dtype)
     policy.train_on_meta(network, name)
     if policy.gradient_checkpointing:
         network.enable_gradient_checkpointing()

@@ -24,7 +24,7 @@ from mmrl.core.weights import Weights
 from mmrl.plans.flow import Plan
 from mmrl.plans.offline import best_given
 
-from .decisions import Conditioning, FlowDecisions, column, linear_mean
+from .decisions import Conditioning, FlowDecisions, column, linear_mean, rows_of
 from .recorder import FACTS, DecisionRecorder
 from .reward_gradients import differentiated, rendered
 from .steering import gradient_of, judge_of
@@ -309,7 +309,8 @@ class FlowPolicy(Checked, ABC):
         assert isinstance(view, DecisionView), "only decisions are recorded"
         decided: FlowDecisions = rollout.trace.decided
         calls = view.calls.to(self.device)
-        return decided.forward_outputs(rollout.blocks[view.block], calls, decided.mean[calls], self.reduction)
+        mean = rows_of(decided.mean, calls, self.device)
+        return decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
 
     @torch.no_grad()
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
@@ -321,14 +322,16 @@ class FlowPolicy(Checked, ABC):
         calls = torch.arange(len(trace.decided.state), device=self.device)
         parts = calls.split(size) if len(calls) else ()
         self._dummy_forwards(self._maximum(len(parts)) - len(parts))
-        means = [self._mean(trace, part) for part in parts]
+        place = trace.decided.mean.device
+        means = [self._mean(trace, part).to(place) for part in parts]
         decided = replace(trace.decided, mean=torch.cat(means)) if means else trace.decided
         return replace(rollout, trace=replace(trace, decided=decided))
 
     def _mean(self, trace: FlowTrace, calls: Tensor) -> Tensor:
         """Returns the mean of the next latents [n, ...] at the recorded states `calls` [n]."""
         decided = trace.decided
-        state, conditioning = decided.state[calls], trace.conditioning[decided.prompt[calls]]
+        state = rows_of(decided.state, calls, self.device)
+        conditioning = trace.conditioning[decided.prompt[calls]]
         velocity = self._guided(state, decided.sigma[calls], conditioning, trace.guidance_scale)
         return linear_mean(decided.transition[calls], state, velocity)
 
@@ -353,7 +356,7 @@ class FlowPolicy(Checked, ABC):
     def _denoise(self, rollout: Rollout, view: DenoisingView) -> Denoising:
         """Returns the network's predictions on the clean latents of the view, noised to its levels."""
         trace: FlowTrace = rollout.trace
-        clean = trace.clean[view.sample.to(self.device)].float()
+        clean = rows_of(trace.clean, view.sample, self.device).float()
         by_seed = {seed: normal(seed, self.latent_shape) for seed in dict.fromkeys(view.noise_seed)}
         noise = torch.stack([by_seed[seed] for seed in view.noise_seed]).to(self.device)
         sigma = self.known(view.sigma.to(self.device))

@@ -117,6 +117,10 @@ class SizedTrace:
             before = [count + more for count, more in zip(before, trace._counts, strict=True)]
         return cls(tuple(_joined(parts) for parts in by_size.values()))
 
+    def on_host(self) -> "SizedTrace":
+        """Returns the same record with its latents in the CPU's memory."""
+        return SizedTrace(tuple(replace(part, trace=part.trace.on_host()) for part in self.parts))
+
     @property
     def _counts(self) -> list[int]:
         """Returns the numbers of prompts, samples, calls and edges."""

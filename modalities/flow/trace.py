@@ -1,10 +1,12 @@
 """The trace of a rollout of a flow policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from mmrl.system.host_memory import on_host
 
 from .decisions import Conditioning, FlowDecisions
 from .trajectory import Trajectory
@@ -20,6 +22,13 @@ class FlowTrace:
     clean: Tensor  # [B, ...] final latents
     trajectory: Trajectory | None = None  # where gradients of rewards need it
     gradient: Tensor | None = None  # [E, ...] of the scores with respect to the sampled latents, once carried back
+
+    def on_host(self) -> "FlowTrace":
+        """Returns the same trace with its latents in the CPU's memory; with a trajectory, from which gradients of
+        rewards start, the trace as it is."""
+        if self.trajectory is not None:
+            return self
+        return replace(self, decided=self.decided.on_host(), clean=on_host(self.clean))
 
     @classmethod
     def join(cls, parts: "Sequence[FlowTrace]") -> "FlowTrace":

@@ -133,7 +133,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
 
 
 def _dtype(policy: Counted, work: Workload) -> torch.dtype:
-    return torch.float32 if policy.lora is None else work.dtype
+    return work.trained_dtype if policy.lora is None else work.dtype
 
 
 def _rows(mode: SharingMode, work: Workload) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """The rollouts of token policies: groups of answers by plan, and trees of answers."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, cast
@@ -16,6 +16,7 @@ from mmrl.core.data import DecisionBlock, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree
+from mmrl.system.out_of_memory import Result, in_halves
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Answers, Backbone
@@ -47,6 +48,7 @@ class TokenGenerator(TokenModel, Checked):
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
     _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as prompts had images
     _placement: Placement | None = field(default=None, init=False, repr=False)
+    _fitting_batch: int = field(default=0, init=False, repr=False)  # `answer_batch`, halved; 0: not yet known
     _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
     _probed: Backbone | None = field(default=None, init=False, repr=False)  # with what a model told when it was loaded
     # how an update shares prompts, as it was proven, and why not as wanted
@@ -247,8 +249,7 @@ class TokenGenerator(TokenModel, Checked):
             return keys[row].seed_for("tokens", own, *path)
 
         encoded = self.encode(prompts)
-        with self.running(), self.sampling():
-            trees = generate_trees(self._answer_generator(plan), encoded, roots, seed_of, plan)
+        trees = self._in_memory(len(number), plan, lambda own: generate_trees(own, encoded, roots, seed_of, plan))
         completions, prompt_of = trees.completions, roots[trees.root]
         trace = TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
         num_calls, num_tokens = count_spans(completions), int(completions.length.sum())
@@ -269,14 +270,27 @@ class TokenGenerator(TokenModel, Checked):
     def _generate(
         self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor, plan: AnswerPlan
     ) -> Completions | None:
-        with self.running(), self.sampling():
-            return self._answer_generator(plan).answers(prompts, prompt_of, uniform)
+        return self._in_memory(len(prompt_of), plan, lambda own: own.answers(prompts, prompt_of, uniform))
 
-    def _answer_generator(self, plan: AnswerPlan) -> AnswerGenerator:
+    def _in_memory(self, count: int, plan: AnswerPlan, sampled: Callable[[AnswerGenerator], Result]) -> Result:
+        """Returns what is sampled by a generator; anew, in batches of half the size, where memory does not suffice.
+
+        A token depends on its own key, and so not on the batch. Sharded processes do not begin again.
+        """
+
+        def run(size: int) -> Result:
+            with self.running(), self.sampling():
+                return sampled(self._answer_generator(plan, size))
+
+        size = self._fitting_batch or self.answer_batch
+        if self.lockstep is not None:
+            return run(size)
+        done, self._fitting_batch = in_halves(size, run, "modality.answer_batch", lambda: count)
+        return done
+
+    def _answer_generator(self, plan: AnswerPlan, size: int) -> AnswerGenerator:
         stopping = StoppingCriteria(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        return AnswerGenerator(
-            self.backbone, self.head, self._distribution(plan), stopping, self.answer_batch, self.lockstep
-        )
+        return AnswerGenerator(self.backbone, self.head, self._distribution(plan), stopping, size, self.lockstep)
 
     def _distribution(self, plan: AnswerPlan) -> SamplingDistribution:
         return SamplingDistribution(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)

@@ -67,7 +67,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
         text = " ".join([inspect.getdoc(cls) or "", inspect.getsource(cls)])
         assert "unbounded" in text or "inner reward" in text, "an infinite range needs a reason"
     assert isinstance(reward, Reward)
-    assert not {"name", "weight", "label"} & {item.name for item in fields(cls)}, "the mix takes these"
+    assert not {"name", "weight", "label", "device"} & {item.name for item in fields(cls)}, "the mix takes these"
     if "model" in reward.needs:
         assert hasattr(cls, "tiny") and hasattr(cls, "prepare"), "what loads weights has a tiny twin"
     else:

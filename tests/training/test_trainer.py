@@ -180,13 +180,13 @@ def test_averaged_weights_follow_every_step(tmp_path: Path) -> None:
     expected = trained(run)
     step = run.trainer.processes.step
 
-    def stepped(*given: Any) -> Tensor:
-        norm = step(*given)
+    def stepped(*given: Any, **also: Any) -> Tensor:
+        norm = step(*given, **also)
         for name, tensor in trained(run).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor
         return norm
 
-    run.trainer.processes.step = stepped  # type: ignore[assignment, method-assign]
+    run.trainer.processes.step = stepped  # type: ignore[method-assign]
     run.trainer.train()
     averaged = run.trainer.policy.weights.tensors("averaged")
     for name, tensor in expected.items():

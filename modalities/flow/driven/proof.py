@@ -84,7 +84,7 @@ def prove(
 def stock_difference(driven: DrivenPipeline, prompt: Prompt, scale: float, num_steps: int) -> float:
     """Returns the largest difference of pixels in [0, 1] between steps of our own loop and the stock run."""
     driver = driven.driver
-    with driven.driving():
+    with driven.driving(), driven.remembered.encoders_on_device():
         pipeline, arguments = driven.stock_call(prompt, scale, num_steps)
         wanted, first = stock_run(pipeline, arguments)
     with torch.no_grad():

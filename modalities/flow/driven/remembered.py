@@ -57,12 +57,16 @@ class Remembered:
 
     def _result(self, about: tuple[str, float | None], method: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         def encode() -> Any:
-            on_device = self.on_device()
-            assert on_device is not None, "the policy waits for this call"
-            with on_device() if about[0] == "encode_prompt" else nullcontext():
+            with self.encoders_on_device() if about[0] == "encode_prompt" else nullcontext():
                 return method(*args, **kwargs)
 
         return self.kept((*about, args[1:], kwargs), encode)
+
+    def encoders_on_device(self) -> AbstractContextManager[None]:
+        """Returns a context in which the text encoders are where they can run."""
+        on_device = self.on_device()
+        assert on_device is not None, "the policy waits for this call"
+        return on_device()
 
     def kept(self, key: Any, encode: Callable[[], Any]) -> Any:
         """Returns what `encode` returns for a key, from a file where there is one."""

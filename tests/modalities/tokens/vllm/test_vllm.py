@@ -496,9 +496,10 @@ def test_settings_out_of_range_are_refused() -> None:
     for urls in ([], ["http://a:1", "http://a:1"]):
         with pytest.raises(ValueError, match="url must name one server or several different ones"):
             Vllm(name="vllm", url=urls)
-    for wrong in ({"url": "http://gpu:8000"}, {"url": ["http://127.0.0.1:1", "http://127.0.0.1:2"]}):
+    elsewhere: list[str | list[str]] = ["http://gpu:8000", ["http://127.0.0.1:1", "http://127.0.0.1:2"]]
+    for url in elsewhere:
         with pytest.raises(ValueError, match="start needs one url of this machine"):
-            Vllm(name="vllm", start=True, **wrong)
+            Vllm(name="vllm", start=True, url=url)
     with pytest.raises(ConfigError, match=r"must be 0, or at least 0.01 for vLLM, got 0.001"):
         replace(SAMPLING, temperature=0.001)
 

@@ -137,7 +137,7 @@ def test_the_small_server_dies_as_vllm_does_where_it_counts_on_images_that_a_rel
     rollout(there)
     assert there._service is not None
     replica = there._service._replicas[0]
-    replica._reload = lambda folder: replica.server.post(  # type: ignore[method-assign]
+    replica._reload = lambda name, folder: replica.server.post(  # type: ignore[method-assign]
         "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
     )
     there._service._weights = None
