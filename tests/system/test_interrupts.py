@@ -218,12 +218,13 @@ def test_a_reward_that_catches_every_exception_ends_with_its_process(
     codes = ended(monkeypatch)
     monkeypatch.setattr(last_resort, "MARGIN", 0.01)
     monkeypatch.setattr(last_resort, "GLANCE", 0.005)
-    patience = Patience(0.01)
+    patience = Patience(0.1)  # a busy machine reaches the loop before that
     monkeypatch.setattr("mmrl.system.last_resort.faulthandler.dump_traceback_later", lambda *_, **__: None)
-    with LastResort(str) as end, suppress(RunError), patience.call("reward 'stubborn'", None):
+    with LastResort(str) as end:
         end.guard([patience])
-        while codes.empty():
-            with suppress(BaseException):
-                time.sleep(0.01)
-    assert codes.get() == 1
-    assert capfd.readouterr().err.startswith("mmrl: reward 'stubborn' has not answered within the 0.01 seconds")
+        with suppress(RunError), patience.call("reward 'stubborn'", None):
+            while codes.empty():
+                with suppress(BaseException):
+                    time.sleep(0.01)
+    assert codes.get(timeout=10) == 1
+    assert capfd.readouterr().err.startswith("mmrl: reward 'stubborn' has not answered within the 0.1 seconds")
