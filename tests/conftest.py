@@ -42,18 +42,20 @@ def root() -> Path:
 
 
 @cache
-def _start_of_a_test() -> Callable[[], object]:
-    """Returns what sets torch's threads and seed.
+def _start() -> tuple[Callable[[int], None], Callable[[int], object]]:
+    """Returns what sets torch's number of threads, and its seed.
 
-    torch is imported here: the process that only hands the tests to its workers starts them seconds earlier without.
+    torch is imported here: the process that only hands tests to its workers starts them seconds earlier without.
     """
     import torch
 
     # `torch.manual_seed` keeps a stack trace for each GPU that may be there later, 11,000 times.
     seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
-    return lambda: (torch.set_num_threads(1), seed(0))
+    return torch.set_num_threads, seed
 
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    _start_of_a_test()()
+    set_num_threads, seed = _start()
+    set_num_threads(1)
+    seed(0)

@@ -63,7 +63,7 @@ def test_no_depth_ends_the_process(text: str) -> None:
 
 
 def test_a_mistake_is_shown_where_it_stands() -> None:
-    with pytest.raises(ConfigError, match=r'(?s)line 2, column 5:\n +b: c: d\n +\^'):
+    with pytest.raises(ConfigError, match=r"(?s)line 2, column 5:\n +b: c: d\n +\^"):
         parse_yaml("a: 1\nb: c: d", "my.yaml")
 
 
