@@ -26,8 +26,18 @@ FEW_ANSWERS = ("modality.answer_batch=32", "updates.micro_batch=8")
 Row = tuple[str, str, Sequence[str], str]
 ROWS: Sequence[Row] = (
     ("Qwen2.5-VL-3B, full with a frozen tower, as it ships", "gui_r1_qwen25vl_3b", WHOLE, "h100"),
-    ("Qwen2.5-VL-3B, full with a frozen tower, optimizer and copies on the host", "gui_r1_qwen25vl_3b", (*WHOLE, *HOST), "h100"),
-    ("Qwen2.5-VL-3B, full with a frozen tower, the same with bfloat16 weights", "gui_r1_qwen25vl_3b", (*WHOLE, *HOST, ROUNDED), "h100"),
+    (
+        "Qwen2.5-VL-3B, full with a frozen tower, optimizer and copies on the host",
+        "gui_r1_qwen25vl_3b",
+        (*WHOLE, *HOST),
+        "h100",
+    ),
+    (
+        "Qwen2.5-VL-3B, full with a frozen tower, the same with bfloat16 weights",
+        "gui_r1_qwen25vl_3b",
+        (*WHOLE, *HOST, ROUNDED),
+        "h100",
+    ),
     ("Qwen2.5-VL-7B, LoRA, as it ships", "geometry3k_qwen25vl_7b", (), "h100"),
     ("Qwen2.5-VL-7B, LoRA, 32 answers at once", "geometry3k_qwen25vl_7b", FEW_ANSWERS, "h100"),
     ("Stable Diffusion 3.5 medium, LoRA, as it ships", "flow_grpo_sd35", (), "h100"),
@@ -52,7 +62,7 @@ ROWS: Sequence[Row] = (
         ),
         "4090",
     ),
-)  # fmt: skip
+)
 
 
 def main() -> None:
