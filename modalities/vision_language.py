@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.adapted_layers import freeze_unused
 from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
+from .loading.merging import MergedAdapters, check_merging
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import Attention, attention_of, not_as_requested, takes_trees
@@ -99,12 +100,16 @@ class VisionLanguage(TokenPolicy):
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
     _tower: Tower | None = field(default=None, init=False, repr=False)
+    _merged: MergedAdapters | None = field(default=None, init=False, repr=False)  # of rollouts, where it is set
     _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, for a template without the prompt, and for swapped bounds."""
         super().__post_init__()
         only_with_lora(self.quantise, self.lora)
+        check_merging(self.lora, self.quantise)
+        if self.engine is not None and self.lora is not None and self.lora.merge_rollouts:
+            raise ValueError("lora.merge_rollouts is for rollouts by transformers, and modality.engine samples: leave one out")
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
@@ -122,6 +127,8 @@ class VisionLanguage(TokenPolicy):
         Raises ConfigError where they cannot be found or are of another kind, and where a type of model that no test
         runs differs from its own forward pass.
         """
+        if self.lora is not None and self.lora.merge_rollouts and placement.maximum is not None:
+            raise ConfigError("lora.merge_rollouts: not with weights that are sharded over processes")
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, Attention.of(self.attention).loaded, _CONFIG)
@@ -161,6 +168,7 @@ class VisionLanguage(TokenPolicy):
         if makes_features(self._model):
             is_frozen = self.vision == "frozen" and not self.adapted_tower
             self._tower = Tower(self._model, KeptFeatures(int(1e9 * self.kept_features_gb)) if is_frozen else None)
+        self._merged = MergedAdapters([self._model]) if self.lora is not None and self.lora.merge_rollouts else None
         if self.gradient_checkpointing:
             checkpoint = getattr(self._model, "activation_checkpointing_enable", None)  # its name in transformers 5.23
             (checkpoint or self._model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -346,8 +354,12 @@ class VisionLanguage(TokenPolicy):
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
-    def sampling(self) -> AbstractContextManager[None]:
-        return Attention.of(self.attention).sampling(self._model)
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sets the attention of rollouts, and merges the adapter where `lora.merge_rollouts` is set."""
+        merged = nullcontext() if self._merged is None else self._merged()
+        with Attention.of(self.attention).sampling(self._model), merged:
+            yield
 
     def forget(self) -> None:
         """Frees the kept features of images."""

@@ -186,12 +186,12 @@ class Backbone:
 def expand(cache: Any, rows: Tensor) -> Any:
     """Returns a cache whose row n is row `rows[n]` of the given cache, which is not changed; gradients flow."""
     copied = copy.copy(cache)
-    copied.layers = [_copied(layer) for layer in cache.layers]
+    copied.layers = [copied_layer(layer) for layer in cache.layers]
     copied.reorder_cache(rows)
     return copied
 
 
-def _copied(layer: Any) -> Any:
+def copied_layer(layer: Any) -> Any:
     """Returns a layer of a cache with the same tensors and dictionaries of its own (of linear attention's states).
 
     Where a gradient will flow, a state is replaced: transformers writes the next one into it, and the backward pass
