@@ -26,6 +26,7 @@ from .encoding.prompt_encoder import PromptEncoder
 from .encoding.tower import KeptFeatures, Tower, makes_features
 from .encoding.validation import refusal
 from .language.chat_template import ANSWER, fault_of_template
+from .language.merging import say_difference
 from .language.model import SharingMode
 from .language.own_forward import refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
@@ -40,8 +41,10 @@ from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import Attention, attention_of, not_as_requested, takes_trees
 from .tokens.backbone import ONE_IMAGE, Backbone, Sight, answers_to_each
+from .tokens.compiled_step import CompiledStep, check_compiled
 from .tokens.log_probs import OutputHead
 from .tokens.sampling import SamplingDistribution
+from .tokens.trace import TokenTrace
 from .tokens.vllm.prompts import clip_refusal
 
 _CONFIG = "config.json"  # the file that the folder of a model holds
@@ -63,6 +66,7 @@ class VisionLanguage(TokenPolicy):
     """
 
     task: ClassVar[str] = "image-text-to-text"  # as the hub calls it
+    compile_backend: ClassVar[Any] = "inductor"  # of `torch.compile`
     compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # the prompts that a type of model that no test runs is tried on
 
     model: str  # a hub name, a folder as transformers saves it, or `lab:NAME`
@@ -92,6 +96,9 @@ class VisionLanguage(TokenPolicy):
     coordinates: Convention | None = None
     # Longer prompts, images included, are refused; nothing is ever cut. null: the model's context.
     max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    # `torch.compile` on the network while answers are sampled, in fixed shapes; on a GPU as CUDA graphs, which no test
+    # has run. Log-probs change in their last digits. For sdpa and models without windows and states.
+    compile: bool = False
     prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
     # The `model_type` of transformers, for `check --tiny` where the hub name does not tell the family.
     family: str | None = None
@@ -101,6 +108,7 @@ class VisionLanguage(TokenPolicy):
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
     _tower: Tower | None = field(default=None, init=False, repr=False)
     _merged: MergedAdapters | None = field(default=None, init=False, repr=False)  # of rollouts, where it is set
+    _compiled: CompiledStep | None = field(default=None, init=False, repr=False)
     _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
     def __post_init__(self) -> None:
@@ -108,8 +116,9 @@ class VisionLanguage(TokenPolicy):
         super().__post_init__()
         only_with_lora(self.quantise, self.lora)
         check_merging(self.lora, self.quantise)
-        if self.engine is not None and self.lora is not None and self.lora.merge_rollouts:
-            raise ValueError("lora.merge_rollouts is for rollouts by transformers, and modality.engine samples: leave one out")
+        if self.engine is not None and self._of_own_rollouts:
+            name = self._of_own_rollouts[0]
+            raise ValueError(f"{name} is for rollouts by transformers, and an engine is set; leave one out")
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
@@ -127,8 +136,9 @@ class VisionLanguage(TokenPolicy):
         Raises ConfigError where they cannot be found or are of another kind, and where a type of model that no test
         runs differs from its own forward pass.
         """
-        if self.lora is not None and self.lora.merge_rollouts and placement.maximum is not None:
-            raise ConfigError("lora.merge_rollouts: not with weights that are sharded over processes")
+        if placement.maximum is not None and self._of_own_rollouts:
+            name = self._of_own_rollouts[0]
+            raise ConfigError(f"modality.{name}: not with weights that are sharded over processes")
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, Attention.of(self.attention).loaded, _CONFIG)
@@ -137,6 +147,9 @@ class VisionLanguage(TokenPolicy):
             if not is_tested(self._model.config):
                 self._probe()
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
+        if self.compile:
+            with self.sampling():
+                check_compiled(self.backbone, self.model)
         if placement.maximum is not None and self.backbone.one_at_a_time:
             raise ConfigError(
                 f"sharding is 'full', but {self.model!r} computes prompts one at a time, and processes that share "
@@ -215,6 +228,7 @@ class VisionLanguage(TokenPolicy):
             lora=lora,
             min_pixels=None if self.min_pixels is None else 28 * 28,
             max_pixels=None if self.max_pixels is None else 56 * 56,
+            compile=False,
             max_prompt_tokens=None if self.max_prompt_tokens is None else 2**15,  # its tokens are bytes and a few words
         )
         return small.with_tiny_engine()
@@ -258,6 +272,12 @@ class VisionLanguage(TokenPolicy):
         """Returns the encoder of prompts; known after `prepare`."""
         assert self._encoder is not None, "prepare() comes first"
         return self._encoder
+
+    @property
+    def compiled_step(self) -> CompiledStep | None:
+        if self.compile and self._compiled is None:
+            self._compiled = CompiledStep.of(self.backbone, self.compile_backend)
+        return self._compiled
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -366,6 +386,10 @@ class VisionLanguage(TokenPolicy):
         if self._tower is not None and self._tower.kept is not None:
             self._tower.kept.drop()
 
+    def sampled(self, trace: TokenTrace, prompt_of: Tensor) -> None:
+        if self._merged is not None:
+            say_difference(self, self._merged, trace, prompt_of)
+
     def export(self, folder: Path) -> None:
         """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""
         self._model.save_pretrained(folder)
@@ -411,6 +435,12 @@ class VisionLanguage(TokenPolicy):
     def clips_usage(self) -> Clips | None:
         """Returns how frames of videos are chosen; None for a policy of images."""
         return None
+
+    @property
+    def _of_own_rollouts(self) -> list[str]:
+        """Returns the settings in use that change how this policy itself samples, on one process."""
+        is_merged = self.lora is not None and self.lora.merge_rollouts
+        return [*(["lora.merge_rollouts"] if is_merged else []), *(["compile"] if self.compile else [])]
 
     def _has_coordinates(self) -> bool:
         """Returns whether the unit of coordinates is known; also where the family is only known when it is loaded."""

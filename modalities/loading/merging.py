@@ -3,7 +3,7 @@
 Maths: W + alpha / rank * B A, rounded to the dtype of W (Hu et al. 2021, arXiv 2106.09685, section 4.1).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ class MergedAdapters:
     networks: Sequence[nn.Module]
     _kept: dict[str, Tensor] = field(default_factory=dict, repr=False)  # on the host, filled anew by each block
     _is_merged: bool = field(default=False, repr=False)
+    _is_compared: bool = field(default=False, repr=False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -60,6 +61,16 @@ class MergedAdapters:
             for name, tensor in frozen.items():
                 tensor.data.copy_(self._kept[name])
             self._is_merged = False
+
+    @torch.no_grad()
+    def compared(self, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Returns what a network call gives with the adapters merged, and apart; None when this was asked before."""
+        if self._is_compared:
+            return None
+        self._is_compared = True
+        with self():
+            merged = compute()
+        return merged.float(), compute().float()
 
     def _keep(self, frozen: dict[str, Tensor]) -> None:
         for name, tensor in frozen.items():

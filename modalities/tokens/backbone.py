@@ -114,7 +114,7 @@ class Backbone:
         output = self.network(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=_position_ids(positions),
+            position_ids=position_ids(positions),
             use_cache=False,
             **extra,
             **(media or {}),
@@ -130,7 +130,7 @@ class Backbone:
         output = self.network(
             input_ids=prompts.tokens,
             attention_mask=prompts.mask,
-            position_ids=_position_ids(prompts.positions),
+            position_ids=position_ids(prompts.positions),
             past_key_values=cache,
             use_cache=True,
             **extra,
@@ -147,7 +147,7 @@ class Backbone:
         output = self.network(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=_position_ids(positions),
+            position_ids=position_ids(positions),
             past_key_values=cache,
             use_cache=True,
         )
@@ -213,5 +213,6 @@ def _replaced(layer: Any, recurrent_states: Tensor, state_idx: int = 0, **_given
     return recurrent_states
 
 
-def _position_ids(positions: Tensor) -> Tensor:
+def position_ids(positions: Tensor) -> Tensor:
+    """Returns positions [A, n, T] as a network takes them: [n, T] where there is one axis."""
     return positions if len(positions) > 1 else positions[0]

@@ -50,6 +50,59 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # types of transformers a
         self.values = self._all_values[:, :, : self.values.shape[2]]
 
 
+class FixedLayer(DynamicLayer):  # type: ignore[misc]  # types of transformers are not read
+    """A layer whose keys and values [n, heads, capacity, D] keep their shape; tokens from `place` on are not there."""
+
+    def __init__(self, layer: DynamicLayer, capacity: int, place: Tensor) -> None:
+        """Copies a layer; place: [1] int64, where the next token is written, shared by the layers of a cache."""
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
+        self.place = place
+        self.keys, self.values = (_filled_up(tensor, capacity) for tensor in (layer.keys, layer.values))
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_given: Any) -> tuple[Tensor, Tensor]:
+        """Writes keys and values [n, heads, 1, D] of the next token at its place, and returns those of all places."""
+        self.keys.index_copy_(2, self.place, key_states)
+        self.values.index_copy_(2, self.place, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Returns the length and the offset of what attention is handed."""
+        return self.keys.shape[2], 0
+
+
+def _filled_up(used: Tensor, capacity: int) -> Tensor:
+    """Returns [n, heads, capacity, D] with zeros behind: a number that is masked must not be NaN."""
+    tensor = used.new_zeros(*used.shape[:2], capacity, used.shape[3])
+    tensor[:, :, : used.shape[2]] = used
+    if used.is_cuda:
+        torch._dynamo.mark_static_address(tensor)
+    return tensor
+
+
+def fixed(cache: Any, room: int, multiple: int) -> Any:
+    """Returns a cache of layers of one capacity, a multiple of `multiple` with room for `room` more tokens.
+
+    The given cache, of plain layers of full attention, gives its layers up one by one.
+    """
+    length = cache.get_seq_length()
+    capacity = -(-(length + room) // multiple) * multiple
+    place = torch.tensor([length], device=cache.layers[0].keys.device)
+    moved = copy.copy(cache)
+    moved.layers = []
+    while cache.layers:
+        layer = cache.layers.pop(0)
+        assert type(layer) in (DynamicLayer, RoomyLayer), f"a layer of full attention, got {type(layer).__name__}"
+        moved.layers.append(FixedLayer(layer, capacity, place))
+    return moved
+
+
+def places_of(cache: Any) -> tuple[Tensor, int]:
+    """Returns the place [1] of the next token of a cache by `fixed`, and its capacity."""
+    layer = cache.layers[0]
+    return layer.place, layer.keys.shape[2]
+
+
 def _with_room(used: Tensor, rows: Tensor | None, room: int) -> Tensor:
     """Returns [n, heads, L + room, D] that begins with the rows of `used` [., heads, L, D]; the rest is not set."""
     heads, length, width = used.shape[1:]

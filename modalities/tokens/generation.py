@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..encoding.inputs import EncodedPrompt, PromptBatch
 from .backbone import Backbone, expand
+from .compiled_step import CompiledStep
 from .completions import Completions, StoppingCriteria
 from .lockstep import Lockstep
 from .log_probs import OutputHead
@@ -196,6 +197,7 @@ class AnswerGenerator:
     # the share of the answers side by side that have ended, from which on they leave the cache, which copies it; None:
     # each leaves at once where the host reads every token, else when half have ended
     leave_from: float | None = None
+    compiled: CompiledStep | None = None  # in place of the network, for all tokens but an answer's first
 
     @torch.no_grad()
     def answers(self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor) -> Completions | None:
@@ -241,7 +243,7 @@ class AnswerGenerator:
         """
         stride, budget = prod(splits.values()), self.stopping.max_tokens
         num_read, read_every = state.mask.shape[1], self._read_every
-        state = replace(state, mask=torch.nn.functional.pad(state.mask, (0, budget), value=1))
+        state = self._with_room(state, budget)
         slots = stride * torch.arange(len(state.slot))  # of the state, on the host
         is_over = torch.zeros(len(slots), dtype=torch.bool)  # of the answers in the state, as far as the host has read
         is_banned = banned_mask(self.distribution, len(self.head.weight), state.hidden.device)
@@ -264,14 +266,24 @@ class AnswerGenerator:
                     stay = (~is_over).nonzero()[:, 0]
                     slots, is_over, stay = slots[stay], is_over[stay], stay.to(token.device, non_blocking=True)
                     state, token = state.keep(stay), token[stay]
-            # a split counts tokens from the prompt, so only answers that begin at the prompt split
-            positions = self.backbone.answer_positions(state.start + state.length - 1, 1)
-            mask: Tensor | None = state.mask[:, : num_read + step + 1]
-            if read_every > 1:
-                mask = self.backbone.unread_mask(state.mask[:, : num_read + step + 1], is_padded=state.is_padded)
-            hidden = self.backbone.continue_from_cache(token[:, None], mask, positions, state.cache)[:, 0]
-            state = replace(state, hidden=hidden)
+            state = replace(state, hidden=self._continue(state, token, num_read + step + 1))
         return table.completions(names)
+
+    def _with_room(self, state: GenerationState, budget: int) -> GenerationState:
+        """Returns the state with the mask of all tokens that may come, and with their room where shapes are fixed."""
+        cache = state.cache if self.compiled is None else self.compiled.with_fixed_room(state.cache, budget)
+        return replace(state, cache=cache, mask=torch.nn.functional.pad(state.mask, (0, budget), value=1))
+
+    def _continue(self, state: GenerationState, token: Tensor, length: int) -> Tensor:
+        """Returns the hidden states [n, H] behind the next tokens [n], with which the cache holds `length` tokens."""
+        # a split counts tokens from the prompt, so only answers that begin at the prompt split
+        positions = self.backbone.answer_positions(state.start + state.length - 1, 1)
+        if self.compiled is not None:
+            return self.compiled(token[:, None], state.mask, positions, state.cache)[:, 0]
+        mask: Tensor | None = state.mask[:, :length]
+        if self._read_every > 1:
+            mask = self.backbone.unread_mask(state.mask[:, :length], is_padded=state.is_padded)
+        return self.backbone.continue_from_cache(token[:, None], mask, positions, state.cache)[:, 0]
 
     @property
     def _read_every(self) -> int:
@@ -310,8 +322,8 @@ class AnswerGenerator:
     ) -> Tensor:
         """Reads the tokens of the answers in `slots` [a] into the table, each answer as far as it goes.
 
-        Returns [a] bool: the answers that have ended, by a criterion or the budget, or before (`is_over` [a]). Raises DivergedError where an answer
-        that had not ended had no possible token.
+        Returns [a] bool: the answers that have ended, now by a criterion or the budget, or before (`is_over` [a]).
+        Raises DivergedError where an answer that had not ended had no possible token.
         """
         is_over = is_over.clone()
         for sampled, support in SampledTokens.read(steps):

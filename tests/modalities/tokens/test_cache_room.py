@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.modalities.tokens import cache_room
+from mmrl.modalities.tokens.backbone import expand
 from mmrl.modalities.tokens.cache_room import BLOCK, RoomyLayer, with_room
 from mmrl.modalities.tokens.completions import uniforms
 from mmrl.plans.answers import AnswerPlan
@@ -61,9 +62,7 @@ def test_the_cache_that_is_given_and_copies_of_a_cache_with_room_stay_as_they_ar
     before = [tensor.clone() for tensor in second.update(*states(2, 1, 7), 0)]
     first.update(*states(2, 1, 8), 0)
     assert given.get_seq_length() == 4 and torch.equal(given.layers[0].keys, states(2, 4)[0])
-    assert all(torch.equal(one, other) for one, other in zip(before, (second.layers[0].keys, second.layers[0].values)))
-    from mmrl.modalities.tokens.backbone import expand
-
+    assert torch.equal(before[0], second.layers[0].keys) and torch.equal(before[1], second.layers[0].values)
     copied = expand(second, torch.tensor([0, 1]))
     copied.update(*states(2, 1, 9), 0)
     second.update(*states(2, 1, 10), 0)
