@@ -96,9 +96,8 @@ class VisionLanguage(TokenPolicy):
     coordinates: Convention | None = None
     # Longer prompts, images included, are refused; nothing is ever cut. null: the model's context.
     max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
-    # `torch.compile` on the network while answers are sampled, in fixed shapes; on a GPU as CUDA graphs, which no test
-    # has run. Log-probs change in their last digits. For sdpa and models without windows and states.
-    compile: bool = False
+    # `torch.compile` on the step of sampling (CUDA graphs on a GPU, never run there); sdpa and models without windows
+    compile: bool = False  # and states; log-probs change in their last digits
     prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
     # The `model_type` of transformers, for `check --tiny` where the hub name does not tell the family.
     family: str | None = None
@@ -117,8 +116,7 @@ class VisionLanguage(TokenPolicy):
         only_with_lora(self.quantise, self.lora)
         check_merging(self.lora, self.quantise)
         if self.engine is not None and self._of_own_rollouts:
-            name = self._of_own_rollouts[0]
-            raise ValueError(f"{name} is for rollouts by transformers, and an engine is set; leave one out")
+            raise ValueError(f"{self._of_own_rollouts[0]} is for rollouts by transformers, and an engine is set")
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
@@ -137,8 +135,7 @@ class VisionLanguage(TokenPolicy):
         runs differs from its own forward pass.
         """
         if placement.maximum is not None and self._of_own_rollouts:
-            name = self._of_own_rollouts[0]
-            raise ConfigError(f"modality.{name}: not with weights that are sharded over processes")
+            raise ConfigError(f"modality.{self._of_own_rollouts[0]}: not with weights that are sharded over processes")
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, Attention.of(self.attention).loaded, _CONFIG)
@@ -377,8 +374,7 @@ class VisionLanguage(TokenPolicy):
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Sets the attention of rollouts, and merges the adapter where `lora.merge_rollouts` is set."""
-        merged = nullcontext() if self._merged is None else self._merged()
-        with Attention.of(self.attention).sampling(self._model), merged:
+        with Attention.of(self.attention).sampling(self._model), self._merged() if self._merged else nullcontext():
             yield
 
     def forget(self) -> None:
@@ -439,8 +435,8 @@ class VisionLanguage(TokenPolicy):
     @property
     def _of_own_rollouts(self) -> list[str]:
         """Returns the settings in use that change how this policy itself samples, on one process."""
-        is_merged = self.lora is not None and self.lora.merge_rollouts
-        return [*(["lora.merge_rollouts"] if is_merged else []), *(["compile"] if self.compile else [])]
+        used = {"lora.merge_rollouts": self.lora is not None and self.lora.merge_rollouts, "compile": self.compile}
+        return [name for name, is_used in used.items() if is_used]
 
     def _has_coordinates(self) -> bool:
         """Returns whether the unit of coordinates is known; also where the family is only known when it is loaded."""
