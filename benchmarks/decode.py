@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -232,7 +233,7 @@ def kernels(name: str, text: dict[str, Any], vision: dict[str, Any]) -> dict[str
         found = []
         for layers in (2, 3):  # all further layers are alike
             config: Any = Qwen2_5_VLConfig(text_config=text | {"num_hidden_layers": layers}, vision_config=vision)
-            model: Any = on_meta(lambda config=config: Qwen2_5_VLForConditionalGeneration(config), torch.bfloat16)
+            model: Any = on_meta(partial(Qwen2_5_VLForConditionalGeneration, config), torch.bfloat16)
             if case != "base":
                 Lora(rank=64, alpha=128).add_to_language_model(model, ["model.language_model"])
             for layer in adapter_layers(model):
@@ -240,7 +241,7 @@ def kernels(name: str, text: dict[str, Any], vision: dict[str, Any]) -> dict[str
                 layer.merged_adapters = ["default"] if case == "LoRA, merged" else []
             with without_content():
                 emptied(model)
-                one, two = (forward_costs(lambda n=n, model=model: _steps(model, n))[2] for n in (1, 2))
+                one, two = (forward_costs(partial(_steps, model, n))[2] for n in (1, 2))
             found.append(two - one)  # autocast has cast the adapter before
         counted[case] = found[0] + (text["num_hidden_layers"] - 2) * (found[1] - found[0])
     return {"model": name, "kernels_a_step": counted}

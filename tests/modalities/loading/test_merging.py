@@ -53,9 +53,8 @@ def assert_restored(network: nn.Module, before: dict[str, Tensor]) -> None:
 
 def gradients(policy: VisionLanguage, rollout: Rollout) -> list[Tensor]:
     values = policy.forward(rollout, ALL).values
-    return list(
-        torch.autograd.grad((values * torch.linspace(-1, 1, 9)[:, None]).sum(), policy.weights.parameters.values())
-    )
+    trained = list(policy.weights.parameters.values())
+    return list(torch.autograd.grad((values * torch.linspace(-1, 1, 9)[:, None]).sum(), trained))
 
 
 def test_answers_and_updates_are_the_same_in_float32_and_the_difference_is_said_once(
@@ -114,7 +113,7 @@ def test_old_weights_are_merged_as_they_are_in_place_and_the_reference_has_no_ad
     with torch.no_grad():
         base: dict[Any, Tensor] = {}
         for which in ("trained", "old", "reference"):
-            with policy.weights(which):  # type: ignore[arg-type]
+            with policy.weights(which):
                 base[which] = log_probs()
                 with merged():
                     torch.testing.assert_close(log_probs(), base[which], atol=1e-5, rtol=0)

@@ -90,12 +90,14 @@ def test_answers_do_not_depend_on_when_ended_ones_leave_the_cache_or_on_its_bloc
     prompts, prompt_of = policy.encode(vision_twins.PROMPTS), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     uniform = uniforms(list(range(9)), 24)
     expected = replace(generator, read_every=1, leave_from=0.0).answers(prompts, prompt_of, uniform)
-    kept: list[int] = []
-    update = RoomyLayer.update
+    kept, update = list[int](), RoomyLayer.update
+
+    def noted(layer: RoomyLayer, keys: Tensor, values: Tensor, *more: Any) -> Any:
+        kept.append(len(keys))
+        return update(layer, keys, values, *more)
+
     monkeypatch.setattr(cache_room, "BLOCK", 5)
-    monkeypatch.setattr(
-        RoomyLayer, "update", lambda layer, keys, *more: (kept.append(len(keys)), update(layer, keys, *more))[1]
-    )
+    monkeypatch.setattr(RoomyLayer, "update", noted)
     found = replace(generator, read_every=read_every, leave_from=leave_from).answers(prompts, prompt_of, uniform)
     assert expected is not None and found is not None and len(set(expected.length.tolist())) > 3
     assert torch.equal(found.tokens, expected.tokens) and torch.equal(found.length, expected.length)
