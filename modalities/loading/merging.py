@@ -108,5 +108,5 @@ def _written(layer: Any) -> list[Tensor]:
 
     base = layer.get_base_layer()
     if isinstance(layer, ParamWrapper):
-        return [getattr(base, layer.parameter_name)]
+        return [base.get_parameter(layer.parameter_name)]
     return list(base.parameters())
