@@ -86,7 +86,7 @@ def test_answers_do_not_depend_on_when_ended_ones_leave_the_cache_or_on_its_bloc
     family: str, read_every: int, leave_from: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = vision_twins.policy(family)
-    generator = policy._answer_generator(AnswerPlan(1, 24, stop=("e", "t")))
+    generator = policy._answer_generator(AnswerPlan(1, 24, stop=("e", "t")), 256)
     prompts, prompt_of = policy.encode(vision_twins.PROMPTS), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     uniform = uniforms(list(range(9)), 24)
     expected = replace(generator, read_every=1, leave_from=0.0).answers(prompts, prompt_of, uniform)
