@@ -29,7 +29,7 @@ from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.exporting import save_lora, save_pipeline
 from ..loading.hub import source_of, without_adapter
-from ..loading.lora import Lora
+from ..loading.lora import Lora, leave_casts_to_autocast
 from ..loading.merging import MergedAdapters, check_merging
 from ..loading.quantise import Quantise, only_with_lora
 from .decisions import Conditioning
@@ -483,6 +483,7 @@ class PipelinePolicy(DiffusersPolicy):
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
+        leave_casts_to_autocast(self.trained_network())
         self._files = self.encoded_files()
 
     @property

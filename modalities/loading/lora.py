@@ -88,6 +88,7 @@ class Lora(Checked):
                 )
             )
         _train_adapter(model)
+        leave_casts_to_autocast(model)
         for name, parameter in model.named_parameters():
             if not name.startswith(tuple(f"{part}." for part in parts)):
                 parameter.requires_grad_(False)
@@ -145,13 +146,12 @@ def _train_adapter(network: nn.Module) -> None:
         if is_adapter:
             parameter.data = parameter.data.float()  # small updates would be lost in bf16
         parameter.requires_grad_(is_adapter)
-    _leave_casts_to_autocast(network)
 
 
-def _leave_casts_to_autocast(network: nn.Module) -> None:
+def leave_casts_to_autocast(network: nn.Module) -> None:
     """Stops peft from casting inputs of adapters on weights in half precision up, which autocast would cast down again.
 
-    Such a network runs under autocast only. No number changes: the values are of half precision before and after.
+    Such a network must run under autocast only. No number changes: the values are of half precision before and after.
     """
     from peft.tuners.lora.layer import Linear
 
