@@ -483,7 +483,8 @@ class PipelinePolicy(DiffusersPolicy):
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
-        leave_casts_to_autocast(self.trained_network())
+        if self.lora is not None:
+            leave_casts_to_autocast(self.trained_network())
         self._files = self.encoded_files()
 
     @property
